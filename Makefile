@@ -1,0 +1,75 @@
+# `make` prints what there is. Every target sets up what it needs.
+# Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=4 (test processes), ARGS="-k claim" (for pytest)
+
+WORKERS ?= 2
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup check fix test test-fast clean \
+	check-format check-lint check-types check-imports check-migrations check-spelling
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Build .venv from uv.lock (any other target does it when needed)
+
+# A named interpreter is looked at every time; otherwise the stamp decides.
+ifdef PYTHON
+.PHONY: $(READY)
+export PYTHON
+endif
+$(READY): pyproject.toml uv.lock .ci/setup
+	@.ci/setup
+	@touch $@
+
+check: check-format check-lint check-types check-imports check-migrations check-spelling ## Format, lint, types, import contracts, migrations, spelling (-k: do not stop at the first)
+	@echo "check: all passed"
+
+check-format: $(READY)
+	@echo "check: format (ruff format)"
+	@out=$$($(BIN)/ruff format --check . 2>&1) || { echo "$$out"; echo "'make fix' repairs this."; exit 1; }
+
+check-lint: $(READY)
+	@echo "check: lint (ruff check)"
+	@$(BIN)/ruff check --quiet --output-format=concise . || { echo "'make fix' repairs what needs no thought."; exit 1; }
+
+check-types: $(READY)
+	@echo "check: types (mypy --strict)"
+	@$(BIN)/mypy --no-error-summary
+
+check-imports: $(READY)
+	@echo "check: import contracts (lint-imports)"
+	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
+
+# Every file runs in one transaction of its own, on Postgres 15 at the oldest. Off are:
+# prefer-bigint-over-int: counters, sizes and pixels are small on purpose; what grows without end is bigint.
+# require-statement-timeout: lock_timeout bounds how long others wait; the work itself takes what it takes.
+SQUAWK_OFF := prefer-bigint-over-int,require-statement-timeout
+
+check-migrations: $(READY)
+	@echo "check: migrations (squawk)"
+	@$(BIN)/squawk --assume-in-transaction --pg-version=15.0 --exclude=$(SQUAWK_OFF) 'migrations/*.sql'
+
+check-spelling: $(READY)
+	@echo "check: spelling (codespell)"
+	@$(BIN)/codespell
+
+fix: $(READY) ## Repair what the formatter, the linter and the speller can repair
+	$(BIN)/ruff check --quiet --fix . || true
+	$(BIN)/ruff format --quiet .
+	$(BIN)/codespell --write-changes
+
+test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# The folders whose tests open no socket and start no server.
+FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))
+
+test-fast: $(READY) ## Only the tests that need no server
+	@$(BIN)/pytest $(FAST) $(ARGS)
+
+clean: ## Remove caches, .venv and .tools
+	rm -rf .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
+	find services tests -name __pycache__ -type d -prune -exec rm -rf {} +

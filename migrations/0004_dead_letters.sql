@@ -1,0 +1,66 @@
+-- What could not succeed: a row for people, and a send for the queue, written with the failure itself.
+
+SET lock_timeout = '2s';
+
+CREATE TABLE dead_letters (
+    id uuid NOT NULL DEFAULT gen_random_uuid() CONSTRAINT dead_letters_pk PRIMARY KEY,
+    job_id uuid,
+    tenant_id text,
+    type text,
+    reason text NOT NULL,
+    fingerprint text NOT NULL,
+    message text NOT NULL,
+    detail text,
+    snapshot jsonb NOT NULL,
+    died_at timestamptz NOT NULL DEFAULT now(),
+    acknowledged_at timestamptz,
+    acknowledged_by text,
+    acknowledged_note text,
+    CONSTRAINT dead_letters_one_for_a_job UNIQUE (job_id),
+    CONSTRAINT dead_letters_acknowledged_says_by_whom CHECK (
+        (acknowledged_at IS NULL) = (acknowledged_by IS NULL)
+    )
+);
+CREATE INDEX dead_letters_unacknowledged ON dead_letters (died_at, id) WHERE acknowledged_at IS NULL;
+CREATE INDEX dead_letters_by_fingerprint ON dead_letters (fingerprint, died_at);
+CREATE INDEX dead_letters_of_a_tenant ON dead_letters (tenant_id, died_at, id);
+
+-- The outbox of the dead-letter queue; a row goes when SQS has said yes.
+CREATE TABLE dead_letter_sends (
+    dead_letter_id uuid NOT NULL CONSTRAINT dead_letter_sends_pk PRIMARY KEY,
+    due_at timestamptz NOT NULL DEFAULT now(),
+    sends integer NOT NULL DEFAULT 0
+);
+CREATE INDEX dead_letter_sends_due ON dead_letter_sends (due_at);
+
+-- Whoever fails a job, by whatever statement: the dead letter is in the same transaction, or neither is.
+-- A job that somebody asked to stop is no failure of ours and leaves none.
+CREATE FUNCTION write_dead_letter() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+DECLARE
+    letter uuid := gen_random_uuid();
+BEGIN
+    INSERT INTO public.dead_letters
+        (id, job_id, tenant_id, type, reason, fingerprint, message, detail, snapshot)
+    VALUES (
+        letter, NEW.id, NEW.tenant_id, NEW.type, NEW.failure_code,
+        -- The same fault of the same type is one group; numbers and ids in the detail are not the fault.
+        encode(sha256(convert_to(concat_ws(
+            E'\x1f', NEW.type, NEW.failure_code,
+            regexp_replace(coalesce(NEW.failure_detail, ''), '[0-9a-f-]*[0-9][0-9a-f-]*', '#', 'gi')
+        ), 'UTF8')), 'hex'),
+        NEW.failure_message, NEW.failure_detail, to_jsonb(NEW)
+    );
+    INSERT INTO public.dead_letter_sends (dead_letter_id) VALUES (letter);
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION write_dead_letter() FROM PUBLIC;
+CREATE TRIGGER jobs_failed_leaves_a_dead_letter
+AFTER UPDATE OF state ON jobs
+FOR EACH ROW
+WHEN (
+    NEW.state = 'failed' AND OLD.state <> 'failed'
+    AND NEW.failure_code NOT IN ('cancelled', 'image_deleted')
+)
+EXECUTE FUNCTION write_dead_letter();

@@ -1,0 +1,269 @@
+"""A Postgres of our own, from the binaries of a wheel: no Docker, no installed server.
+
+The wheel's own helpers are not used: as root they make every parent folder world-readable, and they
+trust every local user. Here every role has a password and the server listens on 127.0.0.1 alone.
+
+It is a child of this process and ends with it: on `stop`, and when this process is killed outright,
+because a watchdog sees its pipe close. Should the watchdog die too, the next start on the same
+state folder finds the orphan and stops it.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from imagefleet.embedded.cluster import (
+    ENVIRONMENT,
+    SUPERUSER,
+    make_cluster,
+    read_or_make_password,
+    refuse_another_major_version,
+    stop_orphan,
+    write_secret,
+)
+from imagefleet.embedded.placement import DEFAULT_ACCOUNT, SYSTEM_FOLDER, choose_placement
+from imagefleet.errors import Misconfigured, Unavailable
+
+START_WITHIN = 60.0  # seconds; crash recovery counts towards it
+STOP_WITHIN = 20.0  # a fast shutdown writes one checkpoint
+LONGEST_SOCKET_PATH = 107  # bytes of sun_path, without its final NUL
+PORT_CHOICES = 5  # a port that was free a moment ago may be taken by the time Postgres binds it
+
+DEFAULT_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "log_checkpoints": "off",
+        "log_line_prefix": "%m [%p] %u@%d ",
+    }
+)
+
+# Reads a pipe whose other end only this process holds: its end of file means that we are gone,
+# however we went. A pidfd cannot hit another process that was given the same number. Not
+# PR_SET_PDEATHSIG: that one fires when the *thread* that started the child ends, and is lost when
+# the child changes its user.
+WATCHDOG = """
+import os, select, signal, sys
+try:
+    server = os.pidfd_open(int(sys.argv[1]))
+    sys.stdin.buffer.read()
+    signal.pidfd_send_signal(server, signal.SIGINT)
+    if not select.select([server], [], [], float(sys.argv[2]))[0]:
+        signal.pidfd_send_signal(server, signal.SIGQUIT)
+except ProcessLookupError:
+    pass
+"""
+
+
+class EmbeddedPostgres:
+    """One server on one state folder. Blocking: an async caller starts and stops it in a thread."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        port: int | None = None,
+        socket_folder: Path | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        account_name: str = DEFAULT_ACCOUNT,
+        system_folder: Path = SYSTEM_FOLDER,
+    ) -> None:
+        self.placement = choose_placement(
+            state, account_name=account_name, system_folder=system_folder
+        )
+        self.port = port or 0
+        self._port_choices = PORT_CHOICES if port is None else 1
+        self._socket_folder = _usable_socket_folder(socket_folder)
+        self._settings = {**DEFAULT_SETTINGS, **settings}
+        self._password = ""
+        self._lock: int | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def url(
+        self, user: str = SUPERUSER, password: str | None = None, database: str = "postgres"
+    ) -> str:
+        """A connection string; without a password it is the superuser's own."""
+        secret = quote(self._password if password is None else password, safe="")
+        name = quote(database, safe="")
+        return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{name}"
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's; None when it is not running."""
+        return (
+            self._server.pid if self._server is not None and self._server.poll() is None else None
+        )
+
+    def start(self) -> None:
+        """Return once the server accepts connections; whatever fails leaves nothing running."""
+        self._lock = _take(self.placement.lock_file)
+        try:
+            stop_orphan(self.placement.data)
+            self._password = read_or_make_password(self.placement)
+            if not self.placement.data.exists():
+                durable = self._settings.get("fsync") != "off"
+                make_cluster(self.placement, self._password, durable=durable)
+            refuse_another_major_version(self.placement)
+            self._launch_on_a_port()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all sessions and shut down cleanly; an unclean end is repaired by the next start."""
+        self._end_processes()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _end_processes(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            _end(server)
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.communicate(timeout=STOP_WITHIN)
+
+    def _launch_on_a_port(self) -> None:
+        for choice in range(1, self._port_choices + 1):
+            if self._port_choices > 1:
+                self.port = _free_port()
+            try:
+                self._launch()
+            except Misconfigured as error:
+                taken = "Address already in use" in str(error)
+                if not taken or choice == self._port_choices:
+                    raise
+                self._end_processes()
+            else:
+                return
+
+    def _launch(self) -> None:
+        placement = self.placement
+        options = {
+            **self._settings,
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self._socket_folder or ""),
+        }
+        arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        if placement.log.exists():
+            placement.log.replace(placement.log.with_name("log.previous"))
+        write_secret(
+            placement.log, "", owner=placement.account
+        )  # statements that failed quote data
+        with placement.log.open("ab") as log:
+            self._server = subprocess.Popen(
+                [placement.software / "bin" / "postgres", "-D", placement.data, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=ENVIRONMENT,
+                # Ctrl-C in the terminal is ours to handle: the database goes last.
+                start_new_session=True,
+                user=placement.account.switch_uid,
+                group=placement.account.switch_gid,
+                extra_groups=placement.account.switch_groups,
+            )
+        self._watchdog = _watch(self._server)
+        self._wait_until_ready(self._server)
+
+    def _wait_until_ready(self, server: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_WITHIN
+        while not _says_ready(self.placement.data, server.pid):
+            try:
+                server.wait(0.02)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    detail = (
+                        f"Postgres did not start within {START_WITHIN:.0f} s{self._end_of_log()}"
+                    )
+                    raise Unavailable(
+                        "database_unavailable", "The database is not available.", detail
+                    ) from None
+            else:
+                detail = f"Postgres ended with {server.returncode}{self._end_of_log()}"
+                raise Misconfigured(detail)
+
+    def _end_of_log(self) -> str:
+        lines = self.placement.log.read_text(errors="replace").splitlines()[-10:]
+        return "\n".join([f"; {self.placement.log} ends with:", *lines])
+
+
+def _take(lock_file: Path) -> int:
+    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        detail = (
+            f"{lock_file.parent} is in use: stop the other process or choose another state folder"
+        )
+        raise Misconfigured(detail) from None
+    return lock
+
+
+def _usable_socket_folder(folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    longest = len(os.fsencode(folder.resolve() / ".s.PGSQL.65535"))
+    if longest > LONGEST_SOCKET_PATH:
+        detail = f"the socket folder {folder} is {longest - LONGEST_SOCKET_PATH} bytes too long"
+        raise Misconfigured(detail)
+    return folder.resolve()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _watch(server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    # -I -S: starts in 10 ms and imports nothing that is not Python's own.
+    arguments = ["-I", "-S", "-c", WATCHDOG, str(server.pid), str(STOP_WITHIN)]
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdin=subprocess.PIPE, cwd="/", start_new_session=True
+    )
+
+
+def _says_ready(data: Path, pid: int) -> bool:
+    """What pg_ctl looks at: line 1 is the postmaster's pid, line 8 its state."""
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"  # noqa: PLR2004
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        server.send_signal(sent)
+        try:
+            server.wait(STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            continue
+        return

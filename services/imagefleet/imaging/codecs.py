@@ -1,0 +1,107 @@
+"""The door to Pillow: which decoders exist for us, what their faults mean, which versions ran."""
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import PIL
+from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, features
+
+# Imported so that they are registered: otherwise Pillow, on meeting one it does not know, imports
+# every decoder it has.
+from PIL import (  # isort: skip
+    GifImagePlugin,  # noqa: F401
+    JpegImagePlugin,  # noqa: F401
+    MpoImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401 - reads EXIF; not among the formats we open
+    WebPImagePlugin,  # noqa: F401
+)
+
+from imagefleet.errors import InputRejected, Misconfigured
+from imagefleet.imaging.headers.facts import ImageFormat, corrupt
+
+# Older ones overflow buffers in the JPEG decoder, the one that no allowlist can spare us.
+OLDEST_PILLOW = (13, 0, 0)
+
+# MPO, which phones write, is opened by the JPEG decoder and calls itself MPO afterwards.
+_PILLOW_FORMATS = tuple(image_format.name for image_format in ImageFormat)
+
+# A damaged file makes Pillow raise nearly everything. The list is explicit so that a mistake of
+# ours outside a decoder is not mistaken for the file's.
+_READ_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImageCms.PyCMSError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+
+
+@contextmanager
+def reading() -> Iterator[list[warnings.WarningMessage]]:
+    """Run a decoder: its faults become InputRejected, its warnings the list that is handed out."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        # Pillow only raises at twice its limit and warns below; the limit is meant.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            yield heard
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as fault:
+            sentence = "The image has too many pixels."
+            raise InputRejected("too_many_pixels", sentence, str(fault)) from fault
+        except _READ_FAULTS as fault:
+            raise corrupt(None, f"{type(fault).__name__}: {fault}") from fault
+
+
+def open_image(data: bytes, max_pixels: int) -> ImageFile.ImageFile:
+    """The opened, undecoded picture. Call it, and whatever reads pixels later, within reading()."""
+    Image.MAX_IMAGE_PIXELS = max_pixels
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    # In a child that may not start threads the decoder would fail, and elsewhere it would take
+    # every core.
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    return Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS)
+
+
+def check_installation() -> None:
+    """Misconfigured unless this Pillow is safe enough and has every codec the recipes need."""
+    version = tuple(int(part) for part in PIL.__version__.split(".")[:3] if part.isdigit())
+    faults = []
+    if version < OLDEST_PILLOW:
+        oldest = ".".join(map(str, OLDEST_PILLOW))
+        faults.append(f"Pillow {PIL.__version__} is older than {oldest}, which fixed its decoders")
+    faults += [
+        f"Pillow was built without {name}"
+        for name in ("jpg", "zlib", "webp", "avif", "littlecms2")
+        if not features.check(name)
+    ]
+    if faults:
+        raise Misconfigured("; ".join(faults))
+
+
+def encoder_fingerprint() -> str:
+    """Pillow and the codecs in it: the same fingerprint and recipe give the same bytes."""
+    versions = {
+        "pillow": PIL.__version__,
+        "jpeg": features.version("libjpeg_turbo") or features.version("jpg"),
+        "zlib": features.version("zlib_ng") or features.version("zlib"),
+        "webp": features.version("webp"),
+        "avif": features.version("avif"),
+        "aom": AvifImagePlugin.get_codec_version("aom"),
+        "dav1d": AvifImagePlugin.get_codec_version("dav1d"),
+        "lcms": features.version("littlecms2"),
+    }
+    return " ".join(f"{name}/{version or 'none'}" for name, version in versions.items())

@@ -1,0 +1,185 @@
+"""One source and one recipe in, every variant out: what a decoding process runs."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO
+
+from PIL import Image
+
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.caveats import Caveat
+from imagefleet.imaging.encode import encode, fit, flatten
+from imagefleet.imaging.geometry import Level, Size, too_small
+from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
+from imagefleet.imaging.limits import Limits, judge_bytes, judge_header, judge_scans
+from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
+from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
+from imagefleet.imaging.sniff import count_scans, sniff
+from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
+
+Sink = Callable[[str, ImageFormat, bytes], None]
+Checkpoint = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What came in; width and height are upright, frames None where they could not be counted."""
+
+    format: ImageFormat
+    width: int
+    height: int
+    frames: int | None
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    thumbhash: str  # base64
+    color: str  # #rrggbb
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One encoded output; its bytes went to the sink under this name and format."""
+
+    name: str
+    format: ImageFormat
+    width: int
+    height: int
+    size_bytes: int
+    sha256: str
+    content_type: str
+    warnings: tuple[Caveat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    source: Source
+    placeholder: Placeholder
+    variants: tuple[Variant, ...]
+
+
+def render(
+    source: bytes | Path | BinaryIO,
+    recipe: Recipe,
+    limits: Limits,
+    sink: Sink,
+    *,
+    checkpoint: Checkpoint = lambda: None,
+) -> Rendered:
+    """Every variant of the recipe, each handed to the sink as soon as it is encoded.
+
+    Raises InputRejected for whatever is the input's fault; its code says which. What the sink or
+    the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
+    """
+    try:
+        return _render(source, recipe, limits, sink, checkpoint)
+    except MemoryError as fault:
+        sentence = "The image needs more memory to process than it may have."
+        raise InputRejected("memory", sentence) from fault
+
+
+def _render(
+    source: bytes | Path | BinaryIO,
+    recipe: Recipe,
+    limits: Limits,
+    sink: Sink,
+    checkpoint: Checkpoint,
+) -> Rendered:
+    data = read(source, limits)
+    work = open_file(data, examine(data, limits), recipe, limits)
+    for step in STEPS:
+        checkpoint()
+        work = step(work)
+    variants: list[Variant] = []
+    picture = work.picture
+    for level, picture in cascade(work):
+        variants += _make(level, picture, work, sink, checkpoint)
+    order = [(spec.name, spec.format) for spec in recipe.variants]
+    return Rendered(
+        _source(data, work),
+        _placeholder(picture),
+        tuple(sorted(variants, key=lambda variant: order.index((variant.name, variant.format)))),
+    )
+
+
+def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
+    """The whole source, or InputRejected after one byte more than the limit."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            return read(file, limits)
+    data = source if isinstance(source, bytes) else source.read(limits.max_bytes + 1)
+    judge_bytes(len(data), limits)
+    return data
+
+
+def examine(data: bytes, limits: Limits) -> HeaderFacts:
+    """Everything that can be judged about a whole file before a decoder sees it."""
+    facts = sniff(data)
+    if facts.width is None:
+        raise corrupt(facts.format, "the file ends within its header")
+    judge_header(facts, limits)
+    judge_scans(count_scans(data, limits.max_scans), limits)
+    return facts
+
+
+def _make(
+    level: Level, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
+) -> Iterator[Variant]:
+    """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
+    for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
+        variants = tuple(alike)
+        checkpoint()
+        fitted, caveats = flatten(fit(picture, variants[0]), variants[0].format)
+        encoded = encode(fitted, variants[0].format, variants[0].quality)
+        for variant in variants:
+            sink(variant.name, variant.format, encoded)
+            small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
+            warnings = (*work.caveats, *caveats, *small)
+            yield _variant(variant, Size(*fitted.size), encoded, warnings)
+
+
+def _outcome(variant: VariantSpec) -> tuple[str, int, str, int, int]:
+    """What decides the bytes of a variant whose scaled size is given."""
+    box = (0, 0) if variant.fit is Fit.INSIDE else (variant.width, variant.height)
+    return (variant.format, variant.quality, variant.fit, *box)
+
+
+def _variant(
+    variant: VariantSpec, size: Size, encoded: bytes, warnings: tuple[Caveat, ...]
+) -> Variant:
+    return Variant(
+        variant.name,
+        variant.format,
+        size.width,
+        size.height,
+        len(encoded),
+        hashlib.sha256(encoded).hexdigest(),
+        variant.format.mime_type,
+        warnings,
+    )
+
+
+def _source(data: bytes, work: Work) -> Source:
+    return Source(
+        work.facts.format,
+        work.size.width,
+        work.size.height,
+        work.facts.frames,
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+    )
+
+
+def _placeholder(picture: Image.Image) -> Placeholder:
+    longest = max(picture.size)
+    side = min(longest, PLACEHOLDER_SIDE)
+    size = Size(*(max(1, round(length * side / longest)) for length in picture.size))
+    rgba = resized(picture, size).convert("RGBA").tobytes()
+    hashed = thumbhash(size.width, size.height, rgba)
+    return Placeholder(base64.b64encode(hashed).decode(), dominant_color(rgba))

@@ -1,0 +1,201 @@
+"""From an opened file to the largest picture that is wanted: one small function a step.
+
+The order is the point. What is judged is judged before pixels exist; what costs by the pixel comes
+after there are few of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from PIL import ExifTags, Image, ImageMath
+
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.caveats import Caveat
+from imagefleet.imaging.codecs import open_image, reading
+from imagefleet.imaging.colour import to_srgb
+from imagefleet.imaging.geometry import Level, Size, levels
+from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.imaging.limits import Limits, judge_size
+from imagefleet.imaging.recipes import Recipe
+
+# How much larger than the largest variant a JPEG is decoded: below, the decoder's own crude
+# scaling would show; above, it saves less.
+_DRAFT_MARGIN = 1.25
+# Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
+_REDUCING_GAP = 2.0
+_RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
+_PREMULTIPLIED = {"LA": "La", "RGBA": "RGBa"}
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A picture on its way, with what is known about it; a step returns the next one."""
+
+    picture: Image.Image
+    facts: HeaderFacts
+    recipe: Recipe
+    limits: Limits
+    size: Size  # of the source, upright, whatever has happened to the picture since
+    orientation: int = 1
+    levels: tuple[Level, ...] = ()
+    profile: bytes | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+    def with_caveats(self, *caveats: Caveat) -> "Work":
+        fresh = [caveat for caveat in dict.fromkeys(caveats) if caveat not in self.caveats]
+        return replace(self, caveats=(*self.caveats, *fresh))
+
+
+Step = Callable[[Work], Work]
+
+
+def open_file(data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits) -> Work:
+    """The first step: the header is read by Pillow, no pixel is."""
+    with reading() as complaints:
+        picture = open_image(data, limits.max_pixels)
+        profile = picture.info.get("icc_profile")
+    work = Work(picture, facts, recipe, limits, Size(*picture.size), profile=profile)
+    lost = {
+        Caveat.IRREGULAR_FILE: bool(complaints),
+        Caveat.ANIMATION_FLATTENED: facts.animated,
+        Caveat.EXTRA_PICTURES_DROPPED: facts.multi_picture,
+        Caveat.GAIN_MAP_DROPPED: facts.gain_map,
+        Caveat.DEPTH_REDUCED: facts.deep,
+    }
+    return work.with_caveats(*(caveat for caveat, happened in lost.items() if happened))
+
+
+def judge_again(work: Work) -> Work:
+    """Two parsers may read one file differently; what Pillow is about to allocate must be legal."""
+    judge_size(*work.picture.size, work.limits)
+    return work
+
+
+def read_orientation(work: Work) -> Work:
+    """Which way is up. Broken EXIF is no reason to refuse a picture."""
+    try:
+        with reading() as complaints:
+            stated = work.picture.getexif().get(ExifTags.Base.Orientation, 1)
+    except InputRejected:
+        return work.with_caveats(Caveat.IRREGULAR_FILE)
+    orientation = stated if stated in _TURNS else 1
+    work = replace(work, orientation=orientation, size=work.size.turned(orientation))
+    return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
+
+
+def plan(work: Work) -> Work:
+    return replace(work, levels=levels(work.size, work.recipe.variants))
+
+
+def draft(work: Work) -> Work:
+    """Let the JPEG decoder skip what the largest variant does not need; others ignore it."""
+    largest = work.levels[0].size.turned(work.orientation)
+    # The box has the picture's own proportions: draft() goes by the lesser ratio of the two sides.
+    box = (round(largest.width * _DRAFT_MARGIN), round(largest.height * _DRAFT_MARGIN))
+    work.picture.draft(None, box)
+    return work
+
+
+def decode(work: Work) -> Work:
+    """The only step that reads pixels; a file cut short fails here and nowhere else."""
+    with reading() as complaints:
+        work.picture.load()
+    return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
+
+
+def unpack(work: Work) -> Work:
+    """To eight bits a sample, without palette or transparent colour: what resampling can do."""
+    with reading():
+        return replace(work, picture=_unpacked(work.picture))
+
+
+def shrink(work: Work) -> Work:
+    """To the largest size wanted. From here on the picture is ours and carries only pixels."""
+    largest = work.levels[0].size.turned(work.orientation)
+    picture = resized(work.picture, largest)
+    picture.info.clear()
+    return replace(work, picture=picture)
+
+
+def orient(work: Work) -> Work:
+    turn = _TURNS.get(work.orientation)
+    return work if turn is None else replace(work, picture=work.picture.transpose(turn))
+
+
+def convert_to_srgb(work: Work) -> Work:
+    picture, caveats = to_srgb(work.picture, work.profile, work.limits.max_icc_bytes)
+    picture.info.clear()  # the transform leaves its own profile there
+    return replace(work, picture=picture, profile=None).with_caveats(*caveats)
+
+
+def drop_idle_alpha(work: Work) -> Work:
+    """An alpha channel that hides nothing costs bytes in every variant, and is no transparency."""
+    mode = work.picture.mode
+    if not mode.endswith("A") or work.picture.getchannel("A").getextrema()[0] != 255:  # noqa: PLR2004
+        return work
+    return replace(work, picture=work.picture.convert(mode.removesuffix("A")))
+
+
+STEPS: tuple[Step, ...] = (
+    judge_again,
+    read_orientation,
+    plan,
+    draft,
+    decode,
+    unpack,
+    shrink,
+    orient,
+    convert_to_srgb,
+    drop_idle_alpha,
+)
+
+
+def cascade(work: Work) -> Iterator[tuple[Level, Image.Image]]:
+    """Every level with its picture, each made from the one before, largest first."""
+    picture = work.picture
+    for level in work.levels:
+        if picture.size != level.size:
+            picture = resized(picture, level.size)
+        yield level, picture
+
+
+def resized(picture: Image.Image, size: Size) -> Image.Image:
+    """A new picture of that size. Colours under full transparency must not bleed into the rest."""
+    if picture.size == size:
+        return picture.copy()
+    working_mode = _PREMULTIPLIED.get(picture.mode)
+    if working_mode is None:
+        return picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP)
+    premultiplied = picture.convert(working_mode)
+    smaller = premultiplied.resize(size, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP)
+    return smaller.convert(picture.mode)
+
+
+def _unpacked(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I"):
+        return _eight_bits(picture)
+    if picture.has_transparency_data and picture.mode not in _PREMULTIPLIED:
+        return picture.convert("LA" if picture.mode == "L" else "RGBA")
+    if picture.mode == "1":
+        return picture.convert("L")
+    return picture if picture.mode in _RESIZABLE else picture.convert("RGB")
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """16-bit grey, scaled: Pillow's own conversion cuts off everything above 255."""
+    wide = picture.convert("I")
+    grey = wide.point(lambda sample: sample * (1 / 257)).convert("L")
+    transparent = picture.info.get("transparency")
+    if isinstance(transparent, int):
+        opaque = ImageMath.lambda_eval(lambda band: (band["wide"] != transparent) * 255, wide=wide)
+        grey.putalpha(opaque.convert("L"))
+    return grey

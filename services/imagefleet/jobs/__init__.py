@@ -1,0 +1,25 @@
+"""What a job is and what may happen to it.
+
+Pure: no clock, no I/O, nothing but the standard library and pydantic models for payloads.
+
+A job is a row in Postgres; a message in SQS is only a doorbell that says "look at this row". The
+row moves through five states (`lifecycle.TRANSITIONS` is the whole truth, and the database's
+trigger, the diagram in docs/lifecycle.md and a test of every statement are compared with it):
+
+    queued ──claim──▶ processing ──complete──▶ completed
+                        │   ▲  │
+          retry, release│   │  └──fail──▶ failed
+                        ▼   │claim          ▲
+                  failed_retryable ─────────┘
+
+Three numbers tell apart three questions. `claim_no` rises with every claim and never resets: it is
+the fence that every write of a worker names, so a worker that lost its job can only miss.
+`attempts` is what the retry policy counts: charged at the claim, refunded by a release. `crashes`
+counts the times a worker or a decoding child died under the job: the second one moves it to the
+quarantine lane, where it runs alone and may fail as `poison`.
+
+An attempt ends in one of four outcomes, which are values: `Completed`, `Retry`, `Failed`,
+`Released`. `lifecycle.decide` turns the outcome an attempt asks for into the one that is written,
+given what the locked row says (attempts left, crashes, a cancel flag); the store then only writes
+it down.
+"""

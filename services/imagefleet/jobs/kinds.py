@@ -1,0 +1,219 @@
+"""The job types: what each one's payload looks like and by which rules it runs.
+
+A kind says everything about a type but how its work is done; that is a handler, in the worker. So
+the API can judge a submission and the store can order it without either of them loading a handler.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.model import CancelCode, JsonObject, Lane
+from imagefleet.jobs.retry import RetryPolicy
+
+TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
+    {
+        Lane.FAST: timedelta(minutes=2),
+        Lane.GENERAL: timedelta(minutes=20),
+        Lane.QUARANTINE: timedelta(minutes=20),  # a suspect keeps the time its own lane gave it
+    }
+)
+URGENT_BELOW: Final = 50
+"""A priority below this asks for the fast lane; a job that does not ask has 100."""
+STANDARD_RETRY: Final = RetryPolicy()
+"""The policy of a type that names none; the settings may replace it for all of those."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_NUL_IN_JSON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_FAULTS_SHOWN: Final = 10
+
+
+def no_target(_payload: BaseModel) -> str | None:
+    """Say that jobs of this type wait for no other job."""
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind:
+    """One job type and its policies."""
+
+    name: str
+    payload: type[BaseModel]
+    lane: Lane = Lane.GENERAL
+    retry: RetryPolicy = STANDARD_RETRY
+    timeout: timedelta | None = None
+    """How long one attempt may take; None is whatever the lane it runs in allows."""
+    target: Callable[..., str | None] = no_target
+    """From the payload to what it is about: jobs of one target run in order, one at a time."""
+    services: tuple[str, ...] = ()
+    """Services this type cannot work without: their open circuit breaker holds its jobs back."""
+    preempts: bool = False
+    """Ignores pauses and the order of its target, though never a running job."""
+    pause_target_on_failure: bool = False
+    """A failed job stops everything behind it on the same target until somebody looks."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that could not be a label, a column's value or a part of a URL."""
+        if _NAME.fullmatch(self.name) is None:
+            msg = f"job type {self.name!r} does not match {_NAME.pattern}"
+            raise Misconfigured(msg)
+        if self.lane is Lane.QUARANTINE:
+            msg = f"job type {self.name} may not start in quarantine; jobs get there by crashing"
+            raise Misconfigured(msg)
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            msg = f"job type {self.name} may not have a timeout of {self.timeout}"
+            raise Misconfigured(msg)
+
+    def timeout_in(self, lane: Lane) -> timedelta:
+        """Return how long one attempt may take in this lane."""
+        return TIMEOUTS[lane] if self.timeout is None else self.timeout
+
+
+class Kinds(Mapping[str, JobKind]):
+    """The job types a process knows, by name. Immutable: `adding` returns another one."""
+
+    def __init__(self, kinds: Iterable[JobKind]) -> None:
+        """Take each kind once."""
+        by_name: dict[str, JobKind] = {}
+        for kind in kinds:
+            if kind.name in by_name:
+                msg = f"job type {kind.name} is defined twice"
+                raise Misconfigured(msg)
+            by_name[kind.name] = kind
+        self._by_name: Final = by_name
+
+    def __getitem__(self, name: str) -> JobKind:
+        """Return the kind of this name; `get` answers None where there is none."""
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names, built-in ones first."""
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        """Count the kinds."""
+        return len(self._by_name)
+
+    def adding(self, *kinds: JobKind) -> "Kinds":
+        """Return these kinds and more; a name that is taken is refused."""
+        return Kinds((*self.values(), *kinds))
+
+    def with_standard_retry(self, policy: RetryPolicy) -> "Kinds":
+        """Give this policy to every kind that names none of its own."""
+        return Kinds(
+            replace(kind, retry=policy) if kind.retry is STANDARD_RETRY else kind
+            for kind in self.values()
+        )
+
+
+def choose_lane(kind: JobKind, priority: int) -> Lane:
+    """Return the lane of a new job of this priority: an urgent one never waits behind slow work."""
+    return Lane.FAST if priority < URGENT_BELOW else kind.lane
+
+
+def validate_payload(kind: JobKind, payload: JsonObject) -> BaseModel:
+    """Read a payload that anybody may have written; a refusal names fields and echoes no value."""
+    try:
+        # By way of JSON, where strict still lets a string be a UUID, but no longer lets "5" be 5.
+        document = to_json(dict(payload))
+        if _NUL_IN_JSON.search(document):
+            raise _invalid(kind, "it contains the character NUL, which cannot be stored")
+        return kind.payload.model_validate_json(document, strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        named = [f"{_field(fault['loc'])} ({fault['type']})" for fault in faults[:_FAULTS_SHOWN]]
+        more = len(faults) - len(named)
+        raise _invalid(kind, ", ".join(named) + (f" and {more} more" if more else "")) from None
+    except (PydanticSerializationError, RecursionError):
+        raise _invalid(kind, "it cannot be written as JSON") from None
+
+
+def _invalid(kind: JobKind, why: str) -> RequestRejected:
+    return RequestRejected("invalid_payload", f"The payload is not valid for {kind.name}: {why}.")
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    """Name a field, unless the name itself was made up by the sender and is no name."""
+    parts = [str(part) for part in location]
+    known = [part if part.isascii() and part.replace("_", "").isalnum() else "?" for part in parts]
+    return ".".join(part[:63] for part in known) or "payload"
+
+
+class Payload(BaseModel):
+    """What a job of some type is asked to do; it never changes once it is accepted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ProcessImage(Payload):
+    """Make the variants of one uploaded original."""
+
+    image_id: UUID
+    source_key: Annotated[str, Field(min_length=1, max_length=1024)]
+    source_bytes: Annotated[int, Field(ge=1, lt=2**63)]
+    source_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    source_etag: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    content_type: Annotated[str, Field(min_length=1, max_length=255)]
+    recipe: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = "default"
+    source_seq: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """The revision that brought this original; None says that this job's own revision does."""
+
+
+class DeleteImage(Payload):
+    """Delete every object of one image and make the edge forget it."""
+
+    image_id: UUID
+
+
+class CancelJob(Payload):
+    """Flag a job, so that it ends as failed with this code."""
+
+    job_id: UUID
+    code: CancelCode = CancelCode.CANCELLED
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class Noop(Payload):
+    """Wait for a while and succeed: to see whether the fleet is alive, and how fast it is."""
+
+    milliseconds: Annotated[int, Field(ge=0, le=60_000)] = 0
+    note: Annotated[str, Field(max_length=200)] = ""
+
+
+def image_target(image_id: UUID) -> str:
+    """Return the target of all jobs of one image."""
+    return f"image:{image_id}"
+
+
+def _target_of_image(payload: ProcessImage | DeleteImage) -> str:
+    return image_target(payload.image_id)
+
+
+BUILT_IN: Final = Kinds(
+    (
+        JobKind(
+            name="process_image",
+            payload=ProcessImage,
+            target=_target_of_image,
+            services=("s3",),
+        ),
+        JobKind(
+            name="delete_image",
+            payload=DeleteImage,
+            lane=Lane.FAST,
+            target=_target_of_image,
+            services=("s3",),
+            preempts=True,
+        ),
+        JobKind(name="cancel_job", payload=CancelJob, lane=Lane.FAST, preempts=True),
+        JobKind(name="noop", payload=Noop, lane=Lane.FAST),
+    )
+)

@@ -1,0 +1,226 @@
+"""The nouns: what a job, a submission, a claim and a message are. Values only, no behaviour."""
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, NewType, TypeAlias
+from uuid import UUID
+
+from imagefleet.errors import InputRejected
+
+JobId = NewType("JobId", UUID)
+TenantId = NewType("TenantId", str)
+WorkerId = NewType("WorkerId", UUID)
+JsonObject: TypeAlias = Mapping[str, object]
+
+
+class JobState(StrEnum):
+    """The one vocabulary: database, HTTP, metrics, logs and console all say these words."""
+
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED_RETRYABLE = "failed_retryable"
+    FAILED = "failed"
+
+
+TERMINAL: Final = frozenset({JobState.COMPLETED, JobState.FAILED})
+OPEN: Final = frozenset(JobState) - TERMINAL
+
+
+class Lane(StrEnum):
+    """A lane is a queue with slots of its own, so that slow work never stands before quick work."""
+
+    FAST = "fast"
+    GENERAL = "general"
+    QUARANTINE = "quarantine"
+
+
+class Verdict(StrEnum):
+    """What the claim says about one received id; each verdict has exactly one message action."""
+
+    CLAIMED = "claimed"
+    FINISHED = "finished"
+    BUSY = "busy"
+    NOT_DUE = "not_due"
+    TARGET_BUSY = "target_busy"
+    PAUSED = "paused"
+    BREAKER = "breaker"
+    CANCELLED = "cancelled"
+    EXHAUSTED = "exhausted"
+    UNROUTABLE = "unroutable"
+    ELSEWHERE = "elsewhere"
+    CONTENDED = "contended"
+    UNKNOWN = "unknown"
+    UNREADABLE = "unreadable"
+
+
+class CancelCode(StrEnum):
+    """Why a job was flagged: the failure code it ends with once somebody settles it."""
+
+    CANCELLED = "cancelled"
+    IMAGE_DELETED = "image_deleted"
+    FAILED_BY_OPERATOR = "failed_by_operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Accepted intent, on its way into the table. Made by the API, a replay or a follow-up."""
+
+    job_id: JobId
+    tenant_id: TenantId
+    type: str
+    lane: Lane
+    max_attempts: int
+    correlation_id: str
+    created_by: str
+    payload: JsonObject = field(default_factory=dict)
+    priority: int = 100
+    run_at: datetime | None = None
+    """Not before this time; None is now, by the database's clock."""
+    target: str | None = None
+    """Jobs with the same target run one at a time, in the order of their submission."""
+    preempts: bool = False
+    """Ignores pauses and the order of its target (cancellation, deletion); never a running job."""
+    services: tuple[str, ...] = ()
+    """Names of the services whose open circuit breaker holds this job back."""
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    """A digest of the whole request, to tell a repeat from another request under the same key."""
+    dedup_key: str | None = None
+    parent_job_id: JobId | None = None
+    replay_of: JobId | None = None
+    generation: int = 0
+    replay_reason: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What submit answers: the job that stands for the request, whether it is new or not."""
+
+    job_id: JobId
+    type: str
+    state: JobState
+    lane: Lane
+    created: bool
+    created_at: datetime
+    due_at: datetime | None
+    """The due time of its ring row, for `confirm_rings`; None when there is nothing to ring now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Proof of ownership. `(job_id, claim_no)` is the fence that every later write names."""
+
+    job_id: JobId
+    claim_no: int
+    tenant_id: TenantId
+    type: str
+    lane: Lane
+    payload: JsonObject
+    target: str | None
+    target_seq: int | None
+    priority: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    cursor: JsonObject | None
+    progress_done: int
+    correlation_id: str
+    parent_job_id: JobId | None
+    replay_of: JobId | None
+    traceparent: str | None
+    tracestate: str | None
+    created_at: datetime
+    claimed_at: datetime
+    queue_time: timedelta
+    cancel_code: CancelCode | None
+    """Set when the job was claimed only to be settled as failed, without running its handler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimAnswer:
+    """The verdict for one received id."""
+
+    job_id: JobId
+    verdict: Verdict
+    claim: Claim | None = None
+    """Set for `claimed` and `cancelled`, and only for them."""
+    until: datetime | None = None
+    """When asking again makes sense, where the verdict knows it."""
+    wait: timedelta | None = None
+    """The same as a span by the database's clock, for message visibility."""
+    why: str | None = None
+    """What holds it back: the pause, the breaker, the job in front."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """One row of the doorbell table, taken to be sent."""
+
+    job_id: JobId
+    lane: Lane
+    due_at: datetime
+    tenant_id: TenantId
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMessage:
+    """The body of an SQS message: which row to look at, and the trace it belongs to. No payload."""
+
+    job_id: JobId
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+MESSAGE_VERSION: Final = 1
+MAX_MESSAGE_BYTES: Final = 4096  # ours are under 300; a longer body is not ours
+
+
+def encode_message(message: JobMessage) -> str:
+    """The body as it is sent; `parse_message` reads it back."""
+    body: dict[str, object] = {"v": MESSAGE_VERSION, "job_id": str(message.job_id)}
+    if message.traceparent:
+        body["traceparent"] = message.traceparent
+    if message.tracestate:
+        body["tracestate"] = message.tracestate
+    return json.dumps(body, separators=(",", ":"))
+
+
+def parse_message(body: str) -> JobMessage:
+    """Read a body that anybody may have written; whatever is not ours is `unreadable`."""
+    try:
+        fields = json.loads(body[:MAX_MESSAGE_BYTES])
+        if fields["v"] != MESSAGE_VERSION:
+            raise _unreadable(f"version {fields['v']!r:.20}")
+        job_id = JobId(UUID(fields["job_id"]))
+        return JobMessage(
+            job_id=job_id,
+            traceparent=_text_or_none(fields.get("traceparent")),
+            tracestate=_text_or_none(fields.get("tracestate")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputRejected(
+            "unreadable", "This message is not a job message.", str(error)
+        ) from error
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def new_job_id() -> JobId:
+    """A UUID of version 7: the first 48 bits are milliseconds, so that ids sort by age."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & (2**48 - 1)) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76  # version
+    value = value & ~(0x3 << 62) | 0x2 << 62  # variant
+    return JobId(UUID(int=value))

@@ -1,0 +1,213 @@
+"""How a process lives: it runs until a signal, drains, and owns every task it starts.
+
+The only place that knows signals, event loops and tasks. `run_until_signalled` gives `main` a
+`Drain`; `main` opens what it needs and starts its parts under `supervise`, which waits for all of
+them. A part that breaks asks for the drain too, so that the others come to an orderly end and the
+error is raised after that. The first SIGTERM or SIGINT asks for the drain, the second stops at once.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+with suppress(ImportError):  # it does not exist for every platform
+    import uvloop
+
+    new_event_loop = uvloop.new_event_loop
+
+log: Final[FilteringBoundLogger] = structlog.get_logger()
+
+Step: TypeAlias = Callable[[], Awaitable[object]]
+Dice: TypeAlias = Callable[[], float]
+
+LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
+BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
+KILLED_BY_SIGNAL: Final = 128  # what a shell adds to the number of the signal that ended a process
+
+
+class Drain:
+    """The wish to end: uttered once, by a signal or a broken part, and never taken back."""
+
+    def __init__(self) -> None:
+        self._requested = asyncio.Event()
+        self.reason: str | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Tell whether nothing new may be begun."""
+        return self._requested.is_set()
+
+    def request(self, reason: str) -> None:
+        """Ask everybody to come to an end; the first reason is the one that is kept."""
+        if self.requested:
+            return
+        self.reason = reason
+        self._requested.set()
+        log.info("process.draining", reason=reason)
+
+    async def wait(self) -> None:
+        """Return when the end is wished for."""
+        await self._requested.wait()
+
+    async def wait_at_most(self, span: timedelta) -> bool:
+        """Pause for this long, or until the end is wished for; return whether it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(span.total_seconds()):
+                await self.wait()
+        return self.requested
+
+
+def run_until_signalled(main: Callable[[Drain], Coroutine[object, object, None]]) -> int:
+    """Run `main` to its end and return the exit code; errors of `main` are raised."""
+    stopped_by: list[signal.Signals] = []
+
+    async def run() -> None:
+        drain = Drain()
+        with_signals = _Signals(drain, stopped_by)
+        with_signals.install()
+        try:
+            await main(drain)
+        finally:
+            with_signals.remove()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        try:
+            runner.run(run())
+        except asyncio.CancelledError:
+            if not stopped_by:
+                raise
+    return KILLED_BY_SIGNAL + stopped_by[0] if stopped_by else 0
+
+
+class _Signals:
+    """The first signal drains, the second cancels the current task, the third is the kernel's."""
+
+    NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, drain: Drain, stopped_by: list[signal.Signals]) -> None:
+        self._drain = drain
+        self._stopped_by = stopped_by
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+
+    def install(self) -> None:
+        for number in self.NUMBERS:
+            self._loop.add_signal_handler(number, self._received, number)
+
+    def remove(self) -> None:
+        for number in self.NUMBERS:
+            self._loop.remove_signal_handler(number)
+
+    def _received(self, number: signal.Signals) -> None:
+        if not self._drain.requested:
+            self._drain.request(number.name)
+            return
+        log.warning("process.stopping", signal=number.name)
+        self._stopped_by.append(number)
+        self.remove()
+        for each in self.NUMBERS:
+            signal.signal(each, signal.SIG_DFL)  # cleaning up may hang; a third one must not
+        if self._main is not None:
+            self._main.cancel()
+
+
+class Parts:
+    """The running parts of a process; made by `supervise`."""
+
+    def __init__(self, group: asyncio.TaskGroup, drain: Drain) -> None:
+        self._group = group
+        self._drain = drain
+        self.broken: list[Exception] = []
+
+    def start(self, name: str, part: Coroutine[object, object, object]) -> asyncio.Task[None]:
+        """Run a part until it returns; if it raises instead, the process drains."""
+        return self._group.create_task(self._run(name, part), name=name)
+
+    def broke(self, name: str, error: Exception) -> None:
+        """Remember the error for the end, and ask for the end."""
+        log.error("part.broke", part=name, exc_info=error)
+        self.broken.append(error)
+        self._drain.request(f"{name} broke")
+
+    async def _run(self, name: str, part: Coroutine[object, object, object]) -> None:
+        try:
+            await part
+        except Exception as error:  # noqa: BLE001 - raised by supervise, after the drain
+            self.broke(name, error)
+
+
+@asynccontextmanager
+async def supervise(drain: Drain) -> AsyncIterator[Parts]:
+    """Own tasks: wait for every part, then raise what broke; cancellation reaches all of them."""
+    async with asyncio.TaskGroup() as group:
+        parts = Parts(group, drain)
+        try:
+            yield parts
+        except Exception as error:  # noqa: BLE001 - raised below, after the drain
+            parts.broke("main", error)
+    if len(parts.broken) == 1:
+        raise parts.broken[0]
+    if parts.broken:
+        msg = "several parts of the process broke"
+        raise ExceptionGroup(msg, parts.broken)
+
+
+async def every(
+    interval: timedelta,
+    step: Step,
+    *,
+    stop: Drain,
+    name: str,
+    timeout: timedelta,  # noqa: ASYNC109 - of each step, not of this call
+    dice: Dice = random.random,
+) -> None:
+    """Run the step, at once and then once an interval, until `stop`; a step never overlaps another.
+
+    A step that fails or passes its deadline is logged, and the pause grows until one succeeds. A
+    step that runs when the end is wished for is finished, within its deadline.
+    """
+    clock = asyncio.get_running_loop().time
+    failures = 0
+    while not stop.requested:
+        started = clock()
+        failures = 0 if await _succeeds(step, name, timeout) else failures + 1
+        elapsed = timedelta(seconds=clock() - started)
+        await stop.wait_at_most(pause_after(interval, elapsed, failures, dice()))
+
+
+def pause_after(interval: timedelta, elapsed: timedelta, failures: int, draw: float) -> timedelta:
+    """Return how long a loop rests: the rest of its interval, or longer after failures in a row."""
+    if failures == 0:
+        return max(timedelta(0), interval - elapsed)
+    doublings = min(failures, 16)  # enough from a millisecond to a minute, and no overflow
+    backoff = min(interval * (1 << doublings), max(interval, LONGEST_BACKOFF))
+    return backoff * (1 + BACKOFF_JITTER * draw)
+
+
+async def _succeeds(step: Step, name: str, deadline: timedelta) -> bool:
+    limit = asyncio.timeout(deadline.total_seconds())
+    try:
+        async with limit:
+            await step()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled this loop: the step awaited something that somebody else cancelled.
+        log.warning("step.failed", step=name, exc_info=True)
+        return False
+    except Exception as error:  # noqa: BLE001 - a loop outlives whatever its step raises
+        if limit.expired() and isinstance(error, TimeoutError):
+            log.warning("step.overdue", step=name, deadline_seconds=deadline.total_seconds())
+        else:
+            log.warning("step.failed", step=name, exc_info=error)
+        return False
+    return True

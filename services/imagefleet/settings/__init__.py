@@ -1,0 +1,98 @@
+"""Every variable of the environment, and the only place that reads them.
+
+A slice is what one part needs (`Database`, `Worker`, ...); a process is a few slices. `load` reads
+all of them from a mapping and reports every fault at once, naming variable, expected form and given
+value. Secrets may come from a file instead: the same name with `_FILE` behind it. An empty variable
+counts as unset. `masked` is what may be logged, `reference` what the documentation shows.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefleet.settings.loading import load, masked
+from imagefleet.settings.reference import reference
+from imagefleet.settings.slices import (
+    Api,
+    Aws,
+    Client,
+    Console,
+    Database,
+    Maintenance,
+    Retry,
+    Slice,
+    Telemetry,
+    Worker,
+)
+
+
+class Process(BaseModel):
+    """The slices of one process."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ApiSettings(Process):
+    """What the API needs."""
+
+    database: Database
+    aws: Aws
+    api: Api
+    retry: Retry
+    telemetry: Telemetry
+
+
+class WorkerSettings(Process):
+    """What a worker needs."""
+
+    database: Database
+    aws: Aws
+    worker: Worker
+    retry: Retry
+    telemetry: Telemetry
+
+
+class MaintenanceSettings(Process):
+    """What the maintenance process needs."""
+
+    database: Database
+    aws: Aws
+    maintenance: Maintenance
+    retry: Retry
+    telemetry: Telemetry
+
+
+class ConsoleSettings(Process):
+    """What the console needs."""
+
+    database: Database
+    console: Console
+    telemetry: Telemetry
+
+
+class AdminSettings(Process):
+    """What the verbs that touch the database themselves need: migrate, keys, doctor."""
+
+    database: Database
+    telemetry: Telemetry
+
+
+__all__ = [
+    "AdminSettings",
+    "Api",
+    "ApiSettings",
+    "Aws",
+    "Client",
+    "Console",
+    "ConsoleSettings",
+    "Database",
+    "Maintenance",
+    "MaintenanceSettings",
+    "Process",
+    "Retry",
+    "Slice",
+    "Telemetry",
+    "Worker",
+    "WorkerSettings",
+    "load",
+    "masked",
+    "reference",
+]

@@ -1,0 +1,295 @@
+"""The variables themselves: one class a concern, the line under each field is its description.
+
+No name is a process's name with `_PORT` or `_HOST` behind it: Kubernetes sets such variables for a
+Service of that name.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from imagefleet.jobs.model import Lane
+from imagefleet.jobs.retry import LONGEST_CAP, MOST_ATTEMPTS, RetryPolicy
+from imagefleet.settings.forms import (
+    Count,
+    DatabaseUrl,
+    Form,
+    Lanes,
+    Names,
+    Port,
+    Seconds,
+    Switch,
+    Text,
+    WebUrl,
+    lower,
+)
+
+
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+class Slice(BaseSettings):
+    """Some variables that belong together, made by `load` or, in tests, from arguments."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,  # the line under a field is its description
+        validate_by_name=True,
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take arguments alone: a slice made in a test must not pick up the tester's shell."""
+        return (init_settings,)
+
+
+class Database(Slice):
+    """Postgres, under the role of this process."""
+
+    url: DatabaseUrl = Field(validation_alias="DATABASE_URL")
+    """Where Postgres is, and the role of this process there; every process has its own."""
+    pool_min: Count = Field(1, ge=0, le=100, validation_alias="DATABASE_POOL_MIN")
+    """Connections that are kept open."""
+    pool_max: Count = Field(10, ge=1, le=500, validation_alias="DATABASE_POOL_MAX")
+    """The most connections this process opens."""
+    connect_timeout: Seconds = Field(
+        _span(5), ge=_span(0.1), le=_span(60), validation_alias="DATABASE_CONNECT_TIMEOUT_SECONDS"
+    )
+    """How long opening a connection may take."""
+    command_timeout: Seconds = Field(
+        _span(10), ge=_span(0.1), le=_span(600), validation_alias="DATABASE_COMMAND_TIMEOUT_SECONDS"
+    )
+    """How long an answer may take before the connection is given up."""
+    statement_timeout: Seconds = Field(
+        _span(8),
+        ge=_span(0.1),
+        le=_span(600),
+        validation_alias="DATABASE_STATEMENT_TIMEOUT_SECONDS",
+    )
+    """When Postgres itself ends a statement; must be shorter than the command timeout."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.pool_min > self.pool_max:
+            msg = "DATABASE_POOL_MIN is larger than DATABASE_POOL_MAX"
+            raise ValueError(msg)
+        # The other way round every slow statement would cost its connection too.
+        if self.statement_timeout >= self.command_timeout:
+            msg = "DATABASE_STATEMENT_TIMEOUT_SECONDS is not below DATABASE_COMMAND_TIMEOUT_SECONDS"
+            raise ValueError(msg)
+        return self
+
+
+class Aws(Slice):
+    """SQS, S3 and CloudFront. Credentials are found by the AWS SDK in its own ways."""
+
+    region: Text = Field(validation_alias=AliasChoices("AWS_REGION", "AWS_DEFAULT_REGION"))
+    """The region of queues and buckets."""
+    endpoint_url: WebUrl | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    """Where AWS is, if it is an emulator."""
+    endpoint_url_sqs: WebUrl | None = Field(None, validation_alias="AWS_ENDPOINT_URL_SQS")
+    """The same for SQS alone."""
+    endpoint_url_s3: WebUrl | None = Field(None, validation_alias="AWS_ENDPOINT_URL_S3")
+    """The same for S3 alone."""
+    endpoint_url_cloudfront: WebUrl | None = Field(
+        None, validation_alias="AWS_ENDPOINT_URL_CLOUDFRONT"
+    )
+    """The same for CloudFront alone."""
+    fast_queue_url: WebUrl = Field(validation_alias="FAST_QUEUE_URL")
+    """The queue of the lane `fast`."""
+    general_queue_url: WebUrl = Field(validation_alias="GENERAL_QUEUE_URL")
+    """The queue of the lane `general`."""
+    quarantine_queue_url: WebUrl = Field(validation_alias="QUARANTINE_QUEUE_URL")
+    """The queue of the lane `quarantine`, for jobs that crashed twice."""
+    dead_letter_queue_url: WebUrl = Field(validation_alias="DEAD_LETTER_QUEUE_URL")
+    """The queue that failed jobs are announced on."""
+    originals_bucket: Text = Field(validation_alias="ORIGINALS_BUCKET")
+    """The bucket of uploaded files; private."""
+    outputs_bucket: Text = Field(validation_alias="OUTPUTS_BUCKET")
+    """The bucket of made images, which the edge reads."""
+    distribution_id: Text | None = Field(None, validation_alias="CLOUDFRONT_DISTRIBUTION_ID")
+    """The distribution to invalidate; unset where there is no edge."""
+    invalidate_by_tag: Switch = Field(default=False, validation_alias="CLOUDFRONT_CACHE_TAGS")
+    """Whether the distribution has a cache tag; else one path an image is invalidated."""
+    connect_timeout: Seconds = Field(
+        _span(3), ge=_span(0.1), le=_span(60), validation_alias="AWS_CONNECT_TIMEOUT_SECONDS"
+    )
+    """How long opening a connection to AWS may take."""
+    read_timeout: Seconds = Field(
+        _span(10), ge=_span(0.1), le=_span(300), validation_alias="AWS_READ_TIMEOUT_SECONDS"
+    )
+    """How long AWS may stay silent within a call; long polls have their own, longer one."""
+    max_connections: Count = Field(50, ge=1, le=1000, validation_alias="AWS_MAX_CONNECTIONS")
+    """The most connections to one service."""
+
+    def endpoint(self, service: Literal["sqs", "s3", "cloudfront"]) -> str | None:
+        """Return where this service is; None is AWS itself."""
+        own = {
+            "sqs": self.endpoint_url_sqs,
+            "s3": self.endpoint_url_s3,
+            "cloudfront": self.endpoint_url_cloudfront,
+        }
+        return own[service] or self.endpoint_url
+
+    def queue_url(self, lane: Lane) -> str:
+        """Return the queue of this lane."""
+        return {
+            Lane.FAST: self.fast_queue_url,
+            Lane.GENERAL: self.general_queue_url,
+            Lane.QUARANTINE: self.quarantine_queue_url,
+        }[lane]
+
+
+class Api(Slice):
+    """The HTTP interface."""
+
+    host: Text = Field("127.0.0.1", validation_alias="LISTEN_HOST")
+    """The address to listen on; 0.0.0.0 in a container."""
+    port: Port = Field(8080, validation_alias="LISTEN_PORT")
+    """The port to listen on; 0 takes any free one."""
+    public_base_url: WebUrl = Field(validation_alias="PUBLIC_BASE_URL")
+    """The host of every published image address: the edge, or the API itself without one."""
+    max_upload_bytes: Count = Field(
+        50 * 2**20, ge=1024, le=5 * 2**30, validation_alias="MAX_UPLOAD_BYTES"
+    )
+    """The largest upload that is taken."""
+    upload_timeout: Seconds = Field(
+        _span(300), ge=_span(1), le=_span(3600), validation_alias="UPLOAD_TIMEOUT_SECONDS"
+    )
+    """How long one upload may take."""
+    operator_database_url: DatabaseUrl | None = Field(
+        None, validation_alias="OPERATOR_DATABASE_URL"
+    )
+    """Postgres under the operator's role; without it the operator's routes are not served."""
+    shutdown_grace: Seconds = Field(
+        _span(30), ge=_span(0), le=_span(3600), validation_alias="SHUTDOWN_GRACE_PERIOD_SECONDS"
+    )
+    """How long requests may finish after SIGTERM."""
+
+
+class Console(Slice):
+    """The operators' web pages."""
+
+    host: Text = Field("127.0.0.1", validation_alias="LISTEN_HOST")
+    """The address to listen on; 0.0.0.0 in a container."""
+    port: Port = Field(8081, validation_alias="LISTEN_PORT")
+    """The port to listen on; 0 takes any free one."""
+
+
+class Worker(Slice):
+    """What one worker process takes on."""
+
+    fast_slots: Count = Field(3, ge=0, le=100, validation_alias="WORKER_FAST_SLOTS")
+    """Jobs at once that only the lane `fast` may use."""
+    general_slots: Count = Field(5, ge=0, le=100, validation_alias="WORKER_GENERAL_SLOTS")
+    """Jobs at once of the lane `general`, or of `fast` while `general` is empty."""
+    lanes: Lanes = Field(tuple(Lane), min_length=1, validation_alias="WORKER_LANES")
+    """The lanes this worker listens to."""
+    job_types: Names = Field((), validation_alias="WORKER_JOB_TYPES")
+    """The job types this worker takes; unset is all it knows."""
+    shutdown_grace: Seconds = Field(
+        _span(300), ge=_span(0), le=_span(7200), validation_alias="SHUTDOWN_GRACE_PERIOD_SECONDS"
+    )
+    """How long running jobs may finish after SIGTERM before they are given back."""
+    receive_wait: Seconds = Field(
+        _span(20), ge=_span(0), le=_span(20), validation_alias="RECEIVE_WAIT_SECONDS"
+    )
+    """How long a receive waits for a message; SQS allows 20."""
+    render_children: Count = Field(2, ge=1, le=64, validation_alias="RENDER_CHILDREN")
+    """Images decoded at once; one or two a processor core."""
+
+    @model_validator(mode="after")
+    def _has_slots(self) -> Self:
+        if self.fast_slots + self.general_slots == 0:
+            msg = "WORKER_FAST_SLOTS and WORKER_GENERAL_SLOTS are both 0: nothing could ever run"
+            raise ValueError(msg)
+        return self
+
+
+class Retry(Slice):
+    """The backoff of every job type that brings no policy of its own."""
+
+    base: Seconds = Field(
+        _span(30), gt=_span(0), le=LONGEST_CAP, validation_alias="BACKOFF_BASE_SECONDS"
+    )
+    """The wait after the first failure; it doubles with each further one."""
+    cap: Seconds = Field(
+        _span(3600), gt=_span(0), le=LONGEST_CAP, validation_alias="BACKOFF_CAP_SECONDS"
+    )
+    """The longest wait, up to a fifth of jitter apart."""
+    max_attempts: Count = Field(5, ge=1, le=MOST_ATTEMPTS, validation_alias="MAX_ATTEMPTS")
+    """How often a job may run, the first time included."""
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        if self.base > self.cap:
+            msg = "BACKOFF_BASE_SECONDS is larger than BACKOFF_CAP_SECONDS"
+            raise ValueError(msg)
+        return self
+
+    def policy(self) -> RetryPolicy:
+        """Return these numbers as the policy that `decide` takes."""
+        return RetryPolicy(base=self.base, cap=self.cap, max_attempts=self.max_attempts)
+
+
+class Maintenance(Slice):
+    """The process that rings again, rescues, flushes, sweeps and prunes."""
+
+    rescue_after: Seconds = Field(
+        _span(30), ge=_span(0), le=_span(600), validation_alias="RESCUE_AFTER"
+    )
+    """How long a worker may be silent before its jobs are rescued, in seconds; 0 turns it off."""
+    dispatch_interval: Seconds = Field(
+        _span(1), ge=_span(0.1), le=_span(60), validation_alias="DISPATCH_INTERVAL_SECONDS"
+    )
+    """How often due jobs are looked for and rung."""
+    dispatch_batch: Count = Field(500, ge=1, le=5000, validation_alias="DISPATCH_BATCH")
+    """The most jobs rung in one look."""
+    sample_interval: Seconds = Field(
+        _span(10), ge=_span(1), le=_span(300), validation_alias="SAMPLE_INTERVAL_SECONDS"
+    )
+    """How often gauges are read from Postgres and SQS."""
+    retention_days: Count = Field(30, ge=30, le=3650, validation_alias="JOB_RETENTION_DAYS")
+    """How long finished jobs and their idempotency keys are kept."""
+
+
+class Telemetry(Slice):
+    """Logs, metrics, health and traces."""
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lower),
+        Form("debug, info, warning or error"),
+    ] = Field("info", validation_alias="LOG_LEVEL")
+    """The least important lines that are written."""
+    log_format: Annotated[
+        Literal["json", "console"], BeforeValidator(lower), Form("json or console")
+    ] = Field("json", validation_alias="LOG_FORMAT")
+    """One JSON object a line, or lines for a person at a terminal."""
+    health_host: Text = Field("127.0.0.1", validation_alias="HEALTH_LISTEN_HOST")
+    """The address of /healthz, /readyz and /metrics; 0.0.0.0 in a container."""
+    health_port: Port = Field(9090, validation_alias="HEALTH_LISTEN_PORT")
+    """The port of /healthz, /readyz and /metrics; 0 takes any free one."""
+    otlp_endpoint: WebUrl | None = Field(None, validation_alias="OTEL_EXPORTER_OTLP_ENDPOINT")
+    """Where traces go; unset is no tracing. The exporter reads its other OTEL_ variables itself."""
+
+
+class Client(Slice):
+    """What the command line's verbs need to speak to the API."""
+
+    url: WebUrl = Field("http://127.0.0.1:8080", validation_alias="IMAGEFLEET_URL")
+    """Where the API is."""
+    key: Annotated[SecretStr, Form("an API key")] = Field(validation_alias="IMAGEFLEET_KEY")
+    """The API key; it says who acts."""

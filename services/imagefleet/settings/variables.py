@@ -1,0 +1,122 @@
+"""What is known about each variable: its names, form, default and meaning, and how it is shown."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Final, Self, get_args, get_origin
+
+import annotated_types
+from pydantic import AliasChoices, SecretStr
+from pydantic.fields import FieldInfo
+
+from imagefleet.settings.forms import Form
+from imagefleet.settings.slices import Slice
+
+_USERINFO: Final = re.compile(r"//[^/@]*@")
+_LONGEST_SHOWN: Final = 120  # a whole certificate in the wrong variable helps nobody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One variable of a slice."""
+
+    attribute: str
+    names: tuple[str, ...]
+    """The first is the one we use; the others are read where it is unset."""
+    secret: bool
+    form: str
+    default: str | None
+    """As it would be written; None where the variable must be set or has nothing by default."""
+    required: bool
+    description: str
+
+    @property
+    def name(self) -> str:
+        """Return the name to show."""
+        return self.names[0]
+
+    @classmethod
+    def of(cls, attribute: str, field: FieldInfo) -> Self:
+        """Read off a field what there is to say about its variable."""
+        alias = field.validation_alias
+        names = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        required = field.is_required()
+        return cls(
+            attribute=attribute,
+            names=tuple(str(name) for name in names),
+            secret=SecretStr in _types(field.annotation),
+            form=_form(field),
+            default=None if required or field.default is None else written(field.default),
+            required=required,
+            description=field.description or "",
+        )
+
+    def shown(self, value: str) -> str:
+        """Return a given value fit for a log line or an error message."""
+        if self.secret:
+            return f"a secret of {len(value)} characters"
+        return repr(without_password(value)[:_LONGEST_SHOWN])
+
+
+def variables(settings: type[Slice]) -> Iterator[Variable]:
+    """Go through the variables of a slice."""
+    for attribute, field in settings.model_fields.items():
+        yield Variable.of(attribute, field)
+
+
+def written(value: object) -> str:
+    """Write a value the way a variable would."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case timedelta():
+            return f"{value.total_seconds():g}"
+        case tuple():
+            return ",".join(str(item) for item in value)
+        case SecretStr():
+            return _without_secret(value.get_secret_value())
+        case str():
+            return without_password(value)
+        case _:
+            return str(value)
+
+
+def without_password(url: str) -> str:
+    """Hide who logs in and how, in whatever looks like an address."""
+    return _USERINFO.sub("//***@", url)
+
+
+def _without_secret(secret: str) -> str:
+    """Keep of a secret address what tells two installations apart: the role, host and database."""
+    address = re.fullmatch(r"(\w+://)([^:/@]*)(?::[^/@]*)?@([^/?@]*/[^/?@]*)(?:\?.*)?", secret)
+    return "".join((address[1], address[2], ":***@", address[3])) if address else "***"
+
+
+def _types(annotation: object) -> set[object]:
+    """Flatten `X | None` and `Annotated[X, ...]` to the types inside."""
+    return {annotation}.union(*(_types(inner) for inner in get_args(annotation)[:2]))
+
+
+def _metadata(field: FieldInfo) -> Iterator[object]:
+    yield from field.metadata
+    for inner in get_args(field.annotation):  # of X | None, where X is Annotated
+        if get_origin(inner) is Annotated:
+            yield from inner.__metadata__
+
+
+def _form(field: FieldInfo) -> str:
+    text, low, high = "", "", ""
+    for item in _metadata(field):
+        match item:
+            case Form():
+                text = item.text
+            case annotated_types.Ge(ge):
+                low = f"from {written(ge)}"
+            case annotated_types.Gt(gt):
+                low = f"above {written(gt)} and up"
+            case annotated_types.Le(le):
+                high = f"to {written(le)}"
+            case _:
+                pass
+    return " ".join(part for part in (f"{text}," if low else text, low, high) if part)

@@ -1,0 +1,112 @@
+"""Circuit breakers: one row a service, so that the whole fleet learns from a few failures.
+
+Closed counts failures; at the threshold it opens. While open, jobs that need the service are not
+handed out; once `retry_at` has passed it is half open, and the claim lets one probe go at a time. A
+success closes it, a failure opens it again.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from imagefleet.store.database import Connection, translated
+
+THRESHOLD: Final = 5
+OPEN_FOR: Final = timedelta(seconds=60)
+
+REPORT_FAILURES: Final = """
+INSERT INTO circuit_breakers AS breaker (service, state, failures, trips, opened_at, retry_at,
+                                         last_failure_at)
+SELECT $1, CASE WHEN $2 >= $3 THEN 'open' ELSE 'closed' END, $2, ($2 >= $3)::int,
+       CASE WHEN $2 >= $3 THEN now() END, CASE WHEN $2 >= $3 THEN now() + $4::interval END, now()
+    ON CONFLICT (service) DO UPDATE
+       SET failures = breaker.failures + excluded.failures,
+           state = CASE WHEN breaker.failures + excluded.failures >= $3 THEN 'open'
+                        ELSE breaker.state END,
+           trips = breaker.trips + (breaker.state = 'closed'
+                                    AND breaker.failures + excluded.failures >= $3)::int,
+           opened_at = CASE WHEN breaker.failures + excluded.failures >= $3
+                            THEN coalesce(breaker.opened_at, now()) END,
+           retry_at = CASE WHEN breaker.failures + excluded.failures >= $3
+                           THEN now() + $4::interval END,
+           last_failure_at = now(), updated_by = 'worker', updated_at = now()
+     WHERE NOT breaker.forced
+RETURNING state = 'open' AS open
+"""
+
+
+async def report_failures(
+    connection: Connection,
+    service: str,
+    failures: int,
+    *,
+    threshold: int = THRESHOLD,
+    open_for: timedelta = OPEN_FOR,
+) -> bool:
+    """Add what a worker counted since its last report; True when the breaker is open now."""
+    with translated():
+        return bool(
+            await connection.fetchval(REPORT_FAILURES, service, failures, threshold, open_for)
+        )
+
+
+REPORT_SUCCESS: Final = """
+UPDATE circuit_breakers
+   SET state = 'closed', failures = 0, opened_at = NULL, retry_at = NULL,
+       updated_by = 'worker', updated_at = now()
+ WHERE service = $1 AND NOT forced AND (state = 'open' OR failures > 0)
+"""
+
+
+async def report_success(connection: Connection, service: str) -> None:
+    """A call went through: forget the failures; a half-open breaker closes."""
+    with translated():
+        await connection.execute(REPORT_SUCCESS, service)
+
+
+FORCE_OPEN: Final = """
+INSERT INTO circuit_breakers AS breaker (service, state, forced, trips, opened_at, retry_at,
+                                         updated_by)
+VALUES ($1, 'open', true, 1, now(), now(), $2)
+    ON CONFLICT (service) DO UPDATE
+       SET state = 'open', forced = true, trips = breaker.trips + (breaker.state = 'closed')::int,
+           opened_at = coalesce(breaker.opened_at, now()), retry_at = now(),
+           updated_by = $2, updated_at = now()
+"""
+
+
+async def force_open(connection: Connection, service: str, *, by: str) -> None:
+    """An operator holds back everything that needs the service, until a reset."""
+    with translated():
+        await connection.execute(FORCE_OPEN, service, by)
+
+
+RESET_BREAKER: Final = """
+UPDATE circuit_breakers
+   SET state = 'closed', forced = false, failures = 0, opened_at = NULL, retry_at = NULL,
+       updated_by = $2, updated_at = now()
+ WHERE service = $1
+RETURNING service
+"""
+
+RING_HELD_BACK: Final = """
+WITH bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+      JOIN jobs ON jobs.id = rings.job_id
+     WHERE $1 = ANY (jobs.services)
+       AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
+     ORDER BY rings.job_id
+       FOR UPDATE OF rings
+)
+UPDATE rings SET due_at = now(), rings = 0 FROM bell WHERE rings.job_id = bell.job_id
+"""
+
+
+async def reset_breaker(connection: Connection, service: str, *, by: str) -> bool:
+    """An operator closes the breaker; what it held back is due at once. False: no such breaker."""
+    with translated():
+        async with connection.transaction():
+            if await connection.fetchrow(RESET_BREAKER, service, by) is None:
+                return False
+            await connection.execute(RING_HELD_BACK, service)
+    return True

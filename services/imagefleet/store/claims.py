@@ -1,0 +1,298 @@
+"""Taking jobs: one statement, a verdict for every id.
+
+The claim is one statement for all received ids. It locks the target rows, then the job rows,
+skipping what anybody else holds this instant, and drops every row that is no longer what its own
+snapshot saw: whatever it decides, it decides about rows that stand still. Which job of a target may
+run is read from the locked target row alone. (NOT EXISTS over the jobs, a partial unique index and
+an advisory lock inside the statement were tried: each fails when fifty backends race.)
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from asyncpg import Record
+
+from imagefleet.errors import ClaimLost
+from imagefleet.jobs.model import (
+    CancelCode,
+    Claim,
+    ClaimAnswer,
+    JobId,
+    Lane,
+    TenantId,
+    Verdict,
+    WorkerId,
+)
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.verdicts import HOLDS, UNTIL, VERDICT, WHY
+
+CLAIM_JOBS: Final = f"""
+WITH me AS MATERIALIZED (
+    -- The rescuer marks a worker dead under FOR UPDATE of this row: a dead id claims nothing.
+    SELECT workers.id FROM workers WHERE workers.id = $4 AND workers.dead_at IS NULL FOR KEY SHARE
+),
+seen AS MATERIALIZED (
+    SELECT jobs.id, jobs.state, jobs.claim_no, jobs.tenant_id, jobs.target,
+           targets.running_job, targets.runs
+      FROM jobs
+      LEFT JOIN targets ON targets.tenant_id = jobs.tenant_id AND targets.target = jobs.target
+     WHERE jobs.id = ANY ($1::uuid[])
+       AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+       AND EXISTS (SELECT FROM me)
+),
+target AS MATERIALIZED (
+    SELECT targets.tenant_id, targets.target, targets.running_job, targets.runs
+      FROM targets
+     WHERE (targets.tenant_id, targets.target) IN (SELECT seen.tenant_id, seen.target FROM seen)
+     ORDER BY targets.tenant_id, targets.target
+       FOR UPDATE SKIP LOCKED
+),
+job AS MATERIALIZED (
+    -- The last four conditions are asked again of the newest version of the row once it is locked:
+    -- a job or target that moved since our snapshot is `contended`, not judged by halves.
+    SELECT jobs.*
+      FROM jobs
+      JOIN seen ON seen.id = jobs.id
+      LEFT JOIN target ON target.tenant_id = seen.tenant_id AND target.target = seen.target
+     WHERE (seen.target IS NULL OR target.target IS NOT NULL)
+       AND target.running_job IS NOT DISTINCT FROM seen.running_job
+       AND target.runs IS NOT DISTINCT FROM seen.runs
+       AND jobs.state = seen.state
+       AND jobs.claim_no = seen.claim_no
+     ORDER BY jobs.id
+       FOR UPDATE OF jobs SKIP LOCKED
+),
+probe AS MATERIALIZED (
+    -- Half-open breakers: who locks the row may send one probe and closes the gap behind it.
+    SELECT breakers.service
+      FROM circuit_breakers AS breakers
+     WHERE breakers.state = 'open' AND NOT breakers.forced AND breakers.retry_at <= now()
+       AND EXISTS (SELECT FROM job WHERE breakers.service = ANY (job.services))
+     ORDER BY breakers.service
+       FOR UPDATE SKIP LOCKED
+),
+judged AS MATERIALIZED (
+    SELECT job.*, fleet.lock_timeout,
+           {VERDICT} AS first_verdict, {UNTIL} AS until, {WHY} AS why,
+           half_open.services AS half_open, half_open.mine AS may_probe
+      FROM job
+      CROSS JOIN fleet
+      LEFT JOIN target ON target.tenant_id = job.tenant_id AND target.target = job.target
+      {HOLDS}
+      LEFT JOIN LATERAL (
+          SELECT array_agg(breakers.service ORDER BY breakers.service) AS services,
+                 bool_and(breakers.service IN (SELECT probe.service FROM probe)) AS mine
+            FROM circuit_breakers AS breakers
+           WHERE breakers.service = ANY (job.services)
+             AND breakers.state = 'open' AND NOT breakers.forced AND breakers.retry_at <= now()
+      ) AS half_open ON true
+),
+chosen AS MATERIALIZED (
+    SELECT judged.*,
+           CASE
+               WHEN judged.first_verdict <> 'claimed' THEN judged.first_verdict
+               -- At most one job a target: a preempting one first, else the oldest.
+               WHEN judged.target IS NOT NULL AND row_number() OVER (
+                   PARTITION BY judged.first_verdict, judged.tenant_id, judged.target
+                   ORDER BY judged.preempts DESC, judged.target_seq) > 1 THEN 'target_busy'
+               WHEN judged.half_open IS NOT NULL AND (NOT judged.may_probe OR row_number() OVER (
+                   PARTITION BY judged.first_verdict, judged.half_open
+                   ORDER BY judged.priority, judged.id) > 1) THEN 'breaker'
+               ELSE 'claimed'
+           END AS verdict
+      FROM judged
+),
+taken AS (
+    UPDATE jobs
+       SET state = 'processing',
+           claim_no = jobs.claim_no + 1,
+           attempts = jobs.attempts + (chosen.verdict = 'claimed')::int,
+           crashes = jobs.crashes + (chosen.state = 'processing')::int,
+           run_at = CASE chosen.state WHEN 'processing'
+                         THEN chosen.locked_at + chosen.lock_timeout ELSE jobs.run_at END,
+           locked_by = $4, locked_at = now(), claimed_at = now(), updated_at = now()
+      FROM chosen
+     WHERE jobs.id = chosen.id AND chosen.verdict IN ('claimed', 'cancelled')
+    RETURNING jobs.*
+),
+exhausted AS (
+    UPDATE jobs
+       SET state = 'failed', locked_by = NULL, locked_at = NULL,
+           failure_code = CASE jobs.lane WHEN 'quarantine' THEN 'poison'
+                               ELSE 'attempts_exhausted' END,
+           failure_message = $5,
+           failure_detail = 'the lock of claim ' || jobs.claim_no || ' expired on the last attempt',
+           finished_at = now(), updated_at = now()
+      FROM chosen
+     WHERE jobs.id = chosen.id AND chosen.verdict = 'exhausted'
+),
+ended AS (
+    -- The claim that we take over, or that was the last one, ends here: its attempts row is ours to
+    -- write.
+    INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
+                          queue_time, charged, outcome, why)
+    SELECT chosen.id, chosen.claim_no, chosen.tenant_id, chosen.type, chosen.lane, chosen.locked_by,
+           chosen.claimed_at, now() - chosen.claimed_at,
+           greatest(chosen.claimed_at - chosen.run_at, interval '0'), true,
+           CASE chosen.verdict WHEN 'exhausted' THEN 'exhausted' ELSE 'taken_over' END,
+           'lock_expired'
+      FROM chosen
+     WHERE chosen.state = 'processing' AND chosen.verdict IN ('claimed', 'cancelled', 'exhausted')
+),
+occupied AS (
+    UPDATE targets
+       SET running_job = CASE chosen.verdict WHEN 'claimed' THEN chosen.id END,
+           runs = targets.runs + 1
+      FROM chosen
+     WHERE targets.tenant_id = chosen.tenant_id AND targets.target = chosen.target
+       AND (chosen.verdict = 'claimed'
+            OR (chosen.verdict = 'exhausted' AND targets.running_job = chosen.id))
+),
+probing AS (
+    UPDATE circuit_breakers AS breakers
+       SET retry_at = now() + interval '30 seconds', updated_at = now()
+      FROM probe
+     WHERE breakers.service = probe.service
+       AND EXISTS (SELECT FROM chosen WHERE chosen.verdict = 'claimed'
+                      AND probe.service = ANY (chosen.services))
+),
+successor AS MATERIALIZED (
+    -- An exhausted job frees its target: whoever is next there is rung at once.
+    SELECT next.id
+      FROM chosen
+      CROSS JOIN LATERAL (
+          SELECT jobs.id
+            FROM jobs
+           WHERE jobs.tenant_id = chosen.tenant_id AND jobs.target = chosen.target
+             AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
+           ORDER BY jobs.preempts DESC, jobs.target_seq
+           LIMIT 1
+      ) AS next
+     WHERE chosen.verdict = 'exhausted'
+),
+bell AS MATERIALIZED (
+    -- Every multi-row write takes its rows in the order of their ids, so that no two can deadlock.
+    SELECT rings.job_id FROM rings
+     WHERE rings.job_id IN (
+               SELECT chosen.id FROM chosen
+                WHERE chosen.verdict IN ('claimed', 'cancelled', 'not_due', 'target_busy', 'paused',
+                                         'breaker', 'elsewhere')
+               UNION ALL SELECT successor.id FROM successor)
+     ORDER BY rings.job_id
+       FOR UPDATE
+),
+rung AS (
+    DELETE FROM rings USING bell, chosen
+     WHERE rings.job_id = bell.job_id AND chosen.id = bell.job_id
+       AND chosen.verdict IN ('claimed', 'cancelled')
+),
+deferred AS (
+    UPDATE rings
+       SET due_at = CASE WHEN bell.job_id IN (SELECT successor.id FROM successor) THEN now()
+                         WHEN chosen.verdict = 'elsewhere' THEN now()
+                         ELSE chosen.until END,
+           lane = coalesce(chosen.lane, rings.lane)
+      FROM bell
+      LEFT JOIN chosen ON chosen.id = bell.job_id
+     WHERE rings.job_id = bell.job_id
+       AND chosen.verdict IS DISTINCT FROM 'claimed' AND chosen.verdict IS DISTINCT FROM 'cancelled'
+)
+SELECT asked.id,
+       EXISTS (SELECT FROM me) AS alive,
+       CASE
+           WHEN chosen.verdict IS NOT NULL THEN chosen.verdict
+           WHEN known.state IN ('completed', 'failed') THEN 'finished'
+           WHEN known.state IS NOT NULL THEN 'contended'
+           -- Ids carry their birth: what is older than retention was finished and pruned.
+           WHEN substr(asked.id::text, 15, 1) = '7' AND to_timestamp(
+               ('x' || left(replace(asked.id::text, '-', ''), 12))::bit(48)::bigint / 1000.0
+           ) < now() - fleet.retention THEN 'finished'
+           ELSE 'unknown'
+       END AS verdict,
+       CASE WHEN chosen.verdict NOT IN ('claimed', 'cancelled', 'exhausted')
+            THEN chosen.until END AS until,
+       CASE WHEN chosen.verdict NOT IN ('claimed', 'cancelled', 'exhausted')
+            THEN chosen.until - now() END AS wait,
+       chosen.why,
+       taken.claim_no, taken.tenant_id, taken.type, taken.lane, taken.payload, taken.target,
+       taken.target_seq, taken.priority, taken.attempts, taken.max_attempts, taken.crashes,
+       taken.progress_cursor, taken.progress_done, taken.correlation_id, taken.parent_job_id,
+       taken.replay_of, taken.traceparent, taken.tracestate, taken.created_at, taken.claimed_at,
+       greatest(taken.claimed_at - taken.run_at, interval '0') AS queue_time, taken.cancel_code
+  FROM unnest($1::uuid[]) AS asked (id)
+  CROSS JOIN fleet
+  LEFT JOIN jobs AS known ON known.id = asked.id
+  LEFT JOIN chosen ON chosen.id = asked.id
+  LEFT JOIN taken ON taken.id = asked.id
+"""  # noqa: S608 - composed at import from the constants of verdicts.py, never from values
+
+EXHAUSTED_SENTENCE: Final = "The job did not finish within its allowed attempts."
+
+
+async def claim_jobs(
+    connection: Connection,
+    job_ids: Sequence[JobId],
+    *,
+    worker_id: WorkerId,
+    lanes: Sequence[Lane],
+    types: Sequence[str],
+) -> list[ClaimAnswer]:
+    """One verdict for every id, in their order; raises ClaimLost if this worker was declared dead.
+
+    The same id twice in one receive is one claim; its other messages are `busy`.
+    """
+    distinct = list(dict.fromkeys(job_ids))
+    with translated():
+        rows = await connection.fetch(
+            CLAIM_JOBS, distinct, list(lanes), list(types), worker_id, EXHAUSTED_SENTENCE
+        )
+    if rows and not rows[0]["alive"]:
+        raise ClaimLost.of_worker(worker_id)
+    answers = {row["id"]: _answer(row) for row in rows}
+    return [_once(answers, job_id, job_ids[:index]) for index, job_id in enumerate(job_ids)]
+
+
+def _once(answers: dict[JobId, ClaimAnswer], job_id: JobId, before: Sequence[JobId]) -> ClaimAnswer:
+    answer = answers[job_id]
+    if answer.claim is not None and job_id in before:
+        return ClaimAnswer(job_id=job_id, verdict=Verdict.BUSY, why="received twice at once")
+    return answer
+
+
+def _answer(row: Record) -> ClaimAnswer:
+    return ClaimAnswer(
+        job_id=JobId(row["id"]),
+        verdict=Verdict(row["verdict"]),
+        claim=None if row["claim_no"] is None else _claim(row),
+        until=row["until"],
+        wait=row["wait"],
+        why=row["why"],
+    )
+
+
+def _claim(row: Record) -> Claim:
+    return Claim(
+        job_id=JobId(row["id"]),
+        claim_no=row["claim_no"],
+        tenant_id=TenantId(row["tenant_id"]),
+        type=row["type"],
+        lane=Lane(row["lane"]),
+        payload=row["payload"],
+        target=row["target"],
+        target_seq=row["target_seq"],
+        priority=row["priority"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        crashes=row["crashes"],
+        cursor=row["progress_cursor"],
+        progress_done=row["progress_done"],
+        correlation_id=row["correlation_id"],
+        parent_job_id=row["parent_job_id"],
+        replay_of=row["replay_of"],
+        traceparent=row["traceparent"],
+        tracestate=row["tracestate"],
+        created_at=row["created_at"],
+        claimed_at=row["claimed_at"],
+        queue_time=row["queue_time"],
+        cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
+    )

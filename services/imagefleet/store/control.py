@@ -1,0 +1,219 @@
+"""Live rows that steer the fleet: workers, cancel flags, pauses."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from imagefleet.errors import NotFound
+from imagefleet.jobs.lifecycle import ResultReason
+from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
+from imagefleet.store.database import Connection, translated
+
+REGISTER_WORKER: Final = """
+INSERT INTO workers (id, host, pid, version, lanes, types, slots)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCard:
+    """Who a worker process is. The id is fresh at every start; host and pid are only labels."""
+
+    worker_id: WorkerId
+    host: str
+    pid: int
+    version: str
+    lanes: tuple[Lane, ...]
+    types: tuple[str, ...]
+    slots: int
+
+
+async def register_worker(connection: Connection, card: WorkerCard) -> None:
+    """Enter the registry; until then a worker can neither beat nor claim."""
+    with translated():
+        await connection.execute(
+            REGISTER_WORKER,
+            card.worker_id,
+            card.host,
+            card.pid,
+            card.version,
+            list(card.lanes),
+            list(card.types),
+            card.slots,
+        )
+
+
+START_DRAIN: Final = """
+UPDATE workers SET draining_since = coalesce(draining_since, now()) WHERE id = $1
+"""
+
+
+async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
+    """Say that this worker takes nothing new."""
+    with translated():
+        await connection.execute(START_DRAIN, worker_id)
+
+
+RETIRE_WORKER: Final = """
+UPDATE workers SET dead_at = now(), dead_why = 'stopped'
+ WHERE id = $1 AND dead_at IS NULL
+   AND NOT EXISTS (SELECT FROM jobs WHERE jobs.locked_by = $1 AND jobs.state = 'processing')
+RETURNING id
+"""
+
+
+async def retire_worker(connection: Connection, worker_id: WorkerId) -> bool:
+    """Leave the registry; refused while claims are held, which the rescuer still looks after."""
+    with translated():
+        return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
+
+
+FLAG_CANCEL: Final = """
+WITH victim AS MATERIALIZED (
+    SELECT jobs.id, jobs.state, jobs.cancel_requested_at
+      FROM jobs
+     WHERE jobs.id = $1 AND ($2::text IS NULL OR jobs.tenant_id = $2)
+       FOR UPDATE
+),
+flagged AS (
+    UPDATE jobs
+       SET cancel_requested_at = now(), cancel_code = $3, cancel_detail = $4, updated_at = now()
+      FROM victim
+     WHERE jobs.id = victim.id AND jobs.cancel_requested_at IS NULL
+       AND victim.state IN ('queued', 'processing', 'failed_retryable')
+)
+SELECT victim.state FROM victim
+"""
+
+RING_JOB: Final = """
+UPDATE rings SET due_at = now(), rings = 0
+  FROM jobs
+ WHERE rings.job_id = $1 AND jobs.id = rings.job_id
+RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
+"""
+
+
+async def cancel_job(
+    connection: Connection,
+    job_id: JobId,
+    *,
+    code: CancelCode,
+    detail: str | None,
+    tenant_id: TenantId | None = None,
+) -> tuple[ResultReason, tuple[Ring, ...]]:
+    """Flag a job for good and ring it: whoever claims or holds it ends it as `code`.
+
+    Answers `requested` or `already_finished`, and the doorbell to ring now.
+    """
+    with translated():
+        async with connection.transaction():
+            row = await connection.fetchrow(FLAG_CANCEL, job_id, tenant_id, code, detail)
+            if row is None:
+                raise NotFound("job")
+            if row["state"] in {"completed", "failed"}:
+                return ResultReason.ALREADY_FINISHED, ()
+            rings = await connection.fetch(RING_JOB, job_id)
+    return ResultReason.REQUESTED, tuple(Ring(**ring) for ring in rings)
+
+
+RETRY_NOW: Final = """
+UPDATE jobs SET run_at = now(), updated_at = now()
+ WHERE id = $1 AND state IN ('queued', 'failed_retryable') AND run_at > now()
+"""
+
+
+async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
+    """Retry now: make a waiting job due and ring it; empty when it does not wait for its time."""
+    with translated():
+        async with connection.transaction():
+            await connection.execute(RETRY_NOW, job_id)
+            return tuple(Ring(**ring) for ring in await connection.fetch(RING_JOB, job_id))
+
+
+class PauseScope(StrEnum):
+    """What a pause holds back."""
+
+    TARGET = "target"
+    TYPE = "type"
+    LANE = "lane"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A live pause; `name` is empty for everything, `tenant_id` is set for a target only."""
+
+    scope: PauseScope
+    name: str = ""
+    tenant_id: str = ""
+
+
+PAUSE: Final = """
+INSERT INTO pauses (scope, tenant_id, name, refuse_new, paused_by, reason)
+VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (scope, tenant_id, name)
+    DO UPDATE SET refuse_new = excluded.refuse_new, paused_by = excluded.paused_by,
+                  reason = excluded.reason
+"""
+
+
+async def pause(
+    connection: Connection, what: Pause, *, by: str, reason: str, refuse_new: bool = False
+) -> None:
+    """Hold back what matches from now on; running jobs finish. `refuse_new` refuses submits too."""
+    with translated():
+        await connection.execute(
+            PAUSE, what.scope, what.tenant_id, what.name, refuse_new, by, reason
+        )
+
+
+RESUME: Final = """
+DELETE FROM pauses WHERE scope = $1 AND tenant_id = $2 AND name = $3 RETURNING scope
+"""
+
+# What the pause held back; the dispatcher sends it.
+RING_RESUMED: Final = """
+WITH bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+      JOIN jobs ON jobs.id = rings.job_id
+     WHERE ($1 = 'all'
+            OR ($1 = 'type' AND jobs.type = $3)
+            OR ($1 = 'lane' AND rings.lane = $3)
+            OR ($1 = 'target' AND jobs.tenant_id = $2 AND jobs.target = $3))
+       AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
+     ORDER BY rings.job_id
+       FOR UPDATE OF rings
+)
+UPDATE rings SET due_at = now(), rings = 0 FROM bell WHERE rings.job_id = bell.job_id
+RETURNING rings.job_id
+"""
+
+
+async def resume(connection: Connection, what: Pause) -> int | None:
+    """Lift a pause and make due what it held back; how many that were, or None: there was none."""
+    with translated():
+        async with connection.transaction():
+            lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
+            if lifted is None:
+                return None
+            rung = await connection.fetch(RING_RESUMED, what.scope, what.tenant_id, what.name)
+    return len(rung)
+
+
+FIND_REFUSAL: Final = """
+SELECT pauses.scope, pauses.name, pauses.reason
+  FROM pauses
+ WHERE pauses.refuse_new
+   AND (pauses.scope = 'all'
+        OR (pauses.scope = 'type' AND pauses.name = $1)
+        OR (pauses.scope = 'lane' AND pauses.name = $2))
+ LIMIT 1
+"""
+
+
+async def find_refusal(connection: Connection, job_type: str, lane: Lane) -> str | None:
+    """Why new jobs of this type and lane are refused at present, if they are."""
+    with translated():
+        row = await connection.fetchrow(FIND_REFUSAL, job_type, lane)
+    return None if row is None else f"{row['scope']} {row['name']}: {row['reason']}".strip()

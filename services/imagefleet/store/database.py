@@ -1,0 +1,262 @@
+"""The way to Postgres: pools, transactions, and the border where the driver's errors become ours.
+
+Every await here and in the statements behind it is bounded: connecting and waiting for a free
+connection by `connect_within`, a statement by `statement_within`, first by the server (which then
+cleans up), two seconds later by us (should the server have gone silent).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeAlias, TypedDict
+
+import asyncpg
+import asyncpg.pool
+import orjson
+
+from imagefleet.errors import (
+    FleetError,
+    IllegalTransition,
+    Misconfigured,
+    StoreRejected,
+    Unavailable,
+)
+
+Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+Pool: TypeAlias = asyncpg.Pool
+
+CONNECT_WITHIN = 5.0  # seconds
+STATEMENT_WITHIN = 10.0
+SILENCE = 2.0  # what the server is given to say that a statement timed out
+CLOSE_WITHIN = 5.0
+LONGEST_DETAIL = 500  # characters: messages quote the value, and a value may be 64 KiB
+
+JSONB_VERSION = b"\x01"  # the first byte of the binary format
+
+# `IF001` is raised by our own triggers (migrations/0005_lifecycle.sql).
+ILLEGAL_TRANSITION = "IF001"
+CREDENTIALS_REFUSED = ("28", "3D")  # classes: this user or database is not for us
+UNAVAILABLE = (
+    "08",  # connection lost or refused
+    "28",
+    "3D",
+    "53",  # out of connections, memory or disk
+    "57P",  # shut down, crashed, starting up
+    "58",  # the server's disk failed
+    "25006",  # read-only: a standby, after a failover
+)
+TIMED_OUT = ("57014", "25P03", "25P04")  # statement, idle in transaction, whole transaction
+# Serialization failure, deadlock, lock timeout.
+CONFLICT = ("40", "55P03")
+
+
+class _Arguments(TypedDict):
+    dsn: str
+    timeout: float
+    command_timeout: float
+    server_settings: dict[str, str]
+    statement_cache_size: int
+
+
+@asynccontextmanager
+async def open_pool(
+    dsn: str,
+    *,
+    process: str,
+    min_size: int = 1,
+    max_size: int = 10,
+    connect_within: float = CONNECT_WITHIN,
+    statement_within: float = STATEMENT_WITHIN,
+    through_pgbouncer: bool = False,
+) -> AsyncIterator[Pool]:
+    """A pool for the life of a process; with `min_size=0` it opens though nobody answers yet."""
+    arguments = _arguments(dsn, process, connect_within, statement_within, through_pgbouncer)
+    with _opening():
+        pool = asyncpg.create_pool(
+            **arguments,
+            min_size=min_size,
+            max_size=max_size,
+            init=_prepare,
+            reset=_nothing_to_reset,
+        )
+    try:
+        with _opening():
+            await pool
+        yield pool
+    finally:
+        await _close(pool)
+
+
+@asynccontextmanager
+async def connect(
+    dsn: str,
+    *,
+    process: str,
+    connect_within: float = CONNECT_WITHIN,
+    statement_within: float = STATEMENT_WITHIN,
+    through_pgbouncer: bool = False,
+) -> AsyncIterator[asyncpg.Connection]:
+    """One connection outside any pool: a heartbeat, a migration, a tool."""
+    arguments = _arguments(dsn, process, connect_within, statement_within, through_pgbouncer)
+    with _opening():
+        connection = await asyncpg.connect(**arguments)
+    try:
+        with translated():
+            await _prepare(connection)
+            yield connection
+    finally:
+        with translated():
+            await _hang_up(connection)
+
+
+@asynccontextmanager
+async def acquire(pool: Pool, *, within: float = CONNECT_WITHIN) -> AsyncIterator[Connection]:
+    """A pooled connection. Only database work belongs in the body: its errors are translated."""
+    with translated():
+        async with pool.acquire(timeout=within) as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def transaction(pool: Pool, *, within: float = CONNECT_WITHIN) -> AsyncIterator[Connection]:
+    """A transaction on a pooled connection. Unavailable may mean: committed, but not heard of."""
+    async with acquire(pool, within=within) as connection, connection.transaction():
+        yield connection
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Whatever the driver raises inside leaves as one of `errors`; our own pass unchanged."""
+    try:
+        yield
+    except (
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+        OSError,  # TimeoutError among them
+    ) as error:
+        ours = _translate(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _translate(error: Exception) -> FleetError | None:
+    detail = f"{type(error).__name__}: {error}".split("\nDETAIL:", maxsplit=1)[0][:LONGEST_DETAIL]
+    match error:
+        case asyncpg.InvalidCachedStatementError() | asyncpg.OutdatedSchemaCacheError():
+            # A migration outdated the plan; the driver has dropped it, so the next try succeeds.
+            return _unavailable("database_conflict", detail)
+        case asyncpg.PostgresError():
+            return _translate_state(error, detail)
+        case asyncpg.DataError():  # refused on our side of the wire, as `22` is on the other
+            return _rejected(detail)
+        case asyncpg.InterfaceError() if _is_closed(error):
+            return _unavailable("database_unavailable", detail)
+        case TimeoutError():
+            return _unavailable("database_timeout", detail)
+        case OSError() | asyncpg.TargetServerAttributeNotMatched():
+            return _unavailable("database_unavailable", detail)
+        case _:  # the driver was misused: a bug, and its own words say it best
+            return None
+
+
+def _translate_state(error: asyncpg.PostgresError, detail: str) -> FleetError:
+    state = error.sqlstate or ""
+    if state == ILLEGAL_TRANSITION:
+        return IllegalTransition(detail)
+    if state.startswith(TIMED_OUT):
+        return _unavailable("database_timeout", detail)
+    if state.startswith(CONFLICT):
+        return _unavailable("database_conflict", detail)
+    if state.startswith(UNAVAILABLE):
+        return _unavailable("database_unavailable", detail)
+    # Postgres's own DETAIL quotes whole rows; the names are what an operator needs.
+    named = {
+        "constraint": error.constraint_name,
+        "table": error.table_name,
+        "column": error.column_name,
+    }
+    told = "".join(f" {what}={name}" for what, name in named.items() if name)
+    return _rejected(f"{state}{told} {detail}")
+
+
+def _unavailable(code: str, detail: str) -> Unavailable:
+    return Unavailable(code, "The database is not available right now.", detail)
+
+
+def _rejected(detail: str) -> StoreRejected:
+    return StoreRejected("store_rejected", "The database refused this.", detail)
+
+
+def _is_closed(error: asyncpg.InterfaceError) -> bool:
+    # It has no class of its own; the words are "connection is closed", "pool is closing", …
+    return "clos" in str(error)
+
+
+@contextmanager
+def _opening() -> Iterator[None]:
+    """At the start, credentials that do not work are a mistake to correct; later, an outage."""
+    try:
+        with translated():
+            yield
+    except Unavailable as error:
+        state = getattr(error.__cause__, "sqlstate", None) or ""
+        if state.startswith(CREDENTIALS_REFUSED):
+            raise Misconfigured(error.detail or state) from error
+        raise
+    except (asyncpg.ClientConfigurationError, ValueError):
+        # The driver quotes what it cannot read, and that may be the password.
+        detail = "the database URL is not of the form postgresql://user:password@host:port/name"
+        raise Misconfigured(detail) from None
+
+
+def _arguments(
+    dsn: str,
+    process: str,
+    connect_within: float,
+    statement_within: float,
+    through_pgbouncer: bool,  # noqa: FBT001 - passed on from two keyword-only parameters
+) -> _Arguments:
+    settings = {"application_name": f"imagefleet-{process}"}
+    if (
+        not through_pgbouncer
+    ):  # which refuses parameters it does not know; the role's own limits hold
+        settings["statement_timeout"] = f"{statement_within * 1000:.0f}"
+    return {
+        "dsn": dsn,
+        "timeout": connect_within,
+        "command_timeout": statement_within + SILENCE,
+        "server_settings": settings,
+        # In transaction mode the next statement may meet another server, without our prepared ones.
+        "statement_cache_size": 0 if through_pgbouncer else 100,
+    }
+
+
+async def _prepare(connection: asyncpg.Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        encoder=lambda value: JSONB_VERSION + orjson.dumps(value),
+        decoder=lambda stored: orjson.loads(memoryview(stored)[1:]),
+        format="binary",
+    )
+
+
+async def _nothing_to_reset(connection: Connection) -> None:
+    """Saves a round trip a use: we set no session state, and open transactions are rolled back."""
+
+
+async def _close(pool: Pool) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_WITHIN):
+            await pool.close()
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        pool.terminate()
+
+
+async def _hang_up(connection: asyncpg.Connection) -> None:
+    try:
+        await connection.close(timeout=CLOSE_WITHIN)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()

@@ -1,0 +1,68 @@
+"""Who does what one process should do: offices held by a lease row, and periodic steps.
+
+An office is a lease by the database's clock, not a lock: it survives poolers, it is free ten
+seconds after its holder went silent, and two holders for a moment are harmless by the design of
+what they do.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from imagefleet.store.database import Connection, translated
+
+HOLD_ELECTION: Final = """
+INSERT INTO elections AS held (name, holder, until)
+VALUES ($1, $2, now() + interval '10 seconds')
+    ON CONFLICT (name) DO UPDATE
+       SET holder = excluded.holder, until = excluded.until,
+           term = held.term + (held.holder <> excluded.holder)::int
+     WHERE held.holder = excluded.holder OR held.until < now()
+RETURNING term
+"""
+
+
+async def hold_election(connection: Connection, name: str, holder: UUID) -> int | None:
+    """Win or keep an office for ten seconds; the term, or None: somebody else holds it."""
+    with translated():
+        term: int | None = await connection.fetchval(HOLD_ELECTION, name, holder)
+    return term
+
+
+RESIGN: Final = "DELETE FROM elections WHERE name = $1 AND holder = $2"
+
+
+async def resign(connection: Connection, name: str, holder: UUID) -> None:
+    """Give the office back at once instead of letting it run out."""
+    with translated():
+        await connection.execute(RESIGN, name, holder)
+
+
+BEGIN_PERIOD: Final = """
+INSERT INTO periods (name, period_start, holder)
+SELECT $1, date_bin($2::interval, now(), timestamptz '2000-01-01 00:00+00'), $3
+    ON CONFLICT DO NOTHING
+RETURNING period_start
+"""
+
+
+async def begin_period(
+    connection: Connection, name: str, every: timedelta, holder: UUID
+) -> datetime | None:
+    """Take the current period of a step; None when somebody has it. Missed ones are not made up."""
+    with translated():
+        start: datetime | None = await connection.fetchval(BEGIN_PERIOD, name, every, holder)
+    return start
+
+
+FINISH_PERIOD: Final = """
+UPDATE periods SET finished_at = now(), report = $3 WHERE name = $1 AND period_start = $2
+"""
+
+
+async def finish_period(
+    connection: Connection, name: str, period_start: datetime, report: dict[str, object]
+) -> None:
+    """Write down what a periodic step did."""
+    with translated():
+        await connection.execute(FINISH_PERIOD, name, period_start, report)

@@ -1,0 +1,365 @@
+"""How a claim ends, in SQL: completed, retried, failed or released, with its one attempts row.
+
+`settlements` (a worker's own outcomes) and `upkeep` (the rescue of a dead worker's claims) both end
+claims, under different roles and for different reasons, but through these statements only. Each
+names `(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left
+alone.
+
+Callers lock first, targets before jobs and each in order, and write after: `lock_targets`,
+`lock_claims`, `end_claims`, `free_targets`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, assert_never
+
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, Standing
+from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
+from imagefleet.store.database import Connection
+
+LOCK_TARGETS: Final = """
+SELECT targets.tenant_id, targets.target
+  FROM targets
+ WHERE (targets.tenant_id, targets.target) IN (
+     SELECT jobs.tenant_id, jobs.target FROM jobs
+      WHERE jobs.id = ANY ($1::uuid[]) AND jobs.target IS NOT NULL)
+ ORDER BY targets.tenant_id, targets.target
+   FOR UPDATE
+"""
+
+
+async def lock_targets(
+    connection: Connection, job_ids: Sequence[JobId]
+) -> list[tuple[TenantId, str]]:
+    """Lock what these jobs are about, before the jobs themselves: the order every writer keeps."""
+    rows = await connection.fetch(LOCK_TARGETS, list(job_ids))
+    return [(TenantId(row["tenant_id"]), row["target"]) for row in rows]
+
+
+LOCK_CLAIMS: Final = """
+SELECT jobs.id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
+       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by, now() AS now
+  FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
+  JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
+ WHERE jobs.state = 'processing'
+ ORDER BY jobs.id
+   FOR UPDATE OF jobs
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A claim that stands, locked until the transaction ends, with what `decide` needs to know."""
+
+    job_id: JobId
+    claim_no: int
+    tenant_id: TenantId
+    type: str
+    target: str | None
+    worker_id: WorkerId
+    standing: Standing
+    now: datetime
+
+
+async def lock_claims(
+    connection: Connection, claims: Sequence[tuple[JobId, int]]
+) -> dict[JobId, Held]:
+    """Those of the claims that still stand, locked."""
+    rows = await connection.fetch(
+        LOCK_CLAIMS, [job_id for job_id, _ in claims], [claim_no for _, claim_no in claims]
+    )
+    return {
+        row["id"]: Held(
+            job_id=JobId(row["id"]),
+            claim_no=row["claim_no"],
+            tenant_id=TenantId(row["tenant_id"]),
+            type=row["type"],
+            target=row["target"],
+            worker_id=WorkerId(row["locked_by"]),
+            standing=Standing(
+                attempts=row["attempts"],
+                max_attempts=row["max_attempts"],
+                crashes=row["crashes"],
+                lane=Lane(row["lane"]),
+                cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
+            ),
+            now=row["now"],
+        )
+        for row in rows
+    }
+
+
+# The attempts row of every claim that `ended` names and `written` really ended.
+WRITE_ATTEMPTS: Final = """
+INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
+                      queue_time, charged, outcome, why, detail, log_excerpt)
+SELECT ended.id, ended.claim_no, ended.tenant_id, ended.type, ended.lane, ended.locked_by,
+       ended.claimed_at, now() - ended.claimed_at,
+       greatest(ended.claimed_at - ended.run_at, interval '0'),
+       ended.charged, ended.outcome, ended.why, ended.detail, ended.log_excerpt
+  FROM ended
+  JOIN written ON written.id = ended.id
+"""
+
+COMPLETE_JOBS: Final = f"""
+WITH ended AS MATERIALIZED (
+    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
+           jobs.claimed_at, jobs.run_at, true AS charged, 'completed' AS outcome,
+           new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason
+      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[])
+           AS new (id, claim_no, result, reason, log_excerpt)
+      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+),
+written AS (
+    UPDATE jobs
+       SET state = 'completed', result = ended.result, result_reason = ended.reason,
+           failure_code = NULL, failure_message = NULL, failure_detail = NULL,
+           locked_by = NULL, locked_at = NULL, finished_at = now(), updated_at = now()
+      FROM ended
+     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+    RETURNING jobs.id
+)
+{WRITE_ATTEMPTS}
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def complete_jobs(connection: Connection, endings: Sequence[tuple[Held, Completed]]) -> None:
+    """Processing -> completed."""
+    await connection.execute(
+        COMPLETE_JOBS,
+        [held.job_id for held, _ in endings],
+        [held.claim_no for held, _ in endings],
+        [outcome.result for _, outcome in endings],
+        [outcome.reason for _, outcome in endings],
+        [outcome.log_excerpt for _, outcome in endings],
+    )
+
+
+RETRY_JOBS: Final = f"""
+WITH ended AS MATERIALIZED (
+    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
+           jobs.claimed_at, jobs.run_at, new.charged, $10 AS outcome,
+           new.code AS why, new.detail, new.log_excerpt,
+           new.message, new.due_at, new.crashed, new.lane AS new_lane, jobs.priority
+      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
+                  $7::boolean[], $8::boolean[], $9::text[], $11::text[])
+           AS new (id, claim_no, code, message, detail, due_at, charged, crashed, lane, log_excerpt)
+      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+),
+written AS (
+    UPDATE jobs
+       SET state = 'failed_retryable', run_at = ended.due_at, lane = ended.new_lane,
+           attempts = jobs.attempts - (NOT ended.charged)::int,
+           crashes = jobs.crashes + ended.crashed::int,
+           failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
+           locked_by = NULL, locked_at = NULL, updated_at = now()
+      FROM ended
+     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+    RETURNING jobs.id
+),
+bell AS (
+    INSERT INTO rings (job_id, lane, priority, due_at)
+    SELECT ended.id, ended.new_lane, ended.priority, ended.due_at
+      FROM ended JOIN written ON written.id = ended.id
+)
+{WRITE_ATTEMPTS}
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def retry_jobs(
+    connection: Connection, endings: Sequence[tuple[Held, Retry]], *, ended_as: str
+) -> None:
+    """Processing -> failed_retryable, charged unless the outcome says otherwise, with its ring."""
+    await connection.execute(
+        RETRY_JOBS,
+        [held.job_id for held, _ in endings],
+        [held.claim_no for held, _ in endings],
+        [outcome.code for _, outcome in endings],
+        [outcome.message for _, outcome in endings],
+        [outcome.detail for _, outcome in endings],
+        [outcome.run_at or held.now for held, outcome in endings],
+        [outcome.charged for _, outcome in endings],
+        [outcome.crashed for _, outcome in endings],
+        [outcome.lane or held.standing.lane for held, outcome in endings],
+        ended_as,
+        [outcome.log_excerpt for _, outcome in endings],
+    )
+
+
+FAIL_JOBS: Final = f"""
+WITH ended AS MATERIALIZED (
+    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
+           jobs.claimed_at, jobs.run_at, true AS charged, $6 AS outcome,
+           new.code AS why, new.detail, new.log_excerpt, new.message
+      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $7::text[])
+           AS new (id, claim_no, code, message, detail, log_excerpt)
+      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+),
+written AS (
+    UPDATE jobs
+       SET state = 'failed',
+           failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
+           locked_by = NULL, locked_at = NULL, finished_at = now(), updated_at = now()
+      FROM ended
+     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+    RETURNING jobs.id
+)
+{WRITE_ATTEMPTS}
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def fail_jobs(
+    connection: Connection, endings: Sequence[tuple[Held, Failed]], *, ended_as: str
+) -> None:
+    """Processing -> failed; the dead letter is written by the database in the same transaction."""
+    await connection.execute(
+        FAIL_JOBS,
+        [held.job_id for held, _ in endings],
+        [held.claim_no for held, _ in endings],
+        [outcome.code for _, outcome in endings],
+        [outcome.message for _, outcome in endings],
+        [outcome.detail for _, outcome in endings],
+        ended_as,
+        [outcome.log_excerpt for _, outcome in endings],
+    )
+
+
+RELEASE_JOBS: Final = f"""
+WITH ended AS MATERIALIZED (
+    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
+           jobs.claimed_at, jobs.run_at, false AS charged, 'released' AS outcome,
+           new.why, NULL AS detail, new.log_excerpt, new.due_at, jobs.priority,
+           -- A claim that was only to be settled as cancelled was never charged.
+           jobs.cancel_requested_at IS NULL AS refund
+      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[])
+           AS new (id, claim_no, why, due_at, log_excerpt)
+      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+),
+written AS (
+    UPDATE jobs
+       SET state = 'failed_retryable', run_at = ended.due_at,
+           attempts = greatest(jobs.attempts - ended.refund::int, 0),
+           failure_code = NULL, failure_message = NULL, failure_detail = NULL,
+           locked_by = NULL, locked_at = NULL, updated_at = now()
+      FROM ended
+     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+    RETURNING jobs.id
+),
+bell AS (
+    INSERT INTO rings (job_id, lane, priority, due_at)
+    SELECT ended.id, ended.lane, ended.priority, ended.due_at
+      FROM ended JOIN written ON written.id = ended.id
+)
+{WRITE_ATTEMPTS}
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def release_jobs(connection: Connection, endings: Sequence[tuple[Held, Released]]) -> None:
+    """Processing -> failed_retryable, uncharged: it was no fault of the job."""
+    await connection.execute(
+        RELEASE_JOBS,
+        [held.job_id for held, _ in endings],
+        [held.claim_no for held, _ in endings],
+        [outcome.why for _, outcome in endings],
+        [outcome.run_at or held.now for held, outcome in endings],
+        [outcome.log_excerpt for _, outcome in endings],
+    )
+
+
+async def end_claims(
+    connection: Connection,
+    endings: Sequence[tuple[Held, Outcome]],
+    *,
+    retried_as: str = "retried",
+    failed_as: str = "failed",
+) -> None:
+    """Write every outcome, one statement a kind; the claims are locked by this transaction."""
+    completed: list[tuple[Held, Completed]] = []
+    retried: list[tuple[Held, Retry]] = []
+    failed: list[tuple[Held, Failed]] = []
+    released: list[tuple[Held, Released]] = []
+    for held, outcome in endings:
+        match outcome:
+            case Completed():
+                completed.append((held, outcome))
+            case Retry():
+                retried.append((held, outcome))
+            case Failed():
+                failed.append((held, outcome))
+            case Released():
+                released.append((held, outcome))
+            case _:
+                assert_never(outcome)
+    if completed:
+        await complete_jobs(connection, completed)
+    if retried:
+        await retry_jobs(connection, retried, ended_as=retried_as)
+    if failed:
+        await fail_jobs(connection, failed, ended_as=failed_as)
+    if released:
+        await release_jobs(connection, released)
+
+
+FREE_TARGETS: Final = """
+UPDATE targets SET running_job = NULL
+ WHERE (targets.tenant_id, targets.target) IN (
+     SELECT freed.tenant_id, freed.target
+       FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target))
+   AND targets.running_job = ANY ($3::uuid[])
+"""
+
+RING_NEXT: Final = """
+WITH next AS MATERIALIZED (
+    SELECT heads.id
+      FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target)
+      JOIN targets ON targets.tenant_id = freed.tenant_id AND targets.target = freed.target
+      CROSS JOIN LATERAL (
+          -- The one that goes next; a retry in backoff keeps its place, and its own due time.
+          SELECT jobs.id, jobs.run_at
+            FROM jobs
+           WHERE jobs.tenant_id = targets.tenant_id AND jobs.target = targets.target
+             AND jobs.state IN ('queued', 'failed_retryable')
+             AND jobs.cancel_requested_at IS NULL
+             AND NOT (jobs.state = 'queued' AND jobs.run_at > now())
+           ORDER BY jobs.preempts DESC, jobs.target_seq
+           LIMIT 1
+      ) AS heads
+     WHERE targets.running_job IS NULL AND heads.run_at <= now()
+),
+bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+      JOIN next ON next.id = rings.job_id
+     ORDER BY rings.job_id
+       FOR UPDATE OF rings
+)
+UPDATE rings
+   SET due_at = now(), rings = 0
+  FROM bell
+  JOIN jobs ON jobs.id = bell.job_id
+ WHERE rings.job_id = bell.job_id
+RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
+"""
+
+
+async def free_targets(
+    connection: Connection, targets: Sequence[tuple[TenantId, str]], job_ids: Sequence[JobId]
+) -> list[Ring]:
+    """Let the next job of each target go; a statement of its own, so that it sees what ended."""
+    if not targets:
+        return []
+    tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
+    await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
+    rows = await connection.fetch(RING_NEXT, tenants, names)
+    return [
+        Ring(
+            job_id=JobId(row["job_id"]),
+            lane=Lane(row["lane"]),
+            due_at=row["due_at"],
+            tenant_id=TenantId(row["tenant_id"]),
+            traceparent=row["traceparent"],
+            tracestate=row["tracestate"],
+        )
+        for row in rows
+    ]

@@ -1,0 +1,126 @@
+"""Keeping jobs: the beat that renews a worker's claims, and the progress its handlers report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from imagefleet.errors import ClaimLost
+from imagefleet.jobs.model import JobId, JsonObject, WorkerId
+from imagefleet.store.database import Connection, translated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What a beat names: a claim, and for how long its type lets it renew the lock."""
+
+    job_id: JobId
+    claim_no: int
+    renewable_for: timedelta
+    """Counted from the claim: the type's timeout plus a margin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What the database answers to a beat."""
+
+    alive: bool
+    """False: this worker was declared dead, and everything it held belongs to others."""
+    cancelled: frozenset[JobId]
+    lost: frozenset[JobId]
+    strays: frozenset[tuple[JobId, int]]
+    """Locked by this worker but not named: claims whose answer never arrived."""
+
+
+RENEW_CLAIMS: Final = """
+WITH me AS (
+    UPDATE workers SET beat_at = now(), beats = beats + 1
+     WHERE id = $1 AND dead_at IS NULL
+    RETURNING id
+),
+held AS (
+    SELECT *
+      FROM unnest($2::uuid[], $3::bigint[], $4::interval[]) AS held (id, claim_no, renewable_for)
+),
+mine AS MATERIALIZED (
+    SELECT jobs.id, jobs.claim_no, jobs.locked_at, jobs.claimed_at,
+           jobs.cancel_requested_at IS NOT NULL AS cancelled
+      FROM jobs
+     WHERE jobs.locked_by = $1 AND jobs.state = 'processing'
+),
+stale AS MATERIALIZED (
+    SELECT jobs.id
+      FROM jobs
+      JOIN mine ON mine.id = jobs.id
+      JOIN held ON held.id = jobs.id AND held.claim_no = jobs.claim_no
+      CROSS JOIN fleet
+     WHERE mine.locked_at < now() - fleet.lock_timeout / 3
+       AND mine.claimed_at > now() - held.renewable_for
+       AND jobs.locked_by = $1 AND jobs.state = 'processing'
+     ORDER BY jobs.id
+       FOR UPDATE OF jobs SKIP LOCKED
+),
+renewed AS (
+    UPDATE jobs SET locked_at = now()
+      FROM stale, me
+     WHERE jobs.id = stale.id
+    RETURNING jobs.id
+)
+SELECT coalesce(held.id, mine.id) AS id,
+       coalesce(held.claim_no, mine.claim_no) AS claim_no,
+       EXISTS (SELECT FROM me) AS alive,
+       held.id IS NOT NULL AND mine.id IS NULL AS lost,
+       held.id IS NULL AS stray,
+       coalesce(mine.cancelled, false) AS cancelled
+  FROM held
+  FULL JOIN mine ON mine.id = held.id AND mine.claim_no = held.claim_no
+UNION ALL
+SELECT NULL, NULL, EXISTS (SELECT FROM me), false, false, false
+"""
+
+
+async def renew_claims(connection: Connection, worker_id: WorkerId, holds: Sequence[Hold]) -> Beat:
+    """The beat of one worker process: says what it holds, learns what it must stop."""
+    with translated():
+        rows = await connection.fetch(
+            RENEW_CLAIMS,
+            worker_id,
+            [hold.job_id for hold in holds],
+            [hold.claim_no for hold in holds],
+            [hold.renewable_for for hold in holds],
+        )
+    named = [row for row in rows if row["id"] is not None]
+    return Beat(
+        alive=rows[0]["alive"],
+        cancelled=frozenset(row["id"] for row in named if row["cancelled"] and not row["stray"]),
+        lost=frozenset(row["id"] for row in named if row["lost"]),
+        strays=frozenset((row["id"], row["claim_no"]) for row in named if row["stray"]),
+    )
+
+
+REPORT_PROGRESS: Final = """
+UPDATE jobs
+   SET progress_done = $3, progress_total = $4, progress_cursor = coalesce($5, progress_cursor),
+       last_progress_at = now(), updated_at = now(),
+       locked_at = CASE WHEN claimed_at > now() - $6::interval THEN now() ELSE locked_at END
+ WHERE id = $1 AND claim_no = $2 AND state = 'processing'
+RETURNING cancel_requested_at IS NOT NULL AS cancelled
+"""
+
+
+async def report_progress(
+    connection: Connection,
+    hold: Hold,
+    *,
+    done: int,
+    total: int | None,
+    cursor: JsonObject | None,
+) -> bool:
+    """Write how far the job is and extend its lock; True when somebody asked it to stop."""
+    with translated():
+        row = await connection.fetchrow(
+            REPORT_PROGRESS, hold.job_id, hold.claim_no, done, total, cursor, hold.renewable_for
+        )
+    if row is None:
+        raise ClaimLost.of_job(hold.job_id, hold.claim_no)
+    return bool(row["cancelled"])

@@ -1,0 +1,283 @@
+"""Reading: what the public may see of a job, what operators see, and why a job waits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from asyncpg import Record
+
+from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.verdicts import HOLDS, UNTIL, VERDICT, WHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicJob:
+    """What a producer may know: outcomes, never the machinery that leads to them."""
+
+    job_id: JobId
+    type: str
+    state: JobState
+    target: str | None
+    correlation_id: str
+    parent_job_id: JobId | None
+    progress_done: int
+    progress_total: int | None
+    result_reason: str | None
+    failure_code: str | None
+    failure_message: str | None
+    next_attempt_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+_PUBLIC_COLUMNS: Final = """
+       jobs.id AS job_id, jobs.type, jobs.state, jobs.target, jobs.correlation_id,
+       jobs.parent_job_id, jobs.progress_done, jobs.progress_total, jobs.result_reason,
+       CASE WHEN jobs.state IN ('failed', 'failed_retryable') THEN jobs.failure_code END
+           AS failure_code,
+       CASE WHEN jobs.state IN ('failed', 'failed_retryable') THEN jobs.failure_message END
+           AS failure_message,
+       CASE WHEN jobs.state = 'failed_retryable'
+                 OR (jobs.state = 'queued' AND jobs.run_at > jobs.created_at)
+            THEN jobs.run_at END AS next_attempt_at,
+       jobs.created_at, jobs.updated_at, jobs.finished_at
+"""
+
+GET_JOB: Final = f"""
+SELECT {_PUBLIC_COLUMNS}
+  FROM jobs
+ WHERE jobs.id = $1 AND jobs.tenant_id = $2
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) -> PublicJob:
+    """One job as its tenant may see it; another tenant's is not found."""
+    with translated():
+        row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
+    if row is None:
+        raise NotFound("job")
+    return _public(row)
+
+
+def _public(row: Record) -> PublicJob:
+    return PublicJob(**dict(row) | {"state": JobState(row["state"])})
+
+
+# One statement for each way to ask, so that each has its index and reads one page, whatever the
+# history.
+_PAGE: Final = """
+   AND ($2::uuid IS NULL OR jobs.id < $2)
+ ORDER BY jobs.id DESC
+ LIMIT $3
+"""
+
+LIST_JOBS: Final = f"""
+SELECT {_PUBLIC_COLUMNS} FROM jobs
+ WHERE jobs.tenant_id = $1
+ {_PAGE}
+"""  # noqa: S608 - composed at import from the constants above
+
+LIST_BY_STATE: Final = f"""
+SELECT {_PUBLIC_COLUMNS} FROM jobs
+ WHERE jobs.tenant_id = $1 AND jobs.state = $4
+ {_PAGE}
+"""  # noqa: S608 - composed at import from the constants above
+
+LIST_BY_TYPE: Final = f"""
+SELECT {_PUBLIC_COLUMNS}
+  FROM unnest($5::text[]) AS wanted (state)
+  CROSS JOIN LATERAL (
+      SELECT jobs.* FROM jobs
+       WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = wanted.state
+       {_PAGE}
+  ) AS jobs
+ ORDER BY jobs.id DESC
+ LIMIT $3
+"""  # noqa: S608 - composed at import from the constants above
+
+LIST_BY_CORRELATION: Final = f"""
+SELECT {_PUBLIC_COLUMNS} FROM jobs
+ WHERE jobs.tenant_id = $1 AND jobs.correlation_id = $4
+ {_PAGE}
+"""  # noqa: S608 - composed at import from the constants above
+
+LIST_BY_TARGET: Final = f"""
+SELECT {_PUBLIC_COLUMNS} FROM jobs
+ WHERE jobs.tenant_id = $1 AND jobs.target = $4
+ {_PAGE}
+"""  # noqa: S608 - composed at import from the constants above
+
+LIST_CHILDREN: Final = f"""
+SELECT {_PUBLIC_COLUMNS} FROM jobs
+ WHERE jobs.tenant_id = $1 AND jobs.parent_job_id = $4
+ {_PAGE}
+"""  # noqa: S608 - composed at import from the constants above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """What to list: everything, by state and type, or by exactly one of the others."""
+
+    state: JobState | None = None
+    type: str | None = None
+    correlation_id: str | None = None
+    target: str | None = None
+    parent_job_id: JobId | None = None
+
+
+async def list_jobs(
+    connection: Connection,
+    tenant_id: TenantId,
+    filters: JobFilter,
+    *,
+    before: JobId | None = None,
+    limit: int = 50,
+) -> list[PublicJob]:
+    """A page of a tenant's jobs, newest first; the next one begins `before` its last id."""
+    statement, arguments = _listing(filters)
+    with translated():
+        rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
+    return [_public(row) for row in rows]
+
+
+def _listing(filters: JobFilter) -> tuple[str, tuple[object, ...]]:
+    single = {
+        LIST_BY_CORRELATION: filters.correlation_id,
+        LIST_BY_TARGET: filters.target,
+        LIST_CHILDREN: filters.parent_job_id,
+    }
+    asked = [(statement, value) for statement, value in single.items() if value is not None]
+    by_state_or_type = filters.state is not None or filters.type is not None
+    if len(asked) + by_state_or_type > 1:
+        raise RequestRejected("invalid_filter", FILTERS_EXCLUDE_EACH_OTHER)
+    if asked:
+        ((statement, value),) = asked
+        return statement, (value,)
+    if filters.type is not None:
+        states = [filters.state] if filters.state is not None else list(JobState)
+        return LIST_BY_TYPE, (filters.type, states)
+    if filters.state is not None:
+        return LIST_BY_STATE, (filters.state,)
+    return LIST_JOBS, ()
+
+
+FILTERS_EXCLUDE_EACH_OTHER: Final = (
+    "Filter by state and type, or by one of correlation id, target and parent job."
+)
+
+GET_OPERATOR_JOB: Final = """
+SELECT jobs.*, rings.due_at AS ring_due_at, rings.rings AS rung
+  FROM jobs
+  LEFT JOIN rings ON rings.job_id = jobs.id
+ WHERE jobs.id = $1
+"""
+
+
+async def get_operator_job(connection: Connection, job_id: JobId) -> Mapping[str, object]:
+    """Everything about one job, of any tenant, by the names of its columns."""
+    with translated():
+        row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
+    if row is None:
+        raise NotFound("job")
+    return dict(row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How one claim of a job ended."""
+
+    claim_no: int
+    worker_id: WorkerId
+    lane: str
+    claimed_at: datetime
+    ended_at: datetime
+    duration: timedelta
+    queue_time: timedelta
+    charged: bool
+    outcome: str
+    why: str
+    detail: str | None
+    log_excerpt: str | None
+
+
+LIST_ATTEMPTS: Final = """
+SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at, attempts.ended_at,
+       attempts.duration, attempts.queue_time, attempts.charged, attempts.outcome, attempts.why,
+       attempts.detail, attempts.log_excerpt
+  FROM attempts
+ WHERE attempts.job_id = $1
+ ORDER BY attempts.claim_no
+"""
+
+
+async def list_attempts(connection: Connection, job_id: JobId) -> Sequence[Attempt]:
+    """Every claim of a job that has ended, oldest first."""
+    with translated():
+        rows = await connection.fetch(LIST_ATTEMPTS, job_id)
+    return [Attempt(**dict(row)) for row in rows]
+
+
+LIVING_WORKERS: Final = """
+SELECT coalesce(array_agg(DISTINCT lanes.lane), '{}') AS lanes,
+       coalesce(array_agg(DISTINCT types.type), '{}') AS types
+  FROM workers, unnest(workers.lanes) AS lanes (lane), unnest(workers.types) AS types (type)
+ WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+"""
+
+EXPLAIN_JOB: Final = f"""
+SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
+       job.state, job.lane, job.type, job.target, job.claim_no, job.attempts, job.max_attempts,
+       job.crashes, job.locked_by, rings.due_at AS ring_due_at, rings.rings AS rung,
+       job.lane = ANY ($2::text[]) AS lane_has_workers,
+       job.type = ANY ($3::text[]) AS type_has_workers
+  FROM jobs AS job
+  CROSS JOIN fleet
+  LEFT JOIN rings ON rings.job_id = job.id
+  LEFT JOIN targets AS target ON target.tenant_id = job.tenant_id AND target.target = job.target
+  {HOLDS}
+ WHERE job.id = $1
+"""  # noqa: S608 - composed at import from the constants of verdicts.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a claim of this job would be told now, and the facts behind it."""
+
+    verdict: Verdict
+    until: datetime | None
+    why: str | None
+    state: JobState
+    lane: str
+    type: str
+    target: str | None
+    claim_no: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    locked_by: WorkerId | None
+    ring_due_at: datetime | None
+    rung: int | None
+    lane_has_workers: bool
+    type_has_workers: bool
+
+
+async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
+    """Why does this job not run? The CASE that the claim obeys, asked for the living workers."""
+    with translated():
+        living = await connection.fetchrow(LIVING_WORKERS)
+        lanes, types = (living["lanes"], living["types"]) if living is not None else ([], [])
+        row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types)
+    if row is None:
+        raise NotFound("job")
+    return Explanation(
+        **dict(row)
+        | {
+            "verdict": Verdict(row["verdict"]),
+            "state": JobState(row["state"]),
+            "until": None if row["verdict"] == Verdict.CLAIMED else row["until"],
+        }
+    )

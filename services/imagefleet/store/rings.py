@@ -1,0 +1,107 @@
+"""The doorbell rows: which jobs nobody has heard of lately, and when they are rung again.
+
+A ring row says that an open job waits, and when it is next announced. Announcing is sending an SQS
+message; the due time is pushed forward before it (dispatcher) or after (whoever rings its own job),
+so that a lost, purged or expired message is only a message that is sent again.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from imagefleet.jobs.model import JobId, Lane, Ring, TenantId
+from imagefleet.store.database import Connection, translated
+
+# Between two rings of one job: 1 min, 2, 4 ... at most 6 h. A message that is merely late is no
+# reason to send another; one that is lost is.
+CONFIRM_RINGS: Final = """
+WITH bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+      JOIN unnest($1::uuid[], $2::timestamptz[]) AS sent (job_id, due_at)
+        ON sent.job_id = rings.job_id AND sent.due_at = rings.due_at
+     ORDER BY rings.job_id
+       FOR UPDATE OF rings
+)
+UPDATE rings
+   SET due_at = now() + least(interval '1 minute' * power(2, least(rings.rings, 20)),
+                              interval '6 hours'),
+       rings = rings.rings + 1
+  FROM bell
+ WHERE rings.job_id = bell.job_id
+"""
+
+
+async def confirm_rings(connection: Connection, sent: Sequence[Ring]) -> None:
+    """These were sent: ring again only after a while. A row that moved on since is left alone."""
+    with translated():
+        await connection.execute(
+            CONFIRM_RINGS, [ring.job_id for ring in sent], [ring.due_at for ring in sent]
+        )
+
+
+# Walks the priorities in use from the most urgent one, and within each the due rows only: neither
+# the rows that are not due nor a backlog of due ones is ever read through.
+TAKE_DUE_RINGS: Final = """
+WITH RECURSIVE level AS (
+    (SELECT rings.priority FROM rings WHERE rings.lane = $1 ORDER BY rings.priority LIMIT 1)
+    UNION ALL
+    SELECT (SELECT rings.priority FROM rings
+             WHERE rings.lane = $1 AND rings.priority > level.priority
+             ORDER BY rings.priority LIMIT 1)
+      FROM level
+     WHERE level.priority IS NOT NULL
+),
+due AS MATERIALIZED (
+    SELECT bell.job_id, bell.again
+      FROM level
+      CROSS JOIN LATERAL (
+          SELECT rings.job_id,
+                 rings.rings = 0 OR $3 OR rings.since < now() - interval '12 hours' AS again
+            FROM rings
+           WHERE rings.lane = $1 AND rings.priority = level.priority AND rings.due_at <= now()
+           ORDER BY rings.due_at
+           LIMIT $2
+             FOR UPDATE SKIP LOCKED
+      ) AS bell
+     LIMIT $2
+),
+pushed AS (
+    UPDATE rings
+       SET due_at = now() + CASE WHEN due.again
+               THEN least(interval '1 minute' * power(2, least(rings.rings, 20)),
+                          interval '6 hours')
+               ELSE interval '1 minute' END,
+           rings = rings.rings + due.again::int
+      FROM due
+     WHERE rings.job_id = due.job_id
+    RETURNING rings.job_id, rings.lane, rings.priority, rings.due_at, due.again
+)
+SELECT pushed.job_id, pushed.lane, pushed.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
+  FROM pushed
+  JOIN jobs ON jobs.id = pushed.job_id
+ WHERE pushed.again
+ ORDER BY pushed.priority, pushed.due_at
+"""
+
+
+async def take_due_rings(
+    connection: Connection, lane: Lane, *, limit: int, repeats: bool
+) -> list[Ring]:
+    """Push due rows forward and return them to be sent; any number of dispatchers may run.
+
+    Without `repeats` (the lane's queue still shows messages) only jobs that were never rung are
+    returned; the others wait another minute, for 12 hours at most.
+    """
+    with translated():
+        rows = await connection.fetch(TAKE_DUE_RINGS, lane, limit, repeats)
+    return [
+        Ring(
+            job_id=JobId(row["job_id"]),
+            lane=Lane(row["lane"]),
+            due_at=row["due_at"],
+            tenant_id=TenantId(row["tenant_id"]),
+            traceparent=row["traceparent"],
+            tracestate=row["tracestate"],
+        )
+        for row in rows
+    ]

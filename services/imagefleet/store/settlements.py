@@ -1,0 +1,221 @@
+"""What a worker's attempts came to, written down: many outcomes in one transaction, each fenced.
+
+Settling is idempotent. A claim that does not stand any more is looked up in `attempts`: if this
+worker itself ended it, the reply of an earlier settle was lost on the way and nothing is left to
+do; otherwise the claim is lost. So after a broken connection the worker just settles again.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from imagefleet.errors import IllegalTransition, StoreRejected
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, decide, failure_sentence
+from imagefleet.jobs.model import Claim, JobId, Ring, Submitted, TenantId, WorkerId
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
+from imagefleet.store.submissions import insert_submissions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """One claim and the outcome its attempt asks for."""
+
+    job_id: JobId
+    claim_no: int
+    outcome: Outcome
+    policy: RetryPolicy
+    pause_target_on_failure: bool = False
+
+    @classmethod
+    def of(cls, claim: Claim, outcome: Outcome, policy: RetryPolicy) -> "Settlement":
+        """The settlement of this claim."""
+        return cls(job_id=claim.job_id, claim_no=claim.claim_no, outcome=outcome, policy=policy)
+
+
+class Settled(StrEnum):
+    """How the database answered a settlement."""
+
+    WRITTEN = "written"
+    ALREADY = "already"
+    """An earlier settle of the same claim had succeeded; only its reply was lost."""
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The answer to one settlement."""
+
+    job_id: JobId
+    settled: Settled
+    outcome: Outcome | None
+    """What was written, after `decide`; None unless this call wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleReport:
+    """One receipt for each settlement, in order, and the doorbells to ring now."""
+
+    receipts: tuple[Receipt, ...]
+    rings: tuple[Ring, ...]
+
+
+async def settle_jobs(
+    connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
+) -> SettleReport:
+    """Write every outcome. One row that the database refuses does not hold up the others.
+
+    Raises only Unavailable; then nothing of the failing part is known, and settling again is safe.
+    """
+    if not settlements:
+        return SettleReport(receipts=(), rings=())
+    try:
+        return await _settle_at_once(connection, worker_id, settlements)
+    except (StoreRejected, IllegalTransition):
+        reports = [await _settle_alone(connection, worker_id, one) for one in settlements]
+    return SettleReport(
+        receipts=tuple(receipt for report in reports for receipt in report.receipts),
+        rings=tuple(ring for report in reports for ring in report.rings),
+    )
+
+
+async def _settle_alone(
+    connection: Connection, worker_id: WorkerId, settlement: Settlement
+) -> SettleReport:
+    try:
+        return await _settle_at_once(connection, worker_id, [settlement])
+    except (StoreRejected, IllegalTransition) as error:
+        rejected = Settlement(
+            job_id=settlement.job_id,
+            claim_no=settlement.claim_no,
+            policy=settlement.policy,
+            outcome=Failed(
+                code="settle_rejected",
+                message=failure_sentence("settle_rejected"),
+                detail=error.code,  # a fixed word: the refused value must not come back in by it
+            ),
+        )
+        return await _settle_at_once(connection, worker_id, [rejected])
+
+
+async def _settle_at_once(
+    connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
+) -> SettleReport:
+    with translated():
+        async with connection.transaction():
+            return await _settle_in_transaction(connection, worker_id, settlements)
+
+
+async def _settle_in_transaction(
+    connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
+) -> SettleReport:
+    job_ids = [settlement.job_id for settlement in settlements]
+    targets = await lock_targets(connection, job_ids)
+    held = await lock_claims(connection, [(one.job_id, one.claim_no) for one in settlements])
+    mine = {job_id: one for job_id, one in held.items() if one.worker_id == worker_id}
+    endings = {
+        one.job_id: (mine[one.job_id], _decided(one, mine[one.job_id]))
+        for one in settlements
+        if one.job_id in mine
+    }
+    await end_claims(connection, list(endings.values()))
+    rings = await _follow_up(connection, list(endings.values()))
+    await _pause_targets(connection, settlements, endings)
+    rings += await free_targets(connection, targets, list(endings))
+    known = await _ended_by(connection, worker_id, [i for i in job_ids if i not in endings])
+    return SettleReport(
+        receipts=tuple(_receipt(one, endings, known) for one in settlements), rings=tuple(rings)
+    )
+
+
+def _decided(settlement: Settlement, held: Held) -> Outcome:
+    dice = random.random()  # noqa: S311 - spreads retries, guards nothing
+    return decide(settlement.outcome, held.standing, settlement.policy, held.now, jitter=dice)
+
+
+def _receipt(
+    settlement: Settlement,
+    endings: dict[JobId, tuple[Held, Outcome]],
+    known: set[tuple[JobId, int]],
+) -> Receipt:
+    if settlement.job_id in endings:
+        outcome = endings[settlement.job_id][1]
+        return Receipt(job_id=settlement.job_id, settled=Settled.WRITTEN, outcome=outcome)
+    mine = (settlement.job_id, settlement.claim_no) in known
+    settled = Settled.ALREADY if mine else Settled.LOST
+    return Receipt(job_id=settlement.job_id, settled=settled, outcome=None)
+
+
+async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outcome]]) -> list[Ring]:
+    follow_ups = [
+        submission
+        for _, outcome in endings
+        if isinstance(outcome, Completed)
+        for submission in outcome.follow_ups
+    ]
+    if not follow_ups:
+        return []
+    answers = await insert_submissions(connection, follow_ups)
+    return [
+        Ring(
+            job_id=answer.job_id,
+            lane=answer.lane,
+            due_at=answer.due_at,
+            tenant_id=follow_up.tenant_id,
+            traceparent=follow_up.traceparent,
+            tracestate=follow_up.tracestate,
+        )
+        for follow_up, answer in zip(follow_ups, answers, strict=True)
+        if isinstance(answer, Submitted) and answer.due_at is not None
+    ]
+
+
+PAUSE_TARGETS: Final = """
+INSERT INTO pauses (scope, tenant_id, name, paused_by, reason)
+SELECT 'target', failed.tenant_id, failed.name, 'policy', 'job ' || failed.job_id || ' failed'
+  FROM unnest($1::text[], $2::text[], $3::uuid[]) AS failed (tenant_id, name, job_id)
+ ORDER BY failed.tenant_id, failed.name
+    ON CONFLICT DO NOTHING
+"""
+
+
+async def _pause_targets(
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    endings: dict[JobId, tuple[Held, Outcome]],
+) -> None:
+    failed: list[tuple[TenantId, str, JobId]] = [
+        (held.tenant_id, held.target, held.job_id)
+        for one in settlements
+        if one.pause_target_on_failure and one.job_id in endings
+        for held, outcome in [endings[one.job_id]]
+        if isinstance(outcome, Failed) and held.target is not None
+    ]
+    if failed:
+        await connection.execute(
+            PAUSE_TARGETS,
+            [tenant for tenant, _, _ in failed],
+            [target for _, target, _ in failed],
+            [job_id for _, _, job_id in failed],
+        )
+
+
+ENDED_BY: Final = """
+SELECT attempts.job_id, attempts.claim_no
+  FROM attempts
+ WHERE attempts.job_id = ANY ($1::uuid[])
+   AND attempts.worker_id = $2
+   AND attempts.outcome IN ('completed', 'retried', 'failed', 'released')
+"""
+
+
+async def _ended_by(
+    connection: Connection, worker_id: WorkerId, job_ids: Sequence[JobId]
+) -> set[tuple[JobId, int]]:
+    if not job_ids:
+        return set()
+    rows = await connection.fetch(ENDED_BY, list(job_ids), worker_id)
+    return {(JobId(row["job_id"]), row["claim_no"]) for row in rows}

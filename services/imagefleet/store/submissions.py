@@ -1,0 +1,247 @@
+"""Accepting jobs: the row and its ring in one transaction, the same answer for the same request.
+
+The idempotency key is a column of the job, unique per tenant. Submit inserts first. What the insert
+skipped already stands for the request (same key, same dedup key, a replay of the same failure); a
+second statement asks for it: its fresh snapshot sees what the insert waited for.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from asyncpg import Record
+
+from imagefleet.errors import IdempotencyConflict, Unavailable
+from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
+from imagefleet.store.database import Connection, translated
+
+TRIES: Final = 5  # the job that stood in the way may end between the insert and the second look
+
+Answer: TypeAlias = Submitted | IdempotencyConflict
+
+
+async def submit_job(connection: Connection, submission: Submission) -> Submitted:
+    """Accept one job, or find the one that already stands for this request."""
+    (answer,) = await submit_jobs(connection, [submission])
+    if isinstance(answer, IdempotencyConflict):
+        raise answer
+    return answer
+
+
+async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
+    """Accept many jobs in one transaction; one answer for each, in order."""
+    for _ in range(TRIES):
+        try:
+            with translated():
+                async with connection.transaction():
+                    return await insert_submissions(connection, submissions)
+        except Unavailable as error:
+            # Two batches that met the same keys in another order: nothing was written, go again.
+            if error.code != "database_conflict" or connection.is_in_transaction():
+                raise
+    raise Unavailable("database_conflict", "The database is busy; try again.")
+
+
+async def insert_submissions(
+    connection: Connection, submissions: Sequence[Submission]
+) -> list[Answer]:
+    """The same inside a transaction of the caller, with its other writes."""
+    await _serialise_double_keys(connection, submissions)
+    answers: dict[JobId, Answer] = {}
+    waiting = list(submissions)
+    for attempt in range(TRIES):
+        if attempt > 0 or _may_be_aliased(waiting):
+            answers |= await _find_standing(connection, waiting)
+            waiting = [one for one in waiting if one.job_id not in answers]
+        answers |= await _insert(connection, waiting)
+        waiting = [one for one in waiting if one.job_id not in answers]
+        if not waiting:
+            return [answers[one.job_id] for one in submissions]
+    raise Unavailable("database_conflict", "The database is busy; try again.")
+
+
+LOCK_KEYS: Final = """
+SELECT pg_advisory_xact_lock(keys.key)
+  FROM (SELECT DISTINCT hashtextextended(tenant_id || '/' || idempotency_key, 0) AS key
+          FROM unnest($1::text[], $2::text[]) AS both_keys (tenant_id, idempotency_key)
+         ORDER BY 1) AS keys
+"""
+
+
+def _may_be_aliased(submissions: Sequence[Submission]) -> bool:
+    return any(one.idempotency_key and one.dedup_key for one in submissions)
+
+
+async def _serialise_double_keys(connection: Connection, submissions: Sequence[Submission]) -> None:
+    """Two keys on one request are two unique indexes: only a lock makes both decisions one."""
+    both = [one for one in submissions if one.idempotency_key and one.dedup_key]
+    if both:
+        await connection.fetch(
+            LOCK_KEYS, [one.tenant_id for one in both], [one.idempotency_key for one in both]
+        )
+
+
+TAKE_SEQUENCES: Final = """
+INSERT INTO targets (tenant_id, target, next_seq)
+SELECT wanted.tenant_id, wanted.target, 1 + wanted.jobs
+  FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted (tenant_id, target, jobs)
+ ORDER BY wanted.tenant_id, wanted.target
+    ON CONFLICT (tenant_id, target)
+    DO UPDATE SET next_seq = targets.next_seq + excluded.next_seq - 1
+RETURNING tenant_id, target, next_seq
+"""
+
+INSERT_JOBS: Final = """
+WITH new AS (
+    SELECT *
+      FROM jsonb_to_recordset($1::jsonb) AS new (
+          id uuid, tenant_id text, type text, lane text, priority integer, run_at timestamptz,
+          target text, target_seq bigint, preempts boolean, services text[], max_attempts integer,
+          payload jsonb, idempotency_key text, fingerprint text, dedup_key text,
+          correlation_id text, parent_job_id uuid, created_by text, replay_of uuid,
+          generation integer, replay_reason text, traceparent text, tracestate text)
+),
+accepted AS (
+    INSERT INTO jobs (id, tenant_id, type, lane, priority, run_at, target, target_seq, preempts,
+                      services, max_attempts, payload, idempotency_key, fingerprint, dedup_key,
+                      correlation_id, parent_job_id, created_by, replay_of, generation,
+                      replay_reason, traceparent, tracestate)
+    SELECT new.id, new.tenant_id, new.type, new.lane, new.priority, coalesce(new.run_at, now()),
+           new.target, new.target_seq, new.preempts, new.services, new.max_attempts, new.payload,
+           new.idempotency_key, new.fingerprint, new.dedup_key, new.correlation_id,
+           new.parent_job_id, new.created_by, new.replay_of, new.generation, new.replay_reason,
+           new.traceparent, new.tracestate
+      FROM new
+     ORDER BY new.tenant_id, new.idempotency_key, new.id
+        ON CONFLICT DO NOTHING
+    RETURNING id, type, state, lane, priority, run_at, created_at
+),
+bell AS (
+    -- The submitter rings by itself right after commit; this is for when it does not live to do so.
+    INSERT INTO rings (job_id, lane, priority, due_at)
+    SELECT accepted.id, accepted.lane, accepted.priority,
+           greatest(accepted.run_at, now() + interval '5 seconds')
+      FROM accepted
+    RETURNING job_id, due_at
+)
+SELECT accepted.id, accepted.id AS job_id, accepted.type, accepted.state, accepted.lane,
+       accepted.created_at, CASE WHEN accepted.run_at <= now() THEN bell.due_at END AS due_at
+  FROM accepted
+  JOIN bell ON bell.job_id = accepted.id
+"""
+
+
+async def _insert(connection: Connection, submissions: Sequence[Submission]) -> dict[JobId, Answer]:
+    if not submissions:
+        return {}
+    counts = Counter((one.tenant_id, one.target) for one in submissions if one.target is not None)
+    next_seq: dict[tuple[str, str], int] = {}
+    if counts:
+        rows = await connection.fetch(
+            TAKE_SEQUENCES,
+            [tenant for tenant, _ in counts],
+            [target for _, target in counts],
+            list(counts.values()),
+        )
+        for row in rows:
+            place = (row["tenant_id"], row["target"])
+            next_seq[place] = row["next_seq"] - counts[place]
+    documents: list[dict[str, object]] = []
+    for one in submissions:
+        document = {name: getattr(one, name) for name in _COLUMNS} | {"id": one.job_id}
+        if one.target is not None:
+            place = (one.tenant_id, one.target)
+            document["target_seq"] = next_seq[place]
+            next_seq[place] += 1
+        documents.append(document)
+    rows = await connection.fetch(INSERT_JOBS, documents)
+    return {row["id"]: _submitted(row, created=True) for row in rows}
+
+
+_COLUMNS: Final = tuple(
+    name for name in Submission.__dataclass_fields__ if name != "job_id"
+)  # the fields of a submission are the columns of the same names
+
+FIND_STANDING: Final = """
+SELECT wanted.id, jobs.id AS job_id, jobs.type, jobs.state, jobs.lane, jobs.created_at,
+       NULL::timestamptz AS due_at, standing.how,
+       standing.how IN ('key', 'alias') AND standing.fingerprint <> wanted.fingerprint AS differs
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[])
+       AS wanted (id, tenant_id, type, idempotency_key, fingerprint, dedup_key, replay_of)
+  CROSS JOIN LATERAL (
+      SELECT 1 AS rank, 'key' AS how, keyed.id AS job_id, keyed.fingerprint
+        FROM jobs AS keyed
+       WHERE keyed.tenant_id = wanted.tenant_id AND keyed.idempotency_key = wanted.idempotency_key
+      UNION ALL
+      SELECT 2, 'alias', aliases.job_id, aliases.fingerprint
+        FROM idempotency_aliases AS aliases
+       WHERE aliases.tenant_id = wanted.tenant_id
+         AND aliases.idempotency_key = wanted.idempotency_key
+      UNION ALL
+      SELECT 3, 'replay', replays.id, NULL FROM jobs AS replays
+       WHERE replays.replay_of = wanted.replay_of AND replays.tenant_id = wanted.tenant_id
+      UNION ALL
+      SELECT 4, 'dedup', living.id, NULL
+        FROM jobs AS living
+       WHERE living.tenant_id = wanted.tenant_id AND living.type = wanted.type
+         AND living.dedup_key = wanted.dedup_key
+         AND living.state IN ('queued', 'processing', 'failed_retryable')
+       ORDER BY 1
+       LIMIT 1
+  ) AS standing
+  JOIN jobs ON jobs.id = standing.job_id
+"""
+
+REMEMBER_ALIASES: Final = """
+INSERT INTO idempotency_aliases (tenant_id, idempotency_key, fingerprint, job_id)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[])
+    ON CONFLICT DO NOTHING
+"""
+
+
+async def _find_standing(
+    connection: Connection, submissions: Sequence[Submission]
+) -> dict[JobId, Answer]:
+    """The jobs that already stand for these requests, where there are any."""
+    rows = await connection.fetch(
+        FIND_STANDING,
+        [one.job_id for one in submissions],
+        [one.tenant_id for one in submissions],
+        [one.type for one in submissions],
+        [one.idempotency_key for one in submissions],
+        [one.fingerprint for one in submissions],
+        [one.dedup_key for one in submissions],
+        [one.replay_of for one in submissions],
+    )
+    wanted = {one.job_id: one for one in submissions}
+    aliases = [
+        (wanted[row["id"]], row["job_id"])
+        for row in rows
+        if row["how"] == "dedup" and wanted[row["id"]].idempotency_key is not None
+    ]
+    if aliases:
+        await connection.execute(
+            REMEMBER_ALIASES,
+            [one.tenant_id for one, _ in aliases],
+            [one.idempotency_key for one, _ in aliases],
+            [one.fingerprint for one, _ in aliases],
+            [job_id for _, job_id in aliases],
+        )
+    return {
+        row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
+        if row["differs"]
+        else _submitted(row, created=False)
+        for row in rows
+    }
+
+
+def _submitted(row: Record, *, created: bool) -> Submitted:
+    return Submitted(
+        job_id=JobId(row["job_id"]),
+        type=row["type"],
+        state=JobState(row["state"]),
+        lane=Lane(row["lane"]),
+        created=created,
+        created_at=row["created_at"],
+        due_at=row["due_at"],
+    )

@@ -1,0 +1,233 @@
+"""Repair and counting, under the maintenance role: rescue, prune, gauges, the ledger."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
+from imagefleet.jobs.model import JobId, Ring, WorkerId
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
+
+RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
+
+LOOK_AT_WORKERS: Final = """
+SELECT workers.id, workers.beats, clock_timestamp() AS seen_at
+  FROM workers
+ WHERE workers.dead_at IS NULL
+ ORDER BY workers.id
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """One look at one living worker: how often it had beaten, and when that was seen."""
+
+    worker_id: WorkerId
+    beats: int
+    seen_at: datetime
+
+
+async def look_at_workers(connection: Connection) -> list[WorkerSeen]:
+    """All that are not known to be dead."""
+    with translated():
+        rows = await connection.fetch(LOOK_AT_WORKERS)
+    return [
+        WorkerSeen(worker_id=WorkerId(row["id"]), beats=row["beats"], seen_at=row["seen_at"])
+        for row in rows
+    ]
+
+
+CONDEMN_WORKER: Final = """
+WITH silent AS MATERIALIZED (
+    -- Excludes the claim, which holds this row FOR KEY SHARE, and any beat since the last look.
+    SELECT workers.id
+      FROM workers
+     WHERE workers.id = $1 AND workers.beats = $2 AND workers.dead_at IS NULL
+       FOR UPDATE
+)
+UPDATE workers SET dead_at = now(), dead_why = 'silent'
+  FROM silent
+ WHERE workers.id = silent.id
+RETURNING workers.id
+"""
+
+HELD_BY_WORKER: Final = """
+SELECT jobs.id, jobs.claim_no FROM jobs
+ WHERE jobs.locked_by = $1 AND jobs.state = 'processing'
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescue:
+    """What the rescue of one worker's jobs did."""
+
+    retried: tuple[JobId, ...]
+    failed: tuple[JobId, ...]
+    """Lost twice and then once more alone in quarantine (`poison`), or flagged to be cancelled."""
+    rings: tuple[Ring, ...]
+
+
+async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | None:
+    """Declare a silent worker dead and take its jobs back; None when it has beaten since that look.
+
+    One transaction. A dead id can neither beat nor claim, so nothing is left behind.
+    """
+    with translated():
+        async with connection.transaction():
+            if await connection.fetchrow(CONDEMN_WORKER, seen.worker_id, seen.beats) is None:
+                return None
+            rows = await connection.fetch(HELD_BY_WORKER, seen.worker_id)
+            claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
+            targets = await lock_targets(connection, [job_id for job_id, _ in claims])
+            held = await lock_claims(connection, claims)
+            endings = [(one, _rescued(one)) for one in held.values()]
+            await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
+            rings = await free_targets(connection, targets, list(held))
+    return Rescue(
+        retried=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Retry)),
+        failed=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Failed)),
+        rings=tuple(rings),
+    )
+
+
+def _rescued(held: Held) -> Outcome:
+    dice = random.random()  # noqa: S311 - spreads retries, guards nothing
+    lost = Retry(
+        code="worker_lost",
+        message=failure_sentence("worker_lost"),
+        detail=f"worker {held.worker_id} went silent",
+        crashed=True,
+        run_at=held.now + RESCUE_SPREAD * dice,
+    )
+    return decide(lost, held.standing, RetryPolicy(), held.now, jitter=dice)
+
+
+PRUNE_JOBS: Final = """
+WITH old AS MATERIALIZED (
+    SELECT jobs.id
+      FROM jobs
+      CROSS JOIN fleet
+     WHERE jobs.state IN ('completed', 'failed')
+       AND jobs.finished_at < now() - fleet.retention
+       AND NOT EXISTS (SELECT FROM dead_letters
+                        WHERE dead_letters.job_id = jobs.id
+                          AND dead_letters.acknowledged_at IS NULL)
+     ORDER BY jobs.finished_at
+     LIMIT $1
+       FOR UPDATE OF jobs SKIP LOCKED
+),
+pruned AS (
+    DELETE FROM jobs USING old WHERE jobs.id = old.id RETURNING jobs.id
+),
+attempts_too AS (
+    DELETE FROM attempts USING old WHERE attempts.job_id = old.id
+),
+letters_too AS (
+    DELETE FROM dead_letters USING old WHERE dead_letters.job_id = old.id
+),
+aliases_too AS (
+    DELETE FROM idempotency_aliases USING old WHERE idempotency_aliases.job_id = old.id
+),
+counted AS (
+    INSERT INTO ledger (pruned) SELECT count(*) FROM pruned HAVING count(*) > 0
+)
+SELECT count(*) FROM pruned
+"""
+
+
+async def prune_jobs(connection: Connection, *, limit: int) -> int:
+    """Forget finished jobs past retention, at most `limit`, never one with an open dead letter."""
+    with translated():
+        pruned: int = await connection.fetchval(PRUNE_JOBS, limit)
+    return pruned
+
+
+PRUNE_WORKERS: Final = """
+DELETE FROM workers WHERE dead_at < now() - interval '7 days'
+"""
+
+
+async def prune_workers(connection: Connection) -> None:
+    """Forget worker processes that ended long ago."""
+    with translated():
+        await connection.execute(PRUNE_WORKERS)
+
+
+FOLD_LEDGER: Final = """
+WITH folded AS (
+    DELETE FROM ledger WHERE id IN (SELECT ledger.id FROM ledger ORDER BY ledger.id LIMIT $1)
+    RETURNING accepted, pruned
+)
+INSERT INTO ledger (accepted, pruned)
+SELECT sum(folded.accepted), sum(folded.pruned) FROM folded HAVING count(*) > 0
+"""
+
+
+async def fold_ledger(connection: Connection, *, limit: int) -> None:
+    """Replace many small entries by their sum; the totals stay the same at every moment."""
+    with translated():
+        await connection.execute(FOLD_LEDGER, limit)
+
+
+READ_LEDGER: Final = """
+SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
+       (SELECT coalesce(sum(ledger.pruned), 0)::bigint FROM ledger) AS pruned,
+       count(*) FILTER (WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')) AS open,
+       count(*) FILTER (WHERE jobs.state = 'completed') AS completed,
+       count(*) FILTER (WHERE jobs.state = 'failed') AS failed
+  FROM jobs
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where every accepted job is, read in one statement: it balances at any moment."""
+
+    accepted: int
+    open: int
+    completed: int
+    failed: int
+    pruned: int
+
+    @property
+    def missing(self) -> int:
+        """Accepted jobs that are nowhere: zero, or something was lost (forged, if negative)."""
+        return self.accepted - self.open - self.completed - self.failed - self.pruned
+
+
+async def read_ledger(connection: Connection) -> Ledger:
+    """Tell whether anything was lost."""
+    with translated():
+        row = await connection.fetchrow(READ_LEDGER)
+    assert row is not None  # noqa: S101 - an aggregate has one row
+    return Ledger(**row)
+
+
+SAMPLE_DEPTHS: Final = """
+SELECT jobs.type, jobs.state, jobs.lane, count(*) AS jobs, min(jobs.run_at) AS oldest_due
+  FROM jobs
+ WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
+ GROUP BY jobs.type, jobs.state, jobs.lane
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many open jobs of one type, state and lane there are, and when the oldest was due."""
+
+    type: str
+    state: str
+    lane: str
+    jobs: int
+    oldest_due: datetime
+
+
+async def sample_depths(connection: Connection) -> Sequence[Depth]:
+    """Counts for gauges. For the one elected sampler: it reads every open job."""
+    with translated():
+        rows = await connection.fetch(SAMPLE_DEPTHS)
+    return [Depth(**row) for row in rows]

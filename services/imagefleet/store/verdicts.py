@@ -1,0 +1,86 @@
+"""Why may this job run, or why not? Asked once, here: the claim obeys it, `explain` repeats it.
+
+Both statements bring a relation `job` (the row), `target` (its target's `running_job`) and `fleet`
+(the lock timeout), join what may hold a job back (HOLDS) and read the answer off one CASE.
+They cannot disagree, because there is no second place to disagree with.
+"""
+
+from typing import Final
+
+HOLDS: Final = """
+  LEFT JOIN LATERAL (
+      SELECT concat_ws(':', pauses.scope, nullif(pauses.name, '')) AS what
+        FROM pauses
+       WHERE pauses.scope = 'all'
+          OR (pauses.scope = 'lane' AND pauses.name = job.lane)
+          OR (pauses.scope = 'type' AND pauses.name = job.type)
+          OR (pauses.scope = 'target'
+              AND pauses.tenant_id = job.tenant_id AND pauses.name = job.target)
+       ORDER BY pauses.scope
+       LIMIT 1
+  ) AS pause ON NOT job.preempts
+  LEFT JOIN LATERAL (
+      SELECT breakers.service,
+             CASE WHEN breakers.forced THEN now() + interval '60 seconds'
+                  ELSE breakers.retry_at END AS until
+        FROM circuit_breakers AS breakers
+       WHERE breakers.service = ANY (job.services)
+         AND breakers.state = 'open'
+         AND (breakers.forced OR breakers.retry_at > now())
+       ORDER BY breakers.forced DESC, breakers.retry_at DESC
+       LIMIT 1
+  ) AS breaker ON true
+  LEFT JOIN LATERAL (
+      -- Who must go first: an older open job of the target. A retry in backoff blocks, a run_at in
+      -- the future does not, and neither does a job that is only waiting to be settled as
+      -- cancelled.
+      SELECT elders.id
+        FROM jobs AS elders
+       WHERE elders.tenant_id = job.tenant_id
+         AND elders.target = job.target
+         AND elders.target_seq < job.target_seq
+         AND elders.state IN ('queued', 'processing', 'failed_retryable')
+         AND (elders.state = 'processing'
+              OR (elders.cancel_requested_at IS NULL
+                  AND NOT (elders.state = 'queued' AND elders.run_at > now())))
+       ORDER BY elders.target_seq
+       LIMIT 1
+  ) AS elder ON job.target IS NOT NULL AND NOT job.preempts
+"""
+
+# $2 lanes and $3 types are the asking worker's; for explain, those of all living workers.
+VERDICT: Final = """
+  CASE
+      WHEN job.state IN ('completed', 'failed') THEN 'finished'
+      WHEN job.state = 'processing' AND job.locked_at >= now() - fleet.lock_timeout THEN 'busy'
+      WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'
+      WHEN job.state = 'processing' AND job.attempts >= job.max_attempts THEN 'exhausted'
+      WHEN job.lane <> ALL ($2::text[]) THEN 'elsewhere'
+      WHEN job.type <> ALL ($3::text[]) THEN 'unroutable'
+      WHEN job.state <> 'processing' AND job.run_at > now() THEN 'not_due'
+      WHEN pause.what IS NOT NULL THEN 'paused'
+      WHEN target.running_job <> job.id OR elder.id IS NOT NULL THEN 'target_busy'
+      WHEN breaker.service IS NOT NULL THEN 'breaker'
+      ELSE 'claimed'
+  END
+"""
+
+UNTIL: Final = """
+  CASE
+      WHEN job.state IN ('completed', 'failed') THEN NULL
+      WHEN job.state = 'processing' AND job.locked_at >= now() - fleet.lock_timeout
+          THEN job.locked_at + fleet.lock_timeout
+      WHEN job.run_at > now() THEN job.run_at
+      WHEN breaker.service IS NOT NULL THEN breaker.until
+      ELSE now() + interval '60 seconds'
+  END
+"""
+
+WHY: Final = """
+  CASE
+      WHEN pause.what IS NOT NULL THEN pause.what
+      WHEN target.running_job <> job.id THEN target.running_job::text
+      WHEN elder.id IS NOT NULL THEN elder.id::text
+      ELSE breaker.service
+  END
+"""

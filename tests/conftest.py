@@ -1,0 +1,87 @@
+"""Fixtures of every test that needs Postgres; what they promise is in tests/support/database.py."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from tests.support.database import (
+    Database,
+    Server,
+    breaks_invariants,
+    check_invariants,
+    copied_database,
+    make_template,
+    refuse_leaked_sessions,
+    running_server,
+)
+
+OpenConnection = asyncpg.Connection
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "breaks_invariants: leaves the database in a state that the product never does"
+    )
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with running_server() as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def template(postgres: Server) -> str:
+    return await make_template(postgres)
+
+
+@pytest.fixture
+async def database(
+    postgres: Server, template: str, request: pytest.FixtureRequest
+) -> AsyncIterator[Database]:
+    """This test's own database, with the schema of migrations/."""
+    async with copied_database(postgres, template) as database:
+        yield database
+        await refuse_leaked_sessions(database)
+        if not breaks_invariants(request):
+            await check_invariants(database)
+
+
+@pytest.fixture
+async def empty_database(postgres: Server, template: str) -> AsyncIterator[Database]:
+    """Belongs to the owner and is as bare as `ensure_database` makes it."""
+    async with copied_database(postgres, "template0") as database:
+        yield database
+        await refuse_leaked_sessions(database)
+
+
+@pytest.fixture
+async def owner(database: Database) -> AsyncIterator[OpenConnection]:
+    async with database.connect("owner") as connection:
+        yield connection
+
+
+@pytest.fixture
+async def api(database: Database) -> AsyncIterator[OpenConnection]:
+    async with database.connect("api") as connection:
+        yield connection
+
+
+@pytest.fixture
+async def worker(database: Database) -> AsyncIterator[OpenConnection]:
+    async with database.connect("worker") as connection:
+        yield connection
+
+
+@pytest.fixture
+async def maintenance(database: Database) -> AsyncIterator[OpenConnection]:
+    async with database.connect("maintenance") as connection:
+        yield connection
+
+
+@pytest.fixture
+async def operator(database: Database) -> AsyncIterator[OpenConnection]:
+    async with database.connect("operator") as connection:
+        yield connection

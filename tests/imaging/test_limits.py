@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat
+from imagefleet.imaging.limits import Limits, judge_bytes, judge_header, judge_scans
+
+LIMITS = Limits()
+
+
+def refusal(facts: HeaderFacts) -> str:
+    with pytest.raises(InputRejected) as caught:
+        judge_header(facts, LIMITS)
+    return caught.value.code
+
+
+def gif(width: int, height: int, frames: int | None) -> HeaderFacts:
+    return HeaderFacts(ImageFormat.GIF, width, height, frames=frames)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        HeaderFacts(ImageFormat.JPEG, 8064, 6048),  # a phone's 48 megapixels
+        HeaderFacts(ImageFormat.JPEG, 30_000, 1_600),  # a panorama
+        HeaderFacts(ImageFormat.JPEG),  # the size lies behind the head
+        gif(800, 600, 500),
+        gif(800, 600, None),
+    ],
+)
+def test_what_people_have_passes(facts: HeaderFacts) -> None:
+    judge_header(facts, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (HeaderFacts(ImageFormat.JPEG, 16_000, 12_500), "too_many_pixels"),
+        (HeaderFacts(ImageFormat.PNG, 30_001, 1), "too_many_pixels"),
+        (HeaderFacts(ImageFormat.PNG, 1, 30_001), "too_many_pixels"),
+        (gif(10, 10, 1_001), "too_many_frames"),
+        (gif(4_000, 4_000, 100), "too_many_frames"),
+        (HeaderFacts(ImageFormat.PNG, 1, 1, metadata_bytes=2**25), "too_much_metadata"),
+    ],
+)
+def test_what_would_cost_too_much_is_refused_by_name(facts: HeaderFacts, code: str) -> None:
+    assert code == refusal(facts)
+
+
+def test_a_limit_itself_is_still_allowed() -> None:
+    judge_bytes(LIMITS.max_bytes, LIMITS)
+    judge_scans(LIMITS.max_scans, LIMITS)
+    judge_header(HeaderFacts(ImageFormat.PNG, 10_000, 5_000), LIMITS)
+    judge_header(gif(1_000, 1_000, LIMITS.max_frames), LIMITS)
+
+
+def test_one_more_is_refused_with_a_sentence_anybody_may_read() -> None:
+    with pytest.raises(InputRejected) as bytes_refused:
+        judge_bytes(LIMITS.max_bytes + 1, LIMITS)
+    with pytest.raises(InputRejected) as scans_refused:
+        judge_scans(LIMITS.max_scans + 1, LIMITS)
+
+    assert bytes_refused.value.code == "too_large"
+    assert bytes_refused.value.public_message == "The file is larger than 50 MiB."
+    assert scans_refused.value.code == "too_many_scans"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from imagefleet.imaging.headers.facts import ImageFormat
+from imagefleet.imaging.recipes import RECIPES, Fit, Recipe, VariantSpec
+
+THUMB = VariantSpec("thumb", 200, 200, ImageFormat.WEBP, 80)
+
+
+def test_the_default_recipe_makes_four_sizes_in_two_formats() -> None:
+    made = {(spec.name, spec.width, spec.format) for spec in RECIPES["default"].variants}
+
+    sides = {"thumb": 200, "small": 640, "medium": 1280, "large": 1920}
+    formats = (ImageFormat.WEBP, ImageFormat.JPEG)
+    assert {(name, side, form) for name, side in sides.items() for form in formats} == made
+
+
+def test_a_recipe_with_avif_is_slow_and_others_are_not() -> None:
+    assert {"avif"} == {recipe.name for recipe in RECIPES.values() if recipe.slow}
+
+
+def test_hashes_are_what_the_ledger_remembers() -> None:
+    """They change with the recipes, their encoders' options and the pipeline's version alone.
+
+    If this fails and none of those was meant to change, variants would be made again for nothing.
+    """
+    expected = {"default": "", "avif": ""}
+
+    assert expected == {name: recipe.hash for name, recipe in RECIPES.items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 201},
+        {"height": 201},
+        {"quality": 81},
+        {"fit": Fit.COVER},
+        {"format": ImageFormat.JPEG},
+        {"name": "tiny"},
+    ],
+)
+def test_any_change_to_a_variant_changes_the_hash(change: dict[str, object]) -> None:
+    changed = dataclasses.replace(THUMB, **change)  # type: ignore[arg-type]
+
+    assert Recipe("a", (THUMB,)).hash != Recipe("a", (changed,)).hash
+
+
+def test_a_recipes_name_is_not_part_of_its_hash() -> None:
+    assert Recipe("a", (THUMB,)).hash == Recipe("b", (THUMB,)).hash
+
+
+def test_a_recipe_needs_variants_that_differ_in_name_or_format() -> None:
+    with pytest.raises(ValueError, match="recipe x"):
+        Recipe("x", ())
+    with pytest.raises(ValueError, match="recipe x"):
+        Recipe("x", (THUMB, dataclasses.replace(THUMB, width=300)))
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "image_format"),
+    [(0, 10, ImageFormat.JPEG), (10, 20_000, ImageFormat.WEBP), (10, 10, ImageFormat.GIF)],
+)
+def test_a_variant_that_cannot_be_made_cannot_be_written_down(
+    width: int, height: int, image_format: ImageFormat
+) -> None:
+    with pytest.raises(ValueError, match="bad"):
+        VariantSpec("bad", width, height, image_format, 80)

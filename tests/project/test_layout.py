@@ -1,0 +1,86 @@
+"""What lies where, and that the project says one thing about itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+TOP_LEVEL = {
+    "CHANGELOG.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "compose.localstack.yml",
+    "docs",
+    "infra",
+    "migrations",
+    "pyproject.toml",
+    "services",
+    "tests",
+    "uv.lock",
+}
+# Names that say nothing, so that everything would end up in them.
+EMPTY_NAMES = {"common", "helper", "helpers", "manager", "util", "utils"}
+
+
+def project_files() -> list[Path]:
+    """Every file git tracks or would track, relative to the root."""
+    # safe.directory: a container may own the checkout under another user than the one that tests.
+    git = ["git", "-c", f"safe.directory={ROOT}"]
+    listing = subprocess.run(
+        [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [Path(name) for name in listing.split("\0") if name and (ROOT / name).exists()]
+
+
+@pytest.fixture(scope="module")
+def files() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    return project_files()
+
+
+def test_the_top_level_holds_only_known_names(files: list[Path]) -> None:
+    names = {file.parts[0] for file in files if not file.parts[0].startswith(".")}
+
+    assert names - TOP_LEVEL == set()
+
+
+def test_every_module_has_a_name_that_says_something(files: list[Path]) -> None:
+    modules = [file for file in files if file.parts[0] == "services" and file.suffix == ".py"]
+    empty = [str(m) for m in modules if EMPTY_NAMES & {*m.parent.parts, m.stem}]
+
+    assert empty == []
+
+
+def test_the_newest_release_in_the_changelog_is_the_version() -> None:
+    """What comes next stands under Unreleased; before the first release nothing else does."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    headings = re.findall(
+        r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert headings[0] == "Unreleased"
+    assert headings[1:2] in ([], [project["version"]])
+
+
+def test_ci_calls_nothing_but_make_targets() -> None:
+    """Whoever runs the same targets at home sees what CI sees."""
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    commands = re.findall(r"^[\s-]*run:\s*(.*)$", workflow, re.MULTILINE)
+    targets = re.findall(
+        r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert commands
+    assert [c for c in commands if c not in {f"make {target}" for target in targets}] == []

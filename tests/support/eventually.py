@@ -1,0 +1,40 @@
+"""The only wait in tests: for an event, never for a time."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, overload
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.001  # seconds
+LONGEST_PAUSE = 0.05
+
+
+@overload
+async def eventually(check: Callable[[], Awaitable[T | None]], *, within: float = ...) -> T: ...
+@overload
+async def eventually(check: Callable[[], T | None], *, within: float = ...) -> T: ...
+async def eventually(check: Callable[[], object], *, within: float = 2.0) -> object:
+    """Call `check` until it returns something true without an assertion failing; give that back.
+
+    Its last failure is what the test reports.
+    """
+    deadline = time.monotonic() + within
+    pause = FIRST_PAUSE
+    while True:
+        failure: AssertionError | None = None
+        try:
+            answer = check()
+            found = await answer if inspect.isawaitable(answer) else answer
+            if found:
+                return found
+        except AssertionError as error:
+            failure = error
+            found = None
+        if time.monotonic() > deadline:
+            message = f"not within {within} s: {failure or f'the last answer was {found!r}'}"
+            raise AssertionError(message) from failure
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, LONGEST_PAUSE)
