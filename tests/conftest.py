@@ -12,7 +12,7 @@ from tests.support.database import (
     breaks_invariants,
     check_invariants,
     copied_database,
-    make_template,
+    migrated_template,
     refuse_leaked_sessions,
     running_server,
 )
@@ -33,8 +33,9 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def template(postgres: Server) -> str:
-    return await make_template(postgres)
+async def template(postgres: Server) -> AsyncIterator[str]:
+    async with migrated_template(postgres) as name:
+        yield name
 
 
 @pytest.fixture

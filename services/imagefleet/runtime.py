@@ -3,7 +3,7 @@
 The only place that knows signals, event loops and tasks. `run_until_signalled` gives `main` a
 `Drain`; `main` opens what it needs and starts its parts under `supervise`, which waits for all of
 them. A part that breaks asks for the drain too, so that the others come to an orderly end and the
-error is raised after that. The first SIGTERM or SIGINT asks for the drain, the second stops at once.
+error is raised after that. The first SIGTERM or SIGINT asks for the drain, the second stops now.
 """
 
 import asyncio
@@ -204,7 +204,7 @@ async def _succeeds(step: Step, name: str, deadline: timedelta) -> bool:
         # Nobody cancelled this loop: the step awaited something that somebody else cancelled.
         log.warning("step.failed", step=name, exc_info=True)
         return False
-    except Exception as error:  # noqa: BLE001 - a loop outlives whatever its step raises
+    except Exception as error:
         if limit.expired() and isinstance(error, TimeoutError):
             log.warning("step.overdue", step=name, deadline_seconds=deadline.total_seconds())
         else:

@@ -5,12 +5,14 @@ starting one takes 0.3 s, a copy 15 ms. TEST_DATABASE_URL, a superuser's, names 
 instead.
 """
 
+import fcntl
 import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -38,6 +40,7 @@ THROW_AWAY = {
     "min_wal_size": "32MB",
     "autovacuum": "off",  # databases live for milliseconds
 }
+FOLDER_PREFIX = "imagefleet-tests-"
 SESSIONS = """
 SELECT format('%s %s: %s', usename, application_name, left(query, 80))
   FROM pg_stat_activity
@@ -88,10 +91,21 @@ def running_server() -> Iterator[Server]:
         yield Server(given)
         return
     # Not pytest's own folder: that one is closed to the account which root hands the server to.
-    with tempfile.TemporaryDirectory(prefix="imagefleet-tests-", dir=roomy_memory()) as folder:
+    parent = roomy_memory() or Path(tempfile.gettempdir())
+    remove_abandoned_servers(parent)
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, dir=parent) as folder:
         Path(folder).chmod(0o711)
         with EmbeddedPostgres(Path(folder), settings=THROW_AWAY) as postgres:
             yield Server(postgres.url())
+
+
+def remove_abandoned_servers(parent: Path) -> None:
+    """Of test processes that were killed: an hour old, and nobody holds their lock."""
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError), (folder / "postgres" / "lock").open("rb") as lock:
+            if time.time() - folder.stat().st_mtime > 3600:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
 
 
 def roomy_memory() -> Path | None:
@@ -100,7 +114,8 @@ def roomy_memory() -> Path | None:
     return memory if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3 else None
 
 
-async def make_template(server: Server) -> str:
+@asynccontextmanager
+async def migrated_template(server: Server) -> AsyncIterator[str]:
     """Built anew for every session, so it is never older than migrations/."""
     name = f"template_{secrets.token_hex(6)}"
     async with server.admin() as admin:
@@ -108,7 +123,9 @@ async def make_template(server: Server) -> str:
         await ensure_roles(admin, PASSWORDS, scram_iterations=1)
         await ensure_database(admin, name)
     await migrate(server.url(name, "owner"))
-    return name
+    yield name
+    async with server.admin() as admin:
+        await admin.execute(f"DROP DATABASE {name}")
 
 
 @asynccontextmanager

@@ -199,18 +199,20 @@ def parse_message(body: str) -> JobMessage:
     """Read a body that anybody may have written; whatever is not ours is `unreadable`."""
     try:
         fields = json.loads(body[:MAX_MESSAGE_BYTES])
-        if fields["v"] != MESSAGE_VERSION:
-            raise _unreadable(f"version {fields['v']!r:.20}")
-        job_id = JobId(UUID(fields["job_id"]))
-        return JobMessage(
-            job_id=job_id,
-            traceparent=_text_or_none(fields.get("traceparent")),
-            tracestate=_text_or_none(fields.get("tracestate")),
-        )
+        version, job_id = fields["v"], JobId(UUID(fields["job_id"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputRejected(
-            "unreadable", "This message is not a job message.", str(error)
-        ) from error
+        raise _unreadable(str(error)) from error
+    if version != MESSAGE_VERSION:
+        raise _unreadable(repr(version)[:20])
+    return JobMessage(
+        job_id=job_id,
+        traceparent=_text_or_none(fields.get("traceparent")),
+        tracestate=_text_or_none(fields.get("tracestate")),
+    )
+
+
+def _unreadable(detail: str) -> InputRejected:
+    return InputRejected("unreadable", "This message is not a job message.", detail)
 
 
 def _text_or_none(value: object) -> str | None:
