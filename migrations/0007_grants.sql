@@ -46,7 +46,7 @@ GRANT INSERT (id, host, pid, version, lanes, types, slots),
 UPDATE (beat_at, beats, draining_since, dead_at, dead_why) ON workers TO imagefleet_worker;
 GRANT INSERT ON pauses TO imagefleet_worker;
 GRANT INSERT, UPDATE ON circuit_breakers TO imagefleet_worker, imagefleet_operator;
-GRANT UPDATE (source_seq, revision, claim_no, job_id, published_at, updated_at) ON images
+GRANT UPDATE (recipe, source_seq, revision, claim_no, job_id, published_at, updated_at) ON images
 TO imagefleet_worker;
 GRANT INSERT, UPDATE (superseded_at, invalidation_id) ON image_revisions TO imagefleet_worker;
 GRANT INSERT ON variants TO imagefleet_worker;

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from imagefleet.imaging.geometry import Size, cropped, levels, scaled, too_small
 from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.recipes import RECIPES, Fit, VariantSpec

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat
-from imagefleet.imaging.limits import Limits, judge_bytes, judge_header, judge_scans
+from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
 
 LIMITS = Limits()
 
@@ -63,3 +64,17 @@ def test_one_more_is_refused_with_a_sentence_anybody_may_read() -> None:
     assert bytes_refused.value.code == "too_large"
     assert bytes_refused.value.public_message == "The file is larger than 50 MiB."
     assert scans_refused.value.code == "too_many_scans"
+
+
+def test_a_jpeg_needs_a_bit_for_every_block_it_claims() -> None:
+    facts = HeaderFacts(ImageFormat.JPEG, 1_024, 1_024)
+
+    judge_density(facts, 2_048)
+    with pytest.raises(InputRejected) as caught:
+        judge_density(facts, 2_047)
+
+    assert caught.value.code == "corrupt"
+
+
+def test_other_formats_may_say_much_in_few_bytes() -> None:
+    judge_density(HeaderFacts(ImageFormat.PNG, 5_000, 5_000), 500)

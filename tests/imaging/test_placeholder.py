@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from imagefleet.imaging.placeholder import dominant_color, thumbhash
 
 # Made by the algorithm's own JavaScript (npm thumbhash 0.1.1) from the pictures of `pattern`.

@@ -90,6 +90,13 @@ def running_server() -> Iterator[Server]:
     if given:
         yield Server(given)
         return
+    with own_server() as server:
+        yield server
+
+
+@contextmanager
+def own_server() -> Iterator[Server]:
+    """Embedded, whatever TEST_DATABASE_URL says: for tests that change what a server has once."""
     # Not pytest's own folder: that one is closed to the account which root hands the server to.
     parent = roomy_memory() or Path(tempfile.gettempdir())
     remove_abandoned_servers(parent)

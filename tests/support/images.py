@@ -69,6 +69,14 @@ def pixel(picture: Image.Image, x: int, y: int) -> tuple[int, int, int]:
     return red, green, blue
 
 
+def alpha_range(
+    picture: Image.Image, box: tuple[int, int, int, int] | None = None
+) -> tuple[int, int]:
+    """The least and the most opaque there is in the box, or in the whole picture."""
+    alpha = picture.convert("RGBA").getchannel("A").crop(box or (0, 0, *picture.size)).tobytes()
+    return min(alpha), max(alpha)
+
+
 def near(expected: Sequence[int], actual: Sequence[int], tolerance: int = 6) -> bool:
     return all(abs(a - b) <= tolerance for a, b in zip(expected, actual, strict=True))
 

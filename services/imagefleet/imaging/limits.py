@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
 
 _MIB = 2**20
+_JPEG_PIXELS_PER_BYTE = 8 * 64  # a block of 64 pixels takes a bit at the very least
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,13 @@ def judge_scans(scans: int, limits: Limits) -> None:
             f"The image is coded in more than {limits.max_scans} passes.",
             f"{scans} scans or more",
         )
+
+
+def judge_density(facts: HeaderFacts, size_bytes: int) -> None:
+    """Refuse a JPEG that is shorter than the pixels it claims.
+
+    Its decoder would fill what is missing with grey, and Pillow would pass no complaint on.
+    """
+    pixels = (facts.width or 0) * (facts.height or 0)
+    if facts.format is ImageFormat.JPEG and pixels > size_bytes * _JPEG_PIXELS_PER_BYTE:
+        raise corrupt(facts.format, f"{pixels} pixels in {size_bytes} bytes")

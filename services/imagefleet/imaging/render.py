@@ -15,7 +15,7 @@ from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.encode import encode, fit, flatten
 from imagefleet.imaging.geometry import Level, Size, too_small
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
-from imagefleet.imaging.limits import Limits, judge_bytes, judge_header, judge_scans
+from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
 from imagefleet.imaging.sniff import count_scans, sniff
@@ -124,6 +124,7 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
     if facts.width is None:
         raise corrupt(facts.format, "the file ends within its header")
     judge_header(facts, limits)
+    judge_density(facts, len(data))
     judge_scans(count_scans(data, limits.max_scans), limits)
     return facts
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never
 
+from imagefleet.jobs.images import Publication
 from imagefleet.jobs.model import CancelCode, JobState, JsonObject, Lane, Submission
 from imagefleet.jobs.retry import RetryPolicy
 
@@ -88,6 +89,8 @@ class Completed:
     result: JsonObject = field(default_factory=dict)
     reason: ResultReason = ResultReason.DONE
     follow_ups: tuple[Submission, ...] = ()
+    publication: Publication | None = None
+    """What becomes visible with the completion, in the same transaction."""
     log_excerpt: str | None = None
 
 

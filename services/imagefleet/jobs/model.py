@@ -109,6 +109,7 @@ class Submitted:
     state: JobState
     lane: Lane
     created: bool
+    target: str | None
     created_at: datetime
     due_at: datetime | None
     """The due time of its ring row, for `confirm_rings`; None when there is nothing to ring now."""

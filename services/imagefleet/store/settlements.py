@@ -7,16 +7,24 @@ do; otherwise the claim is lost. So after a broken connection the worker just se
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from imagefleet.errors import IllegalTransition, StoreRejected
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, decide, failure_sentence
+from imagefleet.jobs.lifecycle import (
+    Completed,
+    Failed,
+    Outcome,
+    ResultReason,
+    decide,
+    failure_sentence,
+)
 from imagefleet.jobs.model import Claim, JobId, Ring, Submitted, TenantId, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
+from imagefleet.store.images import publish_images
 from imagefleet.store.submissions import insert_submissions
 
 
@@ -121,6 +129,7 @@ async def _settle_in_transaction(
         for one in settlements
         if one.job_id in mine
     }
+    await _publish(connection, endings)
     await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
     await _pause_targets(connection, settlements, endings)
@@ -147,6 +156,20 @@ def _receipt(
     mine = (settlement.job_id, settlement.claim_no) in known
     settled = Settled.ALREADY if mine else Settled.LOST
     return Receipt(job_id=settlement.job_id, settled=settled, outcome=None)
+
+
+async def _publish(connection: Connection, endings: dict[JobId, tuple[Held, Outcome]]) -> None:
+    """Flip the pointers of what completes; whoever finds something newer there is superseded."""
+    publications = {
+        job_id: outcome.publication
+        for job_id, (_, outcome) in endings.items()
+        if isinstance(outcome, Completed) and outcome.publication is not None
+    }
+    flipped = await publish_images(connection, list(publications.values()))
+    for job_id in publications.keys() - flipped:
+        held, outcome = endings[job_id]
+        if isinstance(outcome, Completed):
+            endings[job_id] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
 
 
 async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outcome]]) -> list[Ring]:

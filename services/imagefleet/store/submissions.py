@@ -114,7 +114,7 @@ accepted AS (
       FROM new
      ORDER BY new.tenant_id, new.idempotency_key, new.id
         ON CONFLICT DO NOTHING
-    RETURNING id, type, state, lane, priority, run_at, created_at
+    RETURNING id, type, state, lane, priority, run_at, target, created_at
 ),
 bell AS (
     -- The submitter rings by itself right after commit; this is for when it does not live to do so.
@@ -125,7 +125,7 @@ bell AS (
     RETURNING job_id, due_at
 )
 SELECT accepted.id, accepted.id AS job_id, accepted.type, accepted.state, accepted.lane,
-       accepted.created_at, CASE WHEN accepted.run_at <= now() THEN bell.due_at END AS due_at
+       accepted.target, accepted.created_at, CASE WHEN accepted.run_at <= now() THEN bell.due_at END AS due_at
   FROM accepted
   JOIN bell ON bell.job_id = accepted.id
 """
@@ -163,8 +163,8 @@ _COLUMNS: Final = tuple(
 )  # the fields of a submission are the columns of the same names
 
 FIND_STANDING: Final = """
-SELECT wanted.id, jobs.id AS job_id, jobs.type, jobs.state, jobs.lane, jobs.created_at,
-       NULL::timestamptz AS due_at, standing.how,
+SELECT wanted.id, jobs.id AS job_id, jobs.type, jobs.state, jobs.lane, jobs.target,
+       jobs.created_at, NULL::timestamptz AS due_at, standing.how,
        standing.how IN ('key', 'alias') AND standing.fingerprint <> wanted.fingerprint AS differs
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[])
        AS wanted (id, tenant_id, type, idempotency_key, fingerprint, dedup_key, replay_of)
@@ -242,6 +242,7 @@ def _submitted(row: Record, *, created: bool) -> Submitted:
         state=JobState(row["state"]),
         lane=Lane(row["lane"]),
         created=created,
+        target=row["target"],
         created_at=row["created_at"],
         due_at=row["due_at"],
     )

@@ -1,9 +1,9 @@
 """Log lines: one event a line, named by a fixed verb (`job.completed`), all else in values.
 
 `configure` is called once by a process; everybody else writes `structlog.get_logger()`. What
-`bind_job` binds is on every line of that task and of the tasks it starts. Lines of libraries that use
-the standard library (uvicorn, asyncio) come out in the same form, as `library.logged`. No value can
-break a line or steer a terminal, and values whose names promise a secret are not written.
+`bind_job` binds is on every line of that task and of the tasks it starts. Lines of libraries that
+use the standard library (uvicorn, asyncio) come out in the same form, as `library.logged`. No value
+can break a line or steer a terminal, and values whose names promise a secret are not written.
 """
 
 import logging
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, Literal, TextIO
-from uuid import UUID
 
 import orjson
 import structlog
@@ -29,8 +28,9 @@ _SECRET_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 _MASKED_ALREADY: Final = re.compile(r"\w+://[^:/@]*:\*\*\*@[^@]*")  # as settings.masked shows them
+# Each begins with letters of its own and is bounded: a hostile text must not cost more than its length.
 _SECRETS_IN_TEXT: Final = (
-    (re.compile(r"(\w+://[^\s:/@]*:)[^\s/@]*@"), r"\1***@"),
+    (re.compile(r"(://[^\s:/@]{0,128}:)[^\s/@]{0,256}@"), r"\1***@"),
     (re.compile(r"\b(Bearer\s+)[^\s\"',]+", re.IGNORECASE), r"\1***"),
     (
         re.compile(r"(X-Amz-(?:Signature|Credential|Security-Token)=)[^&\s]+", re.IGNORECASE),
@@ -43,6 +43,7 @@ _CONTROL: Final = re.compile(
 )
 _DEEPEST: Final = 6  # nested values; nobody reads further down in a log line
 _LONGEST: Final = 16_384  # characters of one value: a line must fit the collectors' limits
+_LONGEST_SECRET: Final = 1024  # one that begins before the cut is seen whole, and hidden, first
 _LARGEST_INTEGER: Final = 2**63 - 1
 _FIRST_KEYS: Final = ("timestamp", "level", "event")
 _MANY_LINES: Final = frozenset({"exception", "stack"})
@@ -123,7 +124,7 @@ def _plain(name: str, value: object, depth: int) -> object:
 
 
 def _is_masked(value: object) -> bool:
-    return value is None or isinstance(value, str) and bool(_MASKED_ALREADY.fullmatch(value))
+    return value is None or (isinstance(value, str) and bool(_MASKED_ALREADY.fullmatch(value)))
 
 
 def _text(value: object) -> str:
@@ -134,9 +135,10 @@ def _text(value: object) -> str:
 
 
 def _without_secrets(text: str) -> str:
+    clean = text[: _LONGEST + _LONGEST_SECRET]
     for pattern, replacement in _SECRETS_IN_TEXT:
-        text = pattern.sub(replacement, text)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+        clean = pattern.sub(replacement, clean)
+    return clean if len(text) <= _LONGEST else f"{clean[:_LONGEST]}… ({len(text)} characters)"
 
 
 def _rendering(log_format: Literal["json", "console"], *, colours: bool) -> list[Processor]:
@@ -156,7 +158,7 @@ def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def _harmless_on_a_terminal(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Leave line breaks to tracebacks alone, and indent those: nothing can pass for another line."""
+    """Leave line breaks to tracebacks alone, and indent those: nothing passes for another line."""
     return {
         str(_visible(key, "")): (
             str(_visible(value, "\n")).replace("\n", "\n    ")

@@ -40,6 +40,8 @@ class _Walk:
         try:
             self._run()
         except HeadEnded:
+            if self._frames == 0:  # the size is not known before the first frame
+                raise
             return replace(self._facts, animated=self._frames > 1)
         return replace(self._facts, frames=max(1, self._frames), animated=self._frames > 1)
 

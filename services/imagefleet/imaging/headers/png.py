@@ -1,5 +1,6 @@
 """PNG: the header chunk, and what stands between it and the pixels."""
 
+import zlib
 from dataclasses import replace
 
 from imagefleet.imaging.headers.exif import orientation_of
@@ -54,10 +55,20 @@ def _chunks(data: bytes, facts: HeaderFacts) -> HeaderFacts:
         before_pixels = before_pixels and name != b"IDAT"
         if name == b"IEND":
             return facts
+        if name == b"IDAT" and _damaged(data, at, length):
+            raise corrupt(ImageFormat.PNG, "wrong checksum of pixels")
         if before_pixels:
             facts = _ancillary(data[at + 8 : at + 8 + length], name, length, facts)
         at += _CHUNK_OVERHEAD_BYTES + length
     raise corrupt(ImageFormat.PNG, "too many chunks")
+
+
+def _damaged(data: bytes, at: int, length: int) -> bool:
+    """Whether a chunk that is wholly here was changed. Pillow checks all of them but the pixels."""
+    end = at + 8 + length
+    if end + 4 > len(data):
+        return False
+    return zlib.crc32(memoryview(data)[at + 4 : end]) != uint(data, end, 4)
 
 
 def _ancillary(payload: bytes, name: bytes, length: int, facts: HeaderFacts) -> HeaderFacts:

@@ -1,0 +1,215 @@
+"""The one path of every AWS call: a deadline, a watcher, and the border where errors become ours."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+)
+
+from imagefleet.errors import FleetError, NotFound, Unavailable
+
+Service: TypeAlias = Literal["sqs", "s3", "cloudfront"]
+
+LONGEST_DETAIL: Final = 500  # characters
+
+# What SQS, S3 and CloudFront call the same few things, in their JSON, XML and legacy spellings.
+THROTTLED: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "OverLimit",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+CREDENTIALS: Final = frozenset(
+    {
+        "AuthFailure",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidSignatureException",
+        "InvalidToken",
+        "MissingAuthenticationToken",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+        "UnrecognizedClientException",
+    }
+)
+NO_CREDENTIALS: Final = (
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+)
+DENIED: Final = frozenset({"403", "AccessDenied", "AccessDeniedException", "AllAccessDisabled"})
+# What the bootstrap makes: gone, or not there yet.
+MISSING: Final = frozenset(
+    {
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "NoSuchBucket",
+        "NoSuchDistribution",
+        "QueueDoesNotExist",
+    }
+)
+NOT_FOUND: Final = {"404": "object", "NoSuchKey": "object", "NoSuchInvalidation": "invalidation"}
+# Answered with a status below 500, and still nobody's mistake: the next try may well succeed.
+TRANSIENT: Final = frozenset(
+    {
+        "BadDigest",  # damaged on the way: S3 compared it with our checksum
+        "IncompleteBody",
+        "InternalError",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "XAmzContentChecksumMismatch",
+    }
+)
+OWN_CODES: Final = {
+    "TooManyInvalidationsInProgress": "cloudfront_too_many",
+    "ConditionalRequestConflict": "s3_conflict",
+    "OperationAborted": "s3_conflict",
+    "AWS.SimpleQueueService.PurgeQueueInProgress": "sqs_purge_in_progress",
+    "PurgeQueueInProgress": "sqs_purge_in_progress",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: `SendMessageBatch` of `sqs` on a queue, `PutObject` of `s3` on a bucket."""
+
+    service: Service
+    operation: str
+    resource: str
+    """The name of the queue or bucket, or the id of the distribution."""
+
+
+class Calls(Protocol):
+    """Somebody who watches every call, for metrics and traces. Must not raise."""
+
+    def during(self, call: Call) -> AbstractContextManager[None]:
+        """Surround the call, with a span for instance; sees the translated error pass by."""
+
+    def ended(self, call: Call, seconds: float, error_code: str | None) -> None:
+        """Hear how the call went; None is an answer, including an expected refusal."""
+
+    def sent(self, service: Service, operation: str) -> None:
+        """Count one HTTP request, of which a call that is retried costs several."""
+
+
+class Unobserved:
+    """Nobody watches."""
+
+    def during(self, call: Call) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def ended(self, call: Call, seconds: float, error_code: str | None) -> None:
+        pass
+
+    def sent(self, service: Service, operation: str) -> None:
+        pass
+
+
+class Line:
+    """The line to one queue, bucket or distribution, over which all its calls go."""
+
+    def __init__(self, service: Service, resource: str, calls: Calls, within: float) -> None:
+        self.resource = resource
+        self._service: Service = service
+        self._calls = calls
+        self._within = within
+
+    @asynccontextmanager
+    async def calling(self, operation: str, *, plus: float = 0) -> AsyncIterator[None]:
+        """Surround one call; `plus` seconds are added to its deadline, for what it has to carry."""
+        call = Call(self._service, operation, self.resource)
+        error_code: str | None = "cancelled"
+        begun = time.perf_counter()
+        with self._calls.during(call):
+            try:
+                with translated(self._service):
+                    async with asyncio.timeout(self._within + plus):
+                        yield
+                error_code = None
+            except FleetError as error:
+                error_code = error.code
+                raise
+            except Exception:
+                error_code = "bug"
+                raise
+            finally:
+                self._calls.ended(call, time.perf_counter() - begun, error_code)
+
+
+@contextmanager
+def translated(service: Service) -> Iterator[None]:
+    """Whatever the SDK raises inside leaves as one of `errors`; our own pass unchanged."""
+    try:
+        yield
+    except ClientError as error:
+        raise _of_answer(service, error) from error
+    except ParamValidationError:  # the SDK was misused: a bug, and its own words say it best
+        raise
+    except NO_CREDENTIALS as error:
+        raise unavailable("aws_credentials", str(error)) from error
+    except (BotoCoreError, aiohttp.ClientError, OSError) as error:  # TimeoutError among them
+        detail = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise unavailable(f"{service}_unavailable", detail) from error
+
+
+def unavailable(code: str, detail: str) -> Unavailable:
+    public_message = "A service we depend on is not available right now."
+    return Unavailable(code, public_message, detail[:LONGEST_DETAIL])
+
+
+def answered(error: ClientError) -> tuple[int, str]:
+    """Status and code of an answer that is an error."""
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status, error.response.get("Error", {}).get("Code", "")
+
+
+def _of_answer(service: Service, error: ClientError) -> FleetError:
+    status, code = answered(error)
+    detail = str(error)
+    if code in NOT_FOUND:
+        return NotFound(NOT_FOUND[code])
+    if code in OWN_CODES:
+        return unavailable(OWN_CODES[code], detail)
+    if code in THROTTLED or status in {429, 503}:
+        return unavailable(f"{service}_throttled", detail)
+    if code in CREDENTIALS:
+        return unavailable("aws_credentials", detail)
+    if code in DENIED:
+        return unavailable(f"{service}_denied", detail)
+    if code in MISSING:
+        return unavailable(f"{service}_missing", detail)
+    if code in TRANSIENT or status >= 500:  # noqa: PLR2004
+        return unavailable(f"{service}_unavailable", detail)
+    # A request that AWS will never take: ours to repair, so none of the errors that are expected.
+    return FleetError(
+        f"{service}_rejected", "Something went wrong on our side.", detail[:LONGEST_DETAIL]
+    )

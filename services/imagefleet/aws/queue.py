@@ -1,0 +1,296 @@
+"""SQS: one queue, its messages in batches of ten, and receives that no shutdown can lose."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from imagefleet.aws.batches import MOST_ENTRIES, BatchCall, Failure, Failures, in_batches
+from imagefleet.aws.calls import Line
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import JobMessage, Ring, encode_message
+
+if TYPE_CHECKING:
+    from types_aiobotocore_sqs.client import SQSClient
+    from types_aiobotocore_sqs.type_defs import (
+        BatchResultErrorEntryTypeDef,
+        MessageAttributeValueTypeDef,
+        MessageTypeDef,
+        SendMessageBatchRequestEntryTypeDef,
+    )
+
+LONGEST_WAIT: Final = timedelta(seconds=20)
+LONGEST_VISIBILITY: Final = timedelta(hours=12)
+MOST_HANDLES: Final = 10_000  # remembered; a process holds far fewer messages at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to be sent."""
+
+    body: str
+    group: str
+    """The tenant: SQS keeps one tenant's flood from delaying the others' messages (fair queues)."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What deletes a received message or changes its visibility."""
+
+    message_id: str
+    handle: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A message that is ours until its visibility timeout ends."""
+
+    receipt: Receipt
+    body: str
+    receive_count: int
+    """How often it was received, this time included, whatever became of it."""
+    sent_at: datetime
+    attributes: Mapping[str, str]
+    redriven_from: str | None
+    """The ARN of the queue that SQS itself moved it from, on a dead-letter queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many messages a queue holds, as SQS estimates it."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+def ringing(ring: Ring) -> Message:
+    """The message that rings for a job."""
+    message = JobMessage(
+        job_id=ring.job_id, traceparent=ring.traceparent, tracestate=ring.tracestate
+    )
+    trace = {"traceparent": ring.traceparent, "tracestate": ring.tracestate}
+    return Message(
+        body=encode_message(message),
+        group=ring.tenant_id,
+        attributes={name: value for name, value in trace.items() if value},
+    )
+
+
+class Queue:
+    """One queue. Batches answer for every entry; an entry that failed is data, not an exception."""
+
+    def __init__(self, url: str, *, line: Line, client: "SQSClient", polls: "SQSClient") -> None:
+        self.url = url
+        self.name = line.resource
+        self._line = line
+        self._client = client
+        self._polls = polls
+        self._outstanding: set[asyncio.Task[list[Received]]] = set()
+        self._newest: dict[str, str] = {}
+        self._arn: str | None = None
+
+    async def send(self, messages: Sequence[Message]) -> Failures:
+        """Send them all; what has a failure may still have arrived, and may be sent again."""
+
+        async def call(batch: Sequence[int]) -> Sequence["BatchResultErrorEntryTypeDef"]:
+            entries = [_entry(index, messages[index]) for index in batch]
+            async with self._line.calling("SendMessageBatch"):
+                answer = await self._client.send_message_batch(QueueUrl=self.url, Entries=entries)
+            return answer.get("Failed", ())
+
+        sizes = [_size_of(m.body, *m.attributes, *m.attributes.values()) for m in messages]
+        return await in_batches(sizes, call)
+
+    async def receive(self, *, most: int, wait: timedelta) -> list[Received]:
+        """Wait for up to ten messages. Cancelling this does not cancel the request: see `drain`."""
+        poll = asyncio.create_task(  # noqa: TID251 - its result is read here or by `drain`
+            self._poll(min(most, MOST_ENTRIES), min(wait, LONGEST_WAIT))
+        )
+        try:
+            return await asyncio.shield(poll)
+        except asyncio.CancelledError:
+            # A request given up on its way makes messages invisible that nobody has ever seen.
+            self._outstanding.add(poll)
+            raise
+
+    async def drain(self) -> list[Received]:
+        """Wait for the receives that were cancelled and give back what they brought, at most once."""
+        polls, self._outstanding = self._outstanding, set()
+        messages: list[Received] = []
+        for answer in await asyncio.gather(*polls, return_exceptions=True):
+            if isinstance(answer, list):
+                messages += answer
+            elif not isinstance(answer, Unavailable):
+                raise answer
+        return messages
+
+    async def delete(self, receipts: Sequence[Receipt]) -> Failures:
+        """Delete messages, by the newest handle we were given for each.
+
+        Success with a handle that is not the newest of all proves nothing: the message may come back.
+        """
+        newest = self._newest_of(receipts)
+        handles = list(dict.fromkeys(newest))
+
+        async def call(batch: Sequence[int]) -> Sequence["BatchResultErrorEntryTypeDef"]:
+            async with self._line.calling("DeleteMessageBatch"):
+                answer = await self._client.delete_message_batch(
+                    QueueUrl=self.url,
+                    Entries=[{"Id": str(index), "ReceiptHandle": handles[index]} for index in batch],
+                )
+            return answer.get("Failed", ())
+
+        failures = await _by_handle(handles, call)
+        for receipt, handle in zip(receipts, newest, strict=True):
+            if failures[handle] is None:
+                self._newest.pop(receipt.message_id, None)
+        return tuple(failures[handle] for handle in newest)
+
+    async def change_visibility(self, changes: Sequence[tuple[Receipt, timedelta]]) -> Failures:
+        """Let messages come back after this long from now, at once for zero.
+
+        Refused when a message is visible, gone, or would be away for over 12 hours since its receive.
+        """
+        newest = self._newest_of([receipt for receipt, _ in changes])
+        spans = dict(zip(newest, (span for _, span in changes), strict=True))
+        handles = list(spans)
+
+        async def call(batch: Sequence[int]) -> Sequence["BatchResultErrorEntryTypeDef"]:
+            async with self._line.calling("ChangeMessageVisibilityBatch"):
+                answer = await self._client.change_message_visibility_batch(
+                    QueueUrl=self.url,
+                    Entries=[
+                        {
+                            "Id": str(index),
+                            "ReceiptHandle": handles[index],
+                            "VisibilityTimeout": _whole_seconds(spans[handles[index]]),
+                        }
+                        for index in batch
+                    ],
+                )
+            return answer.get("Failed", ())
+
+        failures = await _by_handle(handles, call)
+        return tuple(failures[handle] for handle in newest)
+
+    async def depth(self) -> Depth:
+        """Ask how many messages there are; estimates, seconds old."""
+        async with self._line.calling("GetQueueAttributes"):
+            answer = await self._client.get_queue_attributes(
+                QueueUrl=self.url,
+                AttributeNames=[
+                    "ApproximateNumberOfMessages",
+                    "ApproximateNumberOfMessagesNotVisible",
+                    "ApproximateNumberOfMessagesDelayed",
+                ],
+            )
+        counts = answer["Attributes"]
+        return Depth(
+            visible=int(counts["ApproximateNumberOfMessages"]),
+            in_flight=int(counts["ApproximateNumberOfMessagesNotVisible"]),
+            delayed=int(counts["ApproximateNumberOfMessagesDelayed"]),
+        )
+
+    async def purge(self) -> None:
+        """Delete every message. For tools; SQS allows it once a minute."""
+        async with self._line.calling("PurgeQueue"):
+            await self._client.purge_queue(QueueUrl=self.url)
+
+    async def move_to(self, destination: "Queue", *, per_second: int) -> str:
+        """Let SQS itself move this dead-letter queue's messages; the answer names its task.
+
+        Always with a destination: without one SQS refuses messages that an application sent here.
+        """
+        source_arn, destination_arn = await self.arn(), await destination.arn()
+        async with self._line.calling("StartMessageMoveTask"):
+            answer = await self._client.start_message_move_task(
+                SourceArn=source_arn,
+                DestinationArn=destination_arn,
+                MaxNumberOfMessagesPerSecond=per_second,
+            )
+        return answer["TaskHandle"]
+
+    async def arn(self) -> str:
+        """Ask for the queue's name in policies and redrives; asked once, it never changes."""
+        if self._arn is None:
+            async with self._line.calling("GetQueueAttributes"):
+                answer = await self._client.get_queue_attributes(
+                    QueueUrl=self.url, AttributeNames=["QueueArn"]
+                )
+            self._arn = answer["Attributes"]["QueueArn"]
+        return self._arn
+
+    async def _poll(self, most: int, wait: timedelta) -> list[Received]:
+        seconds = wait.total_seconds()
+        async with self._line.calling("ReceiveMessage", plus=seconds):
+            answer = await self._polls.receive_message(
+                QueueUrl=self.url,
+                MaxNumberOfMessages=most,
+                WaitTimeSeconds=math.ceil(seconds),
+                MessageSystemAttributeNames=[
+                    "ApproximateReceiveCount",
+                    "SentTimestamp",
+                    "DeadLetterQueueSourceArn",
+                ],
+                MessageAttributeNames=["All"],
+            )
+        messages = [_received(message) for message in answer.get("Messages", ())]
+        for message in messages:
+            self._remember(message.receipt)
+        return messages
+
+    def _newest_of(self, receipts: Sequence[Receipt]) -> list[str]:
+        return [self._newest.get(receipt.message_id, receipt.handle) for receipt in receipts]
+
+    def _remember(self, receipt: Receipt) -> None:
+        self._newest.pop(receipt.message_id, None)
+        self._newest[receipt.message_id] = receipt.handle
+        if len(self._newest) > MOST_HANDLES:
+            del self._newest[next(iter(self._newest))]
+
+
+async def _by_handle(handles: Sequence[str], call: BatchCall) -> dict[str, Failure | None]:
+    failures = await in_batches([_size_of(handle) for handle in handles], call)
+    return dict(zip(handles, failures, strict=True))
+
+
+def _entry(index: int, message: Message) -> "SendMessageBatchRequestEntryTypeDef":
+    attributes: dict[str, MessageAttributeValueTypeDef] = {
+        name: {"DataType": "String", "StringValue": value}
+        for name, value in message.attributes.items()
+    }
+    return {
+        "Id": str(index),
+        "MessageBody": message.body,
+        "MessageGroupId": message.group,
+        "MessageAttributes": attributes,
+    }
+
+
+def _size_of(*texts: str) -> int:
+    return sum(len(text.encode()) for text in texts)
+
+
+def _whole_seconds(span: timedelta) -> int:
+    # Upwards: a second too early is a receive for nothing.
+    return math.ceil(min(max(span, timedelta()), LONGEST_VISIBILITY).total_seconds())
+
+
+def _received(message: "MessageTypeDef") -> Received:
+    system = message.get("Attributes", {})
+    milliseconds = int(system["SentTimestamp"])
+    return Received(
+        receipt=Receipt(message["MessageId"], message["ReceiptHandle"]),
+        body=message["Body"],
+        receive_count=int(system["ApproximateReceiveCount"]),
+        sent_at=datetime.fromtimestamp(milliseconds / 1000, UTC),
+        attributes={
+            name: value.get("StringValue", "")
+            for name, value in message.get("MessageAttributes", {}).items()
+        },
+        redriven_from=system.get("DeadLetterQueueSourceArn"),
+    )

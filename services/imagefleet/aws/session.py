@@ -1,0 +1,148 @@
+"""One AWS session for the life of a process, with one client a service, opened when first needed.
+
+Long polls have an SQS client of their own: a poll that waits 20 s holds a connection for as long, and
+a pool that is full of polls would keep deletes and heartbeats waiting.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import aioboto3
+from aiobotocore.client import AioBaseClient
+from aiobotocore.config import AioConfig
+
+from imagefleet.aws.calls import Calls, Line, Service, Unobserved
+from imagefleet.aws.edge import Edge
+from imagefleet.aws.objects import Objects
+from imagefleet.aws.queue import LONGEST_WAIT, Queue
+from imagefleet.settings.slices import Aws
+
+if TYPE_CHECKING:  # stubs, which only a developer has
+    from types_aiobotocore_cloudfront.client import CloudFrontClient
+    from types_aiobotocore_s3.client import S3Client
+    from types_aiobotocore_sqs.client import SQSClient
+
+ATTEMPTS: Final = 3  # of one call, the first included, with the SDK's own backoff between them
+SILENCES: Final = 2  # read timeouts that fit into a call's deadline: one lost reply is survived
+
+Client = TypeVar("Client", bound=AioBaseClient)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A fixed key, for emulators; everywhere else the SDK finds credentials by itself."""
+
+    key_id: str
+    secret: str = field(repr=False)
+
+
+@asynccontextmanager
+async def open_session(
+    settings: Aws, *, calls: Calls | None = None, credentials: Credentials | None = None
+) -> AsyncIterator["Session"]:
+    """Give a session for the life of a process; its end closes every client."""
+    async with AsyncExitStack() as stack:
+        yield Session(settings, stack, calls or Unobserved(), credentials)
+
+
+class Session:
+    """Hands out what speaks to one queue, bucket or distribution; all share the session's clients."""
+
+    def __init__(
+        self, settings: Aws, stack: AsyncExitStack, calls: Calls, credentials: Credentials | None
+    ) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._calls = calls
+        self._sdk = aioboto3.Session(
+            region_name=settings.region,
+            aws_access_key_id=credentials.key_id if credentials else None,
+            aws_secret_access_key=credentials.secret if credentials else None,
+        )
+        self._opening = asyncio.Lock()
+        self._sqs: SQSClient | None = None
+        self._polls: SQSClient | None = None
+        self._s3: S3Client | None = None
+        self._cloudfront: CloudFrontClient | None = None
+
+    async def queue(self, url: str) -> Queue:
+        """Speak to the queue at this URL."""
+        async with self._opening:
+            if self._sqs is None:
+                self._sqs = await self._open_sqs(self._config())
+            if self._polls is None:
+                # A poll is never sent twice: a reply that got lost took its messages with it, and the
+                # next would take more than the caller has room for. The caller asks again by itself.
+                read_timeout = self._settings.read_timeout + LONGEST_WAIT
+                self._polls = await self._open_sqs(self._config(read_timeout, attempts=1))
+        line = self._line("sqs", url.rpartition("/")[2])
+        return Queue(url, line=line, client=self._sqs, polls=self._polls)
+
+    async def objects(self, bucket: str) -> Objects:
+        """Speak to this bucket."""
+        async with self._opening:
+            if self._s3 is None:
+                self._s3 = await self._open_s3()
+        return Objects(bucket, line=self._line("s3", bucket), client=self._s3)
+
+    async def edge(self, distribution_id: str) -> Edge:
+        """Speak to this distribution."""
+        async with self._opening:
+            if self._cloudfront is None:
+                self._cloudfront = await self._open_cloudfront()
+        line = self._line("cloudfront", distribution_id)
+        return Edge(distribution_id, line=line, client=self._cloudfront)
+
+    async def _open_sqs(self, config: AioConfig) -> "SQSClient":
+        endpoint = self._settings.endpoint("sqs")
+        return await self._opened(
+            "sqs", self._sdk.client("sqs", endpoint_url=endpoint, config=config)
+        )
+
+    async def _open_s3(self) -> "S3Client":
+        endpoint = self._settings.endpoint("s3")
+        # An emulator has no host name for every bucket.
+        style: Literal["path", "auto"] = "path" if endpoint else "auto"
+        own = AioConfig(signature_version="s3v4", s3={"addressing_style": style})
+        config = self._config().merge(own)
+        return await self._opened(
+            "s3", self._sdk.client("s3", endpoint_url=endpoint, config=config)
+        )
+
+    async def _open_cloudfront(self) -> "CloudFrontClient":
+        endpoint = self._settings.endpoint("cloudfront")
+        return await self._opened(
+            "cloudfront",
+            self._sdk.client("cloudfront", endpoint_url=endpoint, config=self._config()),
+        )
+
+    async def _opened(
+        self, service: Service, context: AbstractAsyncContextManager[Client]
+    ) -> Client:
+        def count(event_name: str, **_: object) -> None:
+            self._calls.sent(service, event_name.rpartition(".")[2])
+
+        async with self._line(service, "").calling("Open"):  # may ask for credentials
+            client = await self._stack.enter_async_context(context)
+        client.meta.events.register(f"before-send.{service}", count)
+        return client
+
+    def _line(self, service: Service, resource: str) -> Line:
+        within = self._settings.connect_timeout + SILENCES * self._settings.read_timeout
+        return Line(service, resource, self._calls, within.total_seconds())
+
+    def _config(
+        self, read_timeout: timedelta | None = None, *, attempts: int = ATTEMPTS
+    ) -> AioConfig:
+        return AioConfig(
+            connect_timeout=self._settings.connect_timeout.total_seconds(),
+            read_timeout=(read_timeout or self._settings.read_timeout).total_seconds(),
+            max_pool_connections=self._settings.max_connections,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            tcp_keepalive=True,
+            ignore_configured_endpoint_urls=True,  # the settings have read those variables already
+        )

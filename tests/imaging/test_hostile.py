@@ -1,0 +1,185 @@
+"""Files that mean harm: each is refused by name, and before the work it is made to cause."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.render import render
+from tests.support.images import (
+    animated,
+    gif_of_frames,
+    jpeg_claiming,
+    png_claiming,
+    quadrants,
+    saved,
+    scan_bomb,
+    translucent,
+    with_png_chunk,
+)
+
+
+class Decoder:
+    """Counts how often Pillow opened a file and how often it started on its pixels."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = self.loaded = 0
+        open_, load = Image.open, ImageFile.ImageFile.load
+
+        def counting_open(*args: object, **options: object) -> object:
+            self.opened += 1
+            return open_(*args, **options)  # type: ignore[arg-type]
+
+        def counting_load(picture: ImageFile.ImageFile) -> object:
+            self.loaded += 1
+            return load(picture)
+
+        monkeypatch.setattr(Image, "open", counting_open)
+        monkeypatch.setattr(ImageFile.ImageFile, "load", counting_load)
+
+
+@pytest.fixture
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    return Decoder(monkeypatch)
+
+
+def refusal(source: bytes, limits: Limits | None = None) -> str:
+    with pytest.raises(InputRejected) as caught:
+        render(source, RECIPES["default"], limits or Limits(), lambda *_: None)
+    return caught.value.code
+
+
+NEVER_OPENED = {
+    "nothing": (b"", "empty_file"),
+    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "unsupported"),
+    "text named jpg": (b"hello, I am holiday.jpg", "unsupported"),
+    "html": (b"<!doctype html><script>alert(1)</script>", "unsupported"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n", "unsupported"),
+    "png of 0x0": (png_claiming(0, 0), "corrupt"),
+    "png bomb": (png_claiming(100_000, 100_000), "too_many_pixels"),
+    "png of 200 megapixels": (png_claiming(20_000, 10_000), "too_many_pixels"),
+    "jpeg of 200 megapixels": (jpeg_claiming(20_000, 10_000), "too_many_pixels"),
+    "jpeg of 4 gigapixels": (jpeg_claiming(65_535, 65_535), "too_many_pixels"),
+    "scan bomb": (scan_bomb(2_000), "too_many_scans"),
+    "gif of 5,000 frames": (gif_of_frames(5_000), "too_many_frames"),
+    "png of 20 MB of text": (
+        with_png_chunk(png_claiming(9, 9), b"tEXt", b"a\0" + bytes(20_000_000)),
+        "too_much_metadata",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "code"), NEVER_OPENED.values(), ids=NEVER_OPENED.keys())
+def test_what_the_header_gives_away_never_reaches_pillow(
+    source: bytes, code: str, decoder: Decoder
+) -> None:
+    assert code == refusal(source)
+    assert decoder.opened == 0
+
+
+def test_a_file_over_the_limit_is_not_even_looked_at(decoder: Decoder) -> None:
+    assert refusal(bytes(2_001), Limits(max_bytes=2_000)) == "too_large"
+    assert decoder.opened == 0
+
+
+def test_text_that_inflates_a_thousandfold_is_refused_before_any_pixel(decoder: Decoder) -> None:
+    bomb = with_png_chunk(png_claiming(9, 9), b"zTXt", b"a\0\0" + zlib.compress(bytes(20_000_000)))
+
+    assert refusal(bomb) == "corrupt"
+    assert decoder.loaded == 0
+
+
+def test_as_many_scans_as_an_encoder_may_write_are_read(decoder: Decoder) -> None:
+    progressive = saved(quadrants(), progressive=True)
+
+    render(progressive, RECIPES["default"], Limits(), lambda *_: None)
+
+    assert decoder.opened == 1
+
+
+WHOLE = {
+    "jpeg": saved(quadrants()),
+    "progressive jpeg": saved(quadrants(), progressive=True),
+    "png": saved(quadrants(), "PNG"),
+    "webp": saved(quadrants(), "WEBP"),
+    "gif": saved(quadrants().convert("P"), "GIF"),
+    "avif": saved(quadrants(), "AVIF", max_threads=1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_truncated_file_is_corrupt(name: str, share: float) -> None:
+    source = WHOLE[name]
+
+    assert refusal(source[: int(len(source) * share)]) == "corrupt"
+
+
+def test_a_png_with_one_changed_bit_in_its_pixels_is_corrupt(decoder: Decoder) -> None:
+    source = bytearray(WHOLE["png"])
+    source[len(source) // 2] ^= 1
+
+    assert refusal(bytes(source)) == "corrupt"
+    assert decoder.opened == 0
+
+
+@pytest.mark.parametrize("name", ["webp", "avif"])
+def test_a_file_with_its_pixels_overwritten_is_corrupt(name: str) -> None:
+    source = WHOLE[name]
+    half = len(source) // 2
+
+    assert refusal(source[:half] + b"\xff" * (len(source) - half)) == "corrupt"
+
+
+def test_a_header_without_pixels_is_corrupt() -> None:
+    assert refusal(png_claiming(300, 300)) == "corrupt"
+    assert refusal(jpeg_claiming(3_000, 3_000)) == "corrupt"
+
+
+SMALL = [
+    saved(quadrants(40, 30)),
+    saved(quadrants(40, 30), progressive=True),
+    saved(translucent(40, 30), "PNG"),
+    saved(translucent(40, 30), "WEBP"),
+    saved(quadrants(40, 30).convert("P"), "GIF"),
+    animated("GIF", [(0, 0, 0), (9, 9, 9)]),
+    saved(translucent(40, 30), "AVIF", max_threads=1),
+    saved(quadrants(40, 30), "MPO", save_all=True, append_images=[quadrants(40, 30)]),
+]
+CODES = {"empty_file", "unsupported", "corrupt", "too_many_pixels", "too_many_frames"}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.sampled_from(SMALL),
+    st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 255)), max_size=12),
+    st.integers(0, 200),
+)
+def test_any_damage_ends_in_variants_or_in_a_refusal_by_name(
+    source: bytes, damages: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(source)
+    for at, value in damages:
+        data[at % len(data)] = value
+    limits = Limits(max_pixels=1_000_000)
+
+    try:
+        made = len(
+            render(bytes(data[: len(data) - cut]), RECIPES["default"], limits, ignore).variants
+        )
+        code = ""
+    except InputRejected as refused:
+        made, code = 0, refused.code
+
+    assert made == 8 or code in CODES
+
+
+def ignore(*_: object) -> None:
+    pass

@@ -1,0 +1,130 @@
+"""What holds for a whole process: which modules it loads, and that a warm one needs no more."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+
+import PIL
+import pytest
+from PIL import Image, features
+
+from imagefleet.errors import Misconfigured
+from imagefleet.imaging.codecs import check_installation, encoder_fingerprint
+from tests.support.images import (
+    RED,
+    animated,
+    as_a_camera_stores,
+    cmyk_profile,
+    grey_profile,
+    quadrants,
+    saved,
+    talkative,
+    translucent,
+)
+
+WITHOUT_PILLOW = """
+import sys
+sys.modules["PIL"] = None
+import imagefleet.imaging
+import imagefleet.imaging.caveats
+import imagefleet.imaging.geometry
+import imagefleet.imaging.limits
+import imagefleet.imaging.placeholder
+import imagefleet.imaging.recipes
+import imagefleet.imaging.sniff
+"""
+
+# A warm process may neither open nor import; whatever it does of either is told to the hook.
+WARM = """
+import json, os, pickle, sys
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.render import render
+from imagefleet.imaging.warm import warm
+
+sources = pickle.load(sys.stdin.buffer)
+warm()
+loaded = []
+sys.addaudithook(
+    lambda event, args: event in ("open", "import") and loaded.append(f"{event} {args[0]}")
+)
+for source in sources:
+    for recipe in RECIPES.values():
+        try:
+            render(source, recipe, Limits(), lambda *_: None)
+        except InputRejected as refused:
+            str(refused)
+decoders = [name for name in sys.modules if name.startswith("PIL.") and name.endswith("Plugin")]
+threads = os.listdir("/proc/self/task") if sys.platform == "linux" else ["one"]
+print(json.dumps([loaded, decoders, len(threads)]))
+"""
+
+
+def run(program: str, given: bytes = b"") -> bytes:
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        input=given,
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return finished.stdout
+
+
+def every_kind_of_source() -> list[bytes]:
+    photographs = ("JPEG", "PNG", "WEBP", "AVIF")
+    return [
+        *(talkative(name) for name in (*photographs, "GIF", "MPO")),
+        *(animated(name, [RED, (0, 0, 0)]) for name in ("PNG", "WEBP", "GIF", "AVIF")),
+        *(as_a_camera_stores(6, quadrants(), name) for name in photographs),
+        saved(quadrants().convert("CMYK"), icc_profile=cmyk_profile()),
+        saved(quadrants().convert("L"), icc_profile=grey_profile(1.0)),
+        saved(quadrants(), progressive=True),
+        saved(quadrants(), icc_profile=b"broken"),
+        saved(translucent(), "PNG"),
+        saved(translucent().convert("LA"), "PNG"),
+        saved(translucent().convert("P"), "PNG", transparency=b"\0\x80"),
+        saved(Image.new("I;16", (8, 8), 7), "PNG", transparency=7),
+        saved(quadrants())[:-400],
+        saved(quadrants(), "PNG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"),
+        b"<svg/>",
+    ]
+
+
+def test_sniffing_limits_and_recipes_need_no_pillow() -> None:
+    run(WITHOUT_PILLOW)
+
+
+def test_a_warm_process_opens_nothing_imports_nothing_and_stays_single_threaded() -> None:
+    loaded, decoders, threads = json.loads(run(WARM, pickle.dumps(every_kind_of_source())))
+
+    assert loaded == []
+    assert threads == 1
+    assert not {"PIL.PsdImagePlugin", "PIL.EpsImagePlugin", "PIL.Jpeg2KImagePlugin"} & set(decoders)
+
+
+def test_an_older_pillow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PIL, "__version__", "12.3.0")
+
+    with pytest.raises(Misconfigured, match=r"12\.3\.0 is older than 13\.0\.0"):
+        check_installation()
+
+
+def test_a_pillow_without_a_codec_is_refused_by_the_codecs_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(features, "check", lambda name: name != "avif")
+
+    with pytest.raises(Misconfigured, match="without avif"):
+        check_installation()
+
+
+def test_the_fingerprint_names_every_codec_that_writes_or_reads_pixels() -> None:
+    fingerprint = dict(part.split("/", 1) for part in encoder_fingerprint().split())
+
+    assert fingerprint["pillow"] == PIL.__version__
+    assert {"pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(fingerprint)
+    assert "none" not in fingerprint.values()

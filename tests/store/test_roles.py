@@ -1,0 +1,170 @@
+"""The login roles and who may enter the database, on a server of their own: roles are global."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from imagefleet.errors import Misconfigured
+from imagefleet.store.database import connect
+from imagefleet.store.roles import OWNER, ROLES, ensure_database, ensure_roles, scram_verifier
+from tests.support.database import Server, own_server
+
+PASSWORDS = {role: secrets.token_urlsafe(16) for role in ROLES}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with own_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def admin(server: Server) -> AsyncIterator[asyncpg.Connection]:
+    async with server.admin() as connection:
+        yield connection
+
+
+def url(server: Server, role: str, password: str, database: str) -> str:
+    place = server.url(database).rpartition("@")[2]
+    return f"postgresql://{role}:{password}@{place}"
+
+
+async def enter(server: Server, role: str, password: str, database: str = "fleet") -> str:
+    async with connect(url(server, role, password, database), process="test") as connection:
+        return str(await connection.fetchval("SELECT current_user"))
+
+
+async def test_roles_may_log_in_and_no_more(admin: asyncpg.Connection) -> None:
+    await ensure_roles(admin, PASSWORDS)
+
+    rows = await admin.fetch("SELECT * FROM pg_roles WHERE rolname = ANY($1)", list(ROLES))
+    assert {row["rolname"] for row in rows} == set(ROLES)
+    for row in rows:
+        assert row["rolcanlogin"]
+        assert not any(
+            row[right]
+            for right in (
+                "rolsuper",
+                "rolcreatedb",
+                "rolcreaterole",
+                "rolreplication",
+                "rolinherit",
+            )
+        )
+        limits = {setting.partition("=")[0] for setting in row["rolconfig"]}
+        assert limits == {
+            "statement_timeout",
+            "idle_in_transaction_session_timeout",
+            "lock_timeout",
+        }
+
+
+async def test_repeating_it_corrects_what_has_drifted(
+    admin: asyncpg.Connection, server: Server
+) -> None:
+    await ensure_roles(admin, PASSWORDS)
+    await ensure_database(admin, "fleet")
+    await admin.execute("ALTER ROLE imagefleet_api SUPERUSER PASSWORD 'forgotten'")
+
+    await ensure_roles(admin, PASSWORDS)
+
+    assert await enter(server, "imagefleet_api", PASSWORDS["imagefleet_api"]) == "imagefleet_api"
+    assert not await admin.fetchval(
+        "SELECT rolsuper FROM pg_roles WHERE rolname = 'imagefleet_api'"
+    )
+
+
+async def test_a_new_password_takes_the_place_of_the_old_one(
+    admin: asyncpg.Connection, server: Server
+) -> None:
+    await ensure_roles(admin, PASSWORDS)
+    await ensure_database(admin, "fleet")
+    await ensure_roles(admin, {**PASSWORDS, "imagefleet_worker": "another-one"})
+
+    assert await enter(server, "imagefleet_worker", "another-one") == "imagefleet_worker"
+    with pytest.raises(Misconfigured) as refused:
+        await enter(server, "imagefleet_worker", PASSWORDS["imagefleet_worker"])
+    assert PASSWORDS["imagefleet_worker"] not in str(refused.value)
+
+
+async def test_administrators_may_do_it_at_the_same_time(server: Server) -> None:
+    async def once() -> None:
+        async with server.admin() as admin:
+            await ensure_roles(admin, PASSWORDS)
+            await ensure_database(admin, "at_once")
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(once() for _ in range(4)))
+
+    assert await enter(server, OWNER, PASSWORDS[OWNER], "at_once") == OWNER
+
+
+async def test_only_our_roles_may_enter_the_database(
+    admin: asyncpg.Connection, server: Server
+) -> None:
+    await ensure_roles(admin, PASSWORDS)
+    await ensure_database(admin, "fleet")
+    await admin.execute("CREATE ROLE stranger LOGIN PASSWORD 'stranger'")
+
+    for role in ROLES:
+        assert await enter(server, role, PASSWORDS[role]) == role
+    with pytest.raises(Exception, match="permission denied for database"):
+        await enter(server, "stranger", "stranger")
+    owner = await admin.fetchval(
+        "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'fleet'"
+    )
+    assert owner == OWNER
+
+
+async def test_an_administrator_without_superuser_is_enough() -> None:
+    """As on managed services, where nobody is superuser."""
+    with own_server() as server:
+        async with server.admin() as superuser:
+            await superuser.execute("CREATE ROLE landlord LOGIN CREATEDB CREATEROLE PASSWORD 'x'")
+        for _again in range(2):
+            async with connect(
+                url(server, "landlord", "x", "postgres"), process="test"
+            ) as landlord:
+                await ensure_roles(landlord, PASSWORDS)
+                await ensure_database(landlord, "fleet")
+
+        assert await enter(server, OWNER, PASSWORDS[OWNER]) == OWNER
+
+
+async def test_a_missing_password_is_named_and_the_others_are_not(
+    admin: asyncpg.Connection,
+) -> None:
+    known = {**PASSWORDS, "imagefleet_api": ""}
+
+    with pytest.raises(Misconfigured, match=r"no password for imagefleet_api$") as refused:
+        await ensure_roles(admin, known)
+
+    assert not any(password in str(refused.value) for password in known.values() if password)
+
+
+async def test_passwords_never_travel_in_statements(admin: asyncpg.Connection) -> None:
+    seen: list[str] = []
+    with admin.query_logger(lambda record: seen.append(record.query)):
+        await ensure_roles(admin, PASSWORDS)
+
+    assert any("SCRAM-SHA-256$4096" in statement for statement in seen)
+    assert not any(password in " ".join(seen) for password in PASSWORDS.values())
+
+
+@pytest.mark.parametrize("name", ["Fleet", "fleet; DROP TABLE jobs", "", "1fleet"])
+async def test_a_database_name_that_needs_quotes_is_refused(
+    admin: asyncpg.Connection, name: str
+) -> None:
+    with pytest.raises(Misconfigured, match="database name"):
+        await ensure_database(admin, name)
+
+
+@pytest.mark.parametrize("password", ["pässword", "tab\there"])
+def test_a_password_that_clients_would_normalise_differently_is_refused(password: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        scram_verifier(password)
+
+    assert password not in str(refused.value)

@@ -1,0 +1,513 @@
+"""How a process lives and ends: signals, parts and loops."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import IO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from imagefleet.runtime import (
+    LONGEST_BACKOFF,
+    Drain,
+    every,
+    pause_after,
+    run_until_signalled,
+    supervise,
+)
+
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+INSTANT = timedelta(milliseconds=1)
+PATIENCE = 20  # seconds after which a test that hangs says so
+
+
+class BrokenError(Exception):
+    """What a broken part raises."""
+
+
+# Processes.
+
+
+@contextmanager
+def process(program: str) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
+    head = """
+        import asyncio, signal, sys
+        from datetime import timedelta
+        from imagefleet.runtime import run_until_signalled, supervise, every
+        def say(text): print(text, flush=True)
+    """
+    source = textwrap.dedent(head) + textwrap.dedent(program)
+    running = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    try:
+        yield running, running.stdout
+    finally:
+        running.kill()
+        running.stdout.close()
+        running.wait(PATIENCE)
+
+
+def expect(said: IO[str], text: str) -> None:
+    for line in said:
+        if text in line:
+            return
+    pytest.fail(f"the process never said {text!r}")
+
+
+DRAINS = """
+    async def main(drain):
+        say("ready")
+        await drain.wait()
+        say(f"draining because of {drain.reason}")
+    sys.exit(run_until_signalled(main))
+"""
+
+WILL_NOT_END = """
+    async def main(drain):
+        try:
+            say("ready")
+            await drain.wait()
+            say("draining")
+            await asyncio.Event().wait()
+        finally:
+            say("cleaned up")
+    sys.exit(run_until_signalled(main))
+"""
+
+CANNOT_END = """
+    async def main(drain):
+        try:
+            say("ready")
+            await asyncio.Event().wait()
+        finally:
+            say("hanging")
+            await asyncio.Event().wait()
+    sys.exit(run_until_signalled(main))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals) -> None:
+    with process(DRAINS) as (running, said):
+        expect(said, "ready")
+
+        running.send_signal(number)
+
+        expect(said, f"draining because of {number.name}")
+        assert running.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)],
+)
+def test_the_second_signal_stops_at_once_but_still_cleans_up(
+    first: signal.Signals, second: signal.Signals
+) -> None:
+    with process(WILL_NOT_END) as (running, said):
+        expect(said, "ready")
+        running.send_signal(first)
+        expect(said, "draining")
+
+        running.send_signal(second)
+
+        expect(said, "cleaned up")
+        assert 128 + second == running.wait(PATIENCE)
+
+
+def test_the_third_signal_ends_even_a_process_that_hangs_while_it_cleans_up() -> None:
+    with process(CANNOT_END) as (running, said):
+        expect(said, "ready")
+        running.send_signal(signal.SIGTERM)
+        expect(said, "process.draining")
+        running.send_signal(signal.SIGTERM)
+        expect(said, "hanging")
+
+        running.send_signal(signal.SIGTERM)
+
+        assert -signal.SIGTERM == running.wait(PATIENCE)
+
+
+def test_a_signal_ends_the_loops_of_a_process() -> None:
+    program = """
+        async def step(): say("beat")
+        async def main(drain):
+            async with supervise(drain) as parts:
+                parts.start("beat", every(timedelta(hours=1), step, stop=drain, name="beat",
+                                          timeout=timedelta(seconds=5)))
+            say("all parts ended")
+        sys.exit(run_until_signalled(main))
+    """
+    with process(program) as (running, said):
+        expect(said, "beat")
+
+        running.send_signal(signal.SIGTERM)
+
+        expect(said, "all parts ended")
+        assert running.wait(PATIENCE) == 0
+
+
+def test_uvloop_is_used_where_there_is_one_and_not_needed() -> None:
+    ask = """
+        async def main(drain): say(type(asyncio.get_running_loop()).__module__)
+        sys.exit(run_until_signalled(main))
+    """
+    for before, loop in [("", "uvloop"), ("import sys; sys.modules['uvloop'] = None", "asyncio")]:
+        source = f"{before}\n" + textwrap.dedent(
+            """
+            import asyncio, sys
+            from imagefleet.runtime import run_until_signalled
+            def say(text): print(text, flush=True)
+            """
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", source + textwrap.dedent(ask)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+
+        assert done.stdout.startswith(loop)
+
+
+def test_a_process_whose_main_returns_ends_well() -> None:
+    async def main(drain: Drain) -> None:
+        assert not drain.requested
+
+    assert run_until_signalled(main) == 0
+
+
+def test_an_error_of_main_is_raised() -> None:
+    async def main(_drain: Drain) -> None:
+        raise BrokenError
+
+    with pytest.raises(BrokenError):
+        run_until_signalled(main)
+
+
+def test_a_cancellation_that_no_signal_asked_for_is_an_error() -> None:
+    async def main(_drain: Drain) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        run_until_signalled(main)
+
+
+def test_signals_mean_what_they_meant_before_once_a_process_has_ended() -> None:
+    async def main(_drain: Drain) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    run_until_signalled(main)
+
+    assert before == [signal.getsignal(number) for number in numbers]
+
+
+# The wish to end.
+
+
+async def test_the_first_reason_to_end_is_kept() -> None:
+    drain = Drain()
+
+    drain.request("SIGTERM")
+    drain.request("SIGINT")
+
+    assert drain.requested
+    assert drain.reason == "SIGTERM"
+
+
+async def test_a_pause_ends_early_when_the_end_is_wished_for() -> None:
+    drain = Drain()
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        pause = group.create_task(drain.wait_at_most(HOUR))
+        drain.request("test")
+
+    assert pause.result()
+
+
+async def test_a_pause_is_over_after_its_span() -> None:
+    assert not await Drain().wait_at_most(INSTANT)
+
+
+# Parts.
+
+
+async def test_all_parts_are_waited_for() -> None:
+    drain, ended = Drain(), list[str]()
+
+    async def part(name: str) -> None:
+        await drain.wait()
+        ended.append(name)
+
+    async with asyncio.timeout(PATIENCE), supervise(drain) as parts:
+        parts.start("first", part("first"))
+        parts.start("second", part("second"))
+        drain.request("test")
+
+    assert sorted(ended) == ["first", "second"]
+
+
+async def test_a_part_that_breaks_lets_the_others_end_in_order_and_is_then_raised() -> None:
+    drain, ended = Drain(), list[str]()
+
+    async def breaks() -> None:
+        raise BrokenError
+
+    async def works() -> None:
+        await drain.wait()
+        ended.append("works")
+
+    with capture_logs() as logs, pytest.raises(BrokenError):
+        async with asyncio.timeout(PATIENCE), supervise(drain) as parts:
+            parts.start("works", works())
+            parts.start("breaks", breaks())
+
+    assert ended == ["works"]
+    assert drain.reason == "breaks broke"
+    assert [("part.broke", "breaks")] == [(line["event"], line["part"]) for line in logs[:1]]
+
+
+async def test_an_error_of_main_itself_drains_the_parts_too() -> None:
+    drain = Drain()
+
+    with pytest.raises(BrokenError):
+        async with asyncio.timeout(PATIENCE), supervise(drain) as parts:
+            parts.start("works", drain.wait())
+            raise BrokenError
+
+    assert drain.reason == "main broke"
+
+
+async def test_several_broken_parts_are_raised_together() -> None:
+    async def breaks() -> None:
+        raise BrokenError
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with supervise(Drain()) as parts:
+            parts.start("first", breaks())
+            parts.start("second", breaks())
+
+    assert [BrokenError, BrokenError] == [type(error) for error in raised.value.exceptions]
+
+
+async def test_cancelling_the_process_reaches_every_part() -> None:
+    drain, started, cancelled = Drain(), asyncio.Event(), list[str]()
+
+    async def part() -> None:
+        try:
+            started.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("part")
+            raise
+
+    async def main() -> None:
+        async with supervise(drain) as parts:
+            parts.start("part", part())
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        running = group.create_task(main())
+        await started.wait()
+        running.cancel()
+
+    assert cancelled == ["part"]
+    assert not drain.requested
+
+
+# Loops.
+
+
+class Beat:
+    """A step that can be told what to do on each of its runs, and asks for the end after the last."""
+
+    def __init__(self, *runs: Callable[[], object]) -> None:
+        self.drain = Drain()
+        self.count = 0
+        self._runs = runs
+
+    async def __call__(self) -> None:
+        run = self._runs[self.count]
+        self.count += 1
+        if self.count == len(self._runs):
+            self.drain.request("test")
+        run()
+
+    async def run(self, interval: timedelta = INSTANT) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await every(
+                interval, self, stop=self.drain, name="beat", timeout=SECOND, dice=lambda: 0.0
+            )
+
+
+def nothing() -> None:
+    """Succeed."""
+
+
+def breaks() -> None:
+    raise BrokenError
+
+
+def is_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def test_a_loop_runs_its_step_at_once_and_again_until_the_end() -> None:
+    beat = Beat(nothing, nothing, nothing)
+
+    await beat.run()
+
+    assert beat.count == 3
+
+
+async def test_a_loop_does_not_sit_out_its_interval_when_the_end_is_wished_for() -> None:
+    beat = Beat(nothing)
+
+    await beat.run(interval=HOUR)
+
+    assert beat.count == 1
+
+
+async def test_a_loop_that_is_to_end_does_not_begin() -> None:
+    beat = Beat(nothing)
+    beat.drain.request("test")
+
+    await beat.run()
+
+    assert beat.count == 0
+
+
+@pytest.mark.parametrize("failure", [breaks, is_cancelled])
+async def test_a_loop_outlives_a_step_that_fails(failure: Callable[[], object]) -> None:
+    beat = Beat(failure, nothing)
+
+    with capture_logs() as logs:
+        await beat.run()
+
+    assert beat.count == 2
+    (line,) = [line for line in logs if line["event"] == "step.failed"]
+    assert line["step"] == "beat"
+    assert line["exc_info"]
+
+
+async def test_a_step_that_passes_its_deadline_is_cancelled_and_the_loop_goes_on() -> None:
+    drain, runs = Drain(), list[str]()
+
+    async def step() -> None:
+        runs.append("run")
+        if len(runs) == 1:
+            await asyncio.Event().wait()
+        drain.request("test")
+
+    with capture_logs() as logs:
+        async with asyncio.timeout(PATIENCE):
+            await every(INSTANT, step, stop=drain, name="slow", timeout=INSTANT)
+
+    assert runs == ["run", "run"]
+    assert logs[0]["event"] == "step.overdue"
+
+
+async def test_a_timeout_of_the_steps_own_is_a_failure_and_no_deadline() -> None:
+    def times_out() -> None:
+        raise TimeoutError
+
+    with capture_logs() as logs:
+        await Beat(times_out).run()
+
+    assert "step.failed" in [line["event"] for line in logs]
+
+
+async def test_a_running_step_is_finished_before_the_loop_ends() -> None:
+    drain, started, may_end, ended = Drain(), asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def step() -> None:
+        started.set()
+        await may_end.wait()
+        ended.append("step")
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        loop = group.create_task(every(HOUR, step, stop=drain, name="beat", timeout=HOUR))
+        await started.wait()
+        drain.request("test")
+        may_end.set()
+        await loop
+
+    assert ended == ["step"]
+
+
+async def test_a_cancelled_loop_ends() -> None:
+    started = asyncio.Event()
+
+    async def step() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        loop = group.create_task(every(HOUR, step, stop=Drain(), name="beat", timeout=HOUR))
+        await started.wait()
+        loop.cancel()
+
+    assert loop.cancelled()
+
+
+async def test_steps_of_one_loop_never_overlap() -> None:
+    drain, running, most = Drain(), 0, 0
+    runs = 0
+
+    async def step() -> None:
+        nonlocal running, most, runs
+        running += 1
+        most = max(most, running)
+        runs += 1
+        for _ in range(20):
+            await asyncio.sleep(0)
+        running -= 1
+        if runs == 5:
+            drain.request("test")
+
+    async with asyncio.timeout(PATIENCE):
+        await every(timedelta(microseconds=1), step, stop=drain, name="beat", timeout=SECOND)
+
+    assert (runs, most) == (5, 1)
+
+
+# Pauses.
+
+
+def test_the_pause_is_what_the_step_left_of_its_interval() -> None:
+    assert pause_after(10 * SECOND, 4 * SECOND, 0, 0.9) == 6 * SECOND
+    assert pause_after(10 * SECOND, 14 * SECOND, 0, 0.9) == timedelta(0)
+
+
+def test_the_pause_doubles_with_every_failure_up_to_a_minute() -> None:
+    pauses = [pause_after(5 * SECOND, SECOND, failures, 0) / SECOND for failures in range(1, 7)]
+
+    assert pauses == [10, 20, 40, 60, 60, 60]
+
+
+def test_a_loop_with_a_longer_interval_keeps_to_it_when_it_fails() -> None:
+    assert pause_after(HOUR, SECOND, 9, 0) == HOUR
+
+
+@given(
+    st.timedeltas(min_value=INSTANT, max_value=HOUR),
+    st.integers(1, 10**9),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_the_pause_after_a_failure_is_jittered_and_bounded(
+    interval: timedelta, failures: int, draw: float
+) -> None:
+    pause = pause_after(interval, SECOND, failures, draw)
+
+    assert interval <= pause <= max(interval, LONGEST_BACKOFF) * 1.2
