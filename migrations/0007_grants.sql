@@ -44,8 +44,11 @@ GRANT UPDATE (running_job, runs) ON targets TO imagefleet_worker;
 GRANT INSERT ON attempts TO imagefleet_worker, imagefleet_maintenance;
 GRANT INSERT (id, host, pid, version, lanes, types, slots),
 UPDATE (beat_at, beats, draining_since, dead_at, dead_why) ON workers TO imagefleet_worker;
-GRANT INSERT ON pauses TO imagefleet_worker;
-GRANT INSERT, UPDATE ON circuit_breakers TO imagefleet_worker, imagefleet_operator;
+GRANT INSERT (scope, tenant_id, name, paused_by, reason) ON pauses TO imagefleet_worker;
+-- Forcing a breaker, and letting go of it, is the operator's.
+GRANT INSERT (service, state, failures, trips, opened_at, retry_at, last_failure_at),
+UPDATE (state, failures, trips, opened_at, retry_at, last_failure_at, updated_by, updated_at)
+ON circuit_breakers TO imagefleet_worker;
 GRANT UPDATE (recipe, source_seq, revision, claim_no, job_id, published_at, updated_at) ON images
 TO imagefleet_worker;
 GRANT INSERT, UPDATE (superseded_at, invalidation_id) ON image_revisions TO imagefleet_worker;
@@ -75,6 +78,7 @@ GRANT INSERT (pruned, accepted), DELETE ON ledger TO imagefleet_maintenance;
 -- The operator: steers and acknowledges; what runs, and how it ended, is not for hands.
 GRANT UPDATE (run_at, updated_at) ON jobs TO imagefleet_operator;
 GRANT INSERT, UPDATE, DELETE ON pauses TO imagefleet_operator;
+GRANT INSERT, UPDATE ON circuit_breakers TO imagefleet_operator;
 GRANT UPDATE (acknowledged_at, acknowledged_by, acknowledged_note) ON dead_letters
 TO imagefleet_operator;
 GRANT INSERT ON tenants, api_keys TO imagefleet_operator;

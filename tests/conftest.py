@@ -86,3 +86,10 @@ async def maintenance(database: Database) -> AsyncIterator[OpenConnection]:
 async def operator(database: Database) -> AsyncIterator[OpenConnection]:
     async with database.connect("operator") as connection:
         yield connection
+
+
+@pytest.fixture
+async def superuser(database: Database) -> AsyncIterator[OpenConnection]:
+    """Ages rows, and does what no role of the product may do."""
+    async with database.connect("superuser") as connection:
+        yield connection

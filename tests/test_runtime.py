@@ -124,17 +124,20 @@ def test_the_second_signal_stops_at_once_but_still_cleans_up(
         assert 128 + second == running.wait(PATIENCE)
 
 
-def test_the_third_signal_ends_even_a_process_that_hangs_while_it_cleans_up() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_third_signal_ends_even_a_process_that_hangs_while_it_cleans_up(
+    number: signal.Signals,
+) -> None:
     with process(CANNOT_END) as (running, said):
         expect(said, "ready")
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(number)
         expect(said, "process.draining")
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(number)
         expect(said, "hanging")
 
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(number)
 
-        assert -signal.SIGTERM == running.wait(PATIENCE)
+        assert -number == running.wait(PATIENCE)
 
 
 def test_a_signal_ends_the_loops_of_a_process() -> None:
@@ -269,10 +272,13 @@ async def test_a_part_that_breaks_lets_the_others_end_in_order_and_is_then_raise
         await drain.wait()
         ended.append("works")
 
-    with capture_logs() as logs, pytest.raises(BrokenError):
+    async def main() -> None:
         async with asyncio.timeout(PATIENCE), supervise(drain) as parts:
             parts.start("works", works())
             parts.start("breaks", breaks())
+
+    with capture_logs() as logs, pytest.raises(BrokenError):
+        await main()
 
     assert ended == ["works"]
     assert drain.reason == "breaks broke"
@@ -282,10 +288,13 @@ async def test_a_part_that_breaks_lets_the_others_end_in_order_and_is_then_raise
 async def test_an_error_of_main_itself_drains_the_parts_too() -> None:
     drain = Drain()
 
-    with pytest.raises(BrokenError):
+    async def main() -> None:
         async with asyncio.timeout(PATIENCE), supervise(drain) as parts:
             parts.start("works", drain.wait())
             raise BrokenError
+
+    with pytest.raises(BrokenError):
+        await main()
 
     assert drain.reason == "main broke"
 
@@ -294,10 +303,13 @@ async def test_several_broken_parts_are_raised_together() -> None:
     async def breaks() -> None:
         raise BrokenError
 
-    with pytest.raises(ExceptionGroup) as raised:
+    async def main() -> None:
         async with supervise(Drain()) as parts:
             parts.start("first", breaks())
             parts.start("second", breaks())
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await main()
 
     assert [BrokenError, BrokenError] == [type(error) for error in raised.value.exceptions]
 
@@ -330,7 +342,7 @@ async def test_cancelling_the_process_reaches_every_part() -> None:
 
 
 class Beat:
-    """A step that can be told what to do on each of its runs, and asks for the end after the last."""
+    """A step that does what it is given, run by run, and asks for the end with the last."""
 
     def __init__(self, *runs: Callable[[], object]) -> None:
         self.drain = Drain()
@@ -480,6 +492,28 @@ async def test_steps_of_one_loop_never_overlap() -> None:
         await every(timedelta(microseconds=1), step, stop=drain, name="beat", timeout=SECOND)
 
     assert (runs, most) == (5, 1)
+
+
+async def test_the_pauses_grow_while_a_step_fails_and_shrink_when_it_succeeds() -> None:
+    class Impatient(Drain):
+        """Remembers how long it was asked to wait, and does not."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[timedelta] = []
+
+        async def wait_at_most(self, span: timedelta) -> bool:
+            self.asked.append(span)
+            return self.requested
+
+    beat = Beat(breaks, breaks, nothing, breaks)
+    beat.drain = impatient = Impatient()
+
+    await beat.run(interval=10 * SECOND)
+
+    first, second, success, third = impatient.asked
+    assert (first, second, third) == (20 * SECOND, 40 * SECOND, 20 * SECOND)
+    assert success <= 10 * SECOND
 
 
 # Pauses.

@@ -11,8 +11,8 @@ import PIL
 import pytest
 from PIL import Image, features
 
-from imagefleet.errors import Misconfigured
-from imagefleet.imaging.codecs import check_installation, encoder_fingerprint
+from imagefleet.errors import InputRejected, Misconfigured
+from imagefleet.imaging.codecs import check_installation, encoder_fingerprint, open_image, reading
 from tests.support.images import (
     RED,
     animated,
@@ -104,6 +104,14 @@ def test_a_warm_process_opens_nothing_imports_nothing_and_stays_single_threaded(
     assert loaded == []
     assert threads == 1
     assert not {"PIL.PsdImagePlugin", "PIL.EpsImagePlugin", "PIL.Jpeg2KImagePlugin"} & set(decoders)
+
+
+@pytest.mark.parametrize("pillow_format", ["BMP", "TIFF", "PPM"])
+def test_pillow_opens_nothing_but_what_is_allowed(pillow_format: str) -> None:
+    picture = saved(quadrants(), pillow_format)
+
+    with pytest.raises(InputRejected), reading(10**6):
+        open_image(picture)
 
 
 def test_an_older_pillow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

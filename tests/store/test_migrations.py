@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from imagefleet.errors import Misconfigured, StoreRejected, Unavailable
-from imagefleet.store import migration_files, migrations
+from imagefleet.store import migrations
 from imagefleet.store.database import connect
-from imagefleet.store.migration_files import shipped_migrations, statements
+from imagefleet.store.migration_files import shipped_migrations
 from imagefleet.store.migrations import (
     applied,
     invalid_indexes,
@@ -119,14 +119,6 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(
         await migrate(empty_database.url("owner"), folder=folder)
 
 
-def test_line_endings_do_not_change_a_migration(folder: Path) -> None:
-    before = shipped_migrations(folder)
-    for file in folder.iterdir():
-        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
-
-    assert shipped_migrations(folder) == before
-
-
 async def test_a_gap_in_what_was_applied_is_refused(empty_database: Database, folder: Path) -> None:
     await migrate(empty_database.url("owner"), folder=folder)
     async with owner_of(empty_database) as connection:
@@ -134,50 +126,6 @@ async def test_a_gap_in_what_was_applied_is_refused(empty_database: Database, fo
 
         with pytest.raises(Misconfigured, match="gap"):
             await pending(connection, shipped_migrations(folder))
-
-
-@pytest.mark.parametrize(
-    ("name", "sql", "fault"),
-    [
-        ("0005_late.sql", "SELECT 1;", "without gaps"),
-        ("0003_twin.sql", "SELECT 1;", "without gaps"),
-        ("4_short.sql", "SELECT 1;", "NNNN_name"),
-        ("0004_marked.sql", "-- imagefleet: fast\nSELECT 1;", "unknown mark 'fast'"),
-        ("0004_own.sql", "-- so\nbegin; SELECT 1; commit;", "opens and ends the transaction"),
-    ],
-)
-def test_a_folder_that_makes_no_sense_is_refused(
-    folder: Path, name: str, sql: str, fault: str
-) -> None:
-    (folder / name).write_text(sql)
-
-    with pytest.raises(Misconfigured, match=fault):
-        shipped_migrations(folder)
-
-
-def test_an_installed_package_carries_its_migrations(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packaged = folder / "migrations"
-    packaged.mkdir()
-    (packaged / "0001_packaged.sql").write_text("SELECT 1;")
-    monkeypatch.setattr(migration_files.resources, "files", lambda _package: folder)
-
-    assert [each.name for each in shipped_migrations()] == ["packaged"]
-
-
-def test_statements_end_at_their_own_semicolons_only() -> None:
-    sql = """
-    SELECT ';' || 'it''s; fine'; -- not; here
-    /* nor; here */ CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $body$ SELECT 1; $body$;
-    SELECT "odd;name" FROM t
-    -- the end;
-    """
-
-    found = statements(sql)
-
-    assert [each.split()[0] for each in found] == ["SELECT", "--", "SELECT"]
-    assert statements("-- nothing\n") == []
 
 
 @pytest.mark.parametrize("runners", [2, 8])

@@ -51,7 +51,6 @@ async def test_roles_may_log_in_and_no_more(admin: asyncpg.Connection) -> None:
                 "rolcreatedb",
                 "rolcreaterole",
                 "rolreplication",
-                "rolinherit",
             )
         )
         limits = {setting.partition("=")[0] for setting in row["rolconfig"]}

@@ -1,11 +1,16 @@
 """Rows in any state, made the way the product makes them wherever that is possible."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Retry
 from imagefleet.jobs.model import (
+    CancelCode,
+    ClaimAnswer,
     JobId,
+    JobState,
     JsonObject,
     Lane,
     Submission,
@@ -13,8 +18,12 @@ from imagefleet.jobs.model import (
     WorkerId,
     new_job_id,
 )
-from imagefleet.store.control import WorkerCard, register_worker
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.claims import claim_jobs
+from imagefleet.store.control import WorkerCard, cancel_job, register_worker
 from imagefleet.store.database import Connection
+from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
+from imagefleet.store.submissions import submit_job
 
 TENANT = TenantId("acme")
 ALL_LANES = tuple(Lane)
@@ -79,3 +88,102 @@ async def a_worker(
     )
     await register_worker(worker, card)
     return worker_id
+
+
+UNAVAILABLE = Retry(code="unavailable", message="A service did not answer.", detail="s3: 503")
+CORRUPT = Failed(code="corrupt", message="The image is damaged.", detail="bad header")
+AGE_LOCK = """
+UPDATE jobs SET locked_at = locked_at - fleet.lock_timeout - interval '1 second',
+                claimed_at = claimed_at - fleet.lock_timeout - interval '1 second'
+  FROM fleet
+ WHERE jobs.id = $1 AND jobs.state = 'processing'
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeJob:
+    """A job as `a_job` made it: its last claim (0: none yet), and the worker that is its holder."""
+
+    job_id: JobId
+    claim_no: int
+    worker_id: WorkerId
+
+
+async def claim_job(worker: Connection, job_id: JobId, worker_id: WorkerId) -> ClaimAnswer:
+    """The verdict for one id, asked by a worker of every lane and type."""
+    (answer,) = await claim_jobs(
+        worker, [job_id], worker_id=worker_id, lanes=ALL_LANES, types=TYPES
+    )
+    return answer
+
+
+async def settle_job(worker: Connection, job: MadeJob, outcome: Outcome) -> Receipt:
+    settlement = Settlement(
+        job_id=job.job_id, claim_no=job.claim_no, outcome=outcome, policy=RetryPolicy()
+    )
+    report = await settle_jobs(worker, job.worker_id, [settlement])
+    return report.receipts[0]
+
+
+async def expire_lock(superuser: Connection, job_id: JobId) -> None:
+    await superuser.execute(AGE_LOCK, job_id)
+
+
+async def make_due(superuser: Connection, job_id: JobId) -> None:
+    await superuser.execute(
+        "UPDATE jobs SET run_at = now() - interval '1 second' WHERE id = $1", job_id
+    )
+    await superuser.execute(
+        "UPDATE rings SET due_at = now() - interval '1 second' WHERE job_id = $1", job_id
+    )
+
+
+async def age_finished_jobs(superuser: Connection) -> None:
+    """Past retention. A finished row may not change, not even by a superuser: triggers are off."""
+    async with superuser.transaction():
+        await superuser.execute("SET LOCAL session_replication_role = replica")
+        await superuser.execute(
+            "UPDATE jobs SET finished_at = finished_at - retention - interval '1 day' FROM fleet"
+        )
+
+
+async def a_job(
+    worker: Connection,
+    superuser: Connection,
+    *,
+    state: JobState = JobState.QUEUED,
+    due: bool = True,
+    lock_expired: bool = False,
+    flag: CancelCode | None = None,
+    flagged_before_claim: bool = False,
+    submission: Submission | None = None,
+) -> MadeJob:
+    """One job in this state, by the store's own statements; only time is moved behind their back.
+
+    `due` speaks of `queued` and `failed_retryable`, the lock of `processing`.
+    """
+    wanted = submission or a_submission()
+    if state is JobState.QUEUED and not due:
+        wanted = replace(wanted, run_at=datetime.now(UTC) + timedelta(hours=1))
+    worker_id = await a_worker(worker)
+    await submit_job(worker, wanted)
+    job = MadeJob(job_id=wanted.job_id, claim_no=0, worker_id=worker_id)
+    if flag is not None and flagged_before_claim:
+        await cancel_job(worker, job.job_id, code=flag, detail="by a test")
+    if state is not JobState.QUEUED:
+        answer = await claim_job(worker, job.job_id, worker_id)
+        assert answer.claim is not None, answer
+        job = replace(job, claim_no=answer.claim.claim_no)
+    if state is JobState.COMPLETED:
+        await settle_job(worker, job, Completed())
+    elif state is JobState.FAILED:
+        await settle_job(worker, job, CORRUPT)
+    elif state is JobState.FAILED_RETRYABLE:
+        await settle_job(worker, job, UNAVAILABLE)
+        if due:
+            await make_due(superuser, job.job_id)
+    elif lock_expired:
+        await expire_lock(superuser, job.job_id)
+    if flag is not None and not flagged_before_claim:
+        await cancel_job(worker, job.job_id, code=flag, detail="by a test")
+    return job

@@ -159,7 +159,7 @@ def test_values_json_does_not_know_are_written_as_text(lines: Lines) -> None:
             raise RuntimeError
 
     deep: object = "bottom"
-    for _ in range(50):
+    for _ in range(5000):
         deep = {"in": [deep]}
 
     log().info(
@@ -424,7 +424,7 @@ def test_a_traceback_on_a_terminal_is_indented_so_that_nothing_passes_for_a_line
     first, *rest = terminal.getvalue().rstrip("\n").split("\n")
     assert "attempt.broke" in first
     assert "    2026-01-01 [info] job.completed\\x1b[0m" in rest
-    assert all(line.startswith("    ") for line in rest[1:])
+    assert all(line.startswith("    ") for line in rest)
 
 
 def test_a_terminal_has_colours_and_a_file_has_none(terminal: io.StringIO) -> None:
@@ -454,7 +454,7 @@ def test_a_terminal_has_colours_and_a_file_has_none(terminal: io.StringIO) -> No
     ),
 )
 def test_whatever_is_logged_is_one_readable_line(event: str, values: dict[str, object]) -> None:
-    for reserved in ("event", "exc_info", "stack_info", "self", "_name", "level", "timestamp"):
+    for reserved in ("event", "exc_info", "stack_info", "level", "timestamp"):
         values.pop(reserved, None)
     stream, terminal = Lines(), io.StringIO()
     configure("json", "info", stream=stream)

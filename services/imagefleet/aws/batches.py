@@ -55,9 +55,7 @@ async def in_batches(sizes: Sequence[int], call: BatchCall) -> Failures:
     return tuple(failures)
 
 
-async def _send(
-    batch: Sequence[int], call: BatchCall
-) -> tuple[dict[int, Failure], Failure | None]:
+async def _send(batch: Sequence[int], call: BatchCall) -> tuple[dict[int, Failure], Failure | None]:
     """The entries that failed; the second is set when SQS was not reached."""
     try:
         answers = await call(batch)

@@ -1,4 +1,4 @@
-"""The one path of every AWS call: a deadline, a watcher, and the border where errors become ours."""
+"""The one path of every AWS call: a deadline, a watcher, a border where errors become ours."""
 
 import asyncio
 import time
@@ -83,6 +83,7 @@ TRANSIENT: Final = frozenset(
         "BadDigest",  # damaged on the way: S3 compared it with our checksum
         "IncompleteBody",
         "InternalError",
+        "NoSuchUpload",  # a repeated completion whose first answer got lost
         "RequestTimeout",
         "RequestTimeoutException",
         "ServiceUnavailable",
@@ -145,7 +146,7 @@ class Line:
 
     @asynccontextmanager
     async def calling(self, operation: str, *, plus: float = 0) -> AsyncIterator[None]:
-        """Surround one call; `plus` seconds are added to its deadline, for what it has to carry."""
+        """Surround one call; its deadline is `plus` seconds later, for what it waits or carries."""
         call = Call(self._service, operation, self.resource)
         error_code: str | None = "cancelled"
         begun = time.perf_counter()
@@ -177,8 +178,9 @@ def translated(service: Service) -> Iterator[None]:
     except NO_CREDENTIALS as error:
         raise unavailable("aws_credentials", str(error)) from error
     except (BotoCoreError, aiohttp.ClientError, OSError) as error:  # TimeoutError among them
+        code = f"{service}_unavailable"
         detail = f"{type(error).__name__}: {error}".removesuffix(": ")
-        raise unavailable(f"{service}_unavailable", detail) from error
+        raise unavailable(code, detail) from error
 
 
 def unavailable(code: str, detail: str) -> Unavailable:

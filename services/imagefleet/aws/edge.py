@@ -33,9 +33,9 @@ class Edge:
     async def create_invalidation(
         self, items: Sequence[str], *, caller_reference: str
     ) -> Invalidation:
-        """Ask for a batch of paths, wildcards or `#tags`; the same reference and items are one batch.
+        """Ask for a batch of paths, wildcards or `#tags`; a repeat by its reference is no second.
 
-        Unavailable with `cloudfront_too_many` or `cloudfront_throttled` means: later, the same again.
+        `cloudfront_too_many` and `cloudfront_throttled` mean: later, exactly the same again.
         """
         async with self._line.calling("CreateInvalidation"):
             answer = await self._client.create_invalidation(

@@ -118,7 +118,7 @@ class Queue:
             raise
 
     async def drain(self) -> list[Received]:
-        """Wait for the receives that were cancelled and give back what they brought, at most once."""
+        """Wait for the receives that were cancelled; give back what they brought, once."""
         polls, self._outstanding = self._outstanding, set()
         messages: list[Received] = []
         for answer in await asyncio.gather(*polls, return_exceptions=True):
@@ -131,7 +131,7 @@ class Queue:
     async def delete(self, receipts: Sequence[Receipt]) -> Failures:
         """Delete messages, by the newest handle we were given for each.
 
-        Success with a handle that is not the newest of all proves nothing: the message may come back.
+        Success with a handle that is not the newest of all proves nothing: the message may return.
         """
         newest = self._newest_of(receipts)
         handles = list(dict.fromkeys(newest))
@@ -140,7 +140,9 @@ class Queue:
             async with self._line.calling("DeleteMessageBatch"):
                 answer = await self._client.delete_message_batch(
                     QueueUrl=self.url,
-                    Entries=[{"Id": str(index), "ReceiptHandle": handles[index]} for index in batch],
+                    Entries=[
+                        {"Id": str(index), "ReceiptHandle": handles[index]} for index in batch
+                    ],
                 )
             return answer.get("Failed", ())
 
@@ -153,7 +155,7 @@ class Queue:
     async def change_visibility(self, changes: Sequence[tuple[Receipt, timedelta]]) -> Failures:
         """Let messages come back after this long from now, at once for zero.
 
-        Refused when a message is visible, gone, or would be away for over 12 hours since its receive.
+        Refused when a message is visible or gone, or its receive would be over 12 hours ago then.
         """
         newest = self._newest_of([receipt for receipt, _ in changes])
         spans = dict(zip(newest, (span for _, span in changes), strict=True))

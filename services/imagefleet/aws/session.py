@@ -1,7 +1,7 @@
 """One AWS session for the life of a process, with one client a service, opened when first needed.
 
-Long polls have an SQS client of their own: a poll that waits 20 s holds a connection for as long, and
-a pool that is full of polls would keep deletes and heartbeats waiting.
+Long polls have an SQS client of their own: a poll that waits 20 s holds a connection for as long,
+and a pool that is full of polls would keep deletes and heartbeats waiting.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def open_session(
 
 
 class Session:
-    """Hands out what speaks to one queue, bucket or distribution; all share the session's clients."""
+    """Hands out what speaks to one queue, bucket or distribution; all share its clients."""
 
     def __init__(
         self, settings: Aws, stack: AsyncExitStack, calls: Calls, credentials: Credentials | None
@@ -75,8 +75,8 @@ class Session:
             if self._sqs is None:
                 self._sqs = await self._open_sqs(self._config())
             if self._polls is None:
-                # A poll is never sent twice: a reply that got lost took its messages with it, and the
-                # next would take more than the caller has room for. The caller asks again by itself.
+                # A poll is never sent twice: a reply that got lost took its messages with it, and
+                # the next would take more than the caller has room for. The caller asks again.
                 read_timeout = self._settings.read_timeout + LONGEST_WAIT
                 self._polls = await self._open_sqs(self._config(read_timeout, attempts=1))
         line = self._line("sqs", url.rpartition("/")[2])

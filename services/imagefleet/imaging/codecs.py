@@ -51,8 +51,10 @@ _READ_FAULTS = (
 
 
 @contextmanager
-def reading() -> Iterator[list[warnings.WarningMessage]]:
+def reading(max_pixels: int) -> Iterator[list[warnings.WarningMessage]]:
     """Run a decoder: its faults become InputRejected, its warnings the list that is handed out."""
+    previous = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = max_pixels
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         # Pillow only raises at twice its limit and warns below; the limit is meant.
@@ -64,11 +66,12 @@ def reading() -> Iterator[list[warnings.WarningMessage]]:
             raise InputRejected("too_many_pixels", sentence, str(fault)) from fault
         except _READ_FAULTS as fault:
             raise corrupt(None, f"{type(fault).__name__}: {fault}") from fault
+        finally:
+            Image.MAX_IMAGE_PIXELS = previous
 
 
-def open_image(data: bytes, max_pixels: int) -> ImageFile.ImageFile:
+def open_image(data: bytes) -> ImageFile.ImageFile:
     """The opened, undecoded picture. Call it, and whatever reads pixels later, within reading()."""
-    Image.MAX_IMAGE_PIXELS = max_pixels
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     # In a child that may not start threads the decoder would fail, and elsewhere it would take
     # every core.

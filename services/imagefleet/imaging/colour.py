@@ -52,17 +52,13 @@ def _through(source: ImageCms.ImageCmsProfile, colours: Image.Image) -> Image.Im
     # pass over the picture, and surer than believing its name.
     if colours.mode != "CMYK" and _changes_nothing(transform, colours.mode):
         return colours
-    converted = ImageCms.applyTransform(colours, transform)
-    if converted is None:
-        raise ImageCms.PyCMSError
+    converted = transform.apply(colours)
     return converted.convert("L") if colours.mode == "L" else converted
 
 
 def _changes_nothing(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
     sample = _sample(mode)
-    after = ImageCms.applyTransform(sample, transform)
-    if after is None:
-        return False
+    after = transform.apply(sample)
     pairs = zip(sample.convert("RGB").tobytes(), after.tobytes(), strict=True)
     return all(abs(before - now) <= _INVISIBLE for before, now in pairs)
 

@@ -76,6 +76,7 @@ def render(
 
     Raises InputRejected for whatever is the input's fault; its code says which. What the sink or
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
+    One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
     """
     try:
         return _render(source, recipe, limits, sink, checkpoint)

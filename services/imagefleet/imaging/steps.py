@@ -60,8 +60,8 @@ Step = Callable[[Work], Work]
 
 def open_file(data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits) -> Work:
     """The first step: the header is read by Pillow, no pixel is."""
-    with reading() as complaints:
-        picture = open_image(data, limits.max_pixels)
+    with reading(limits.max_pixels) as complaints:
+        picture = open_image(data)
         profile = picture.info.get("icc_profile")
     work = Work(picture, facts, recipe, limits, Size(*picture.size), profile=profile)
     lost = {
@@ -83,7 +83,7 @@ def judge_again(work: Work) -> Work:
 def read_orientation(work: Work) -> Work:
     """Which way is up. Broken EXIF is no reason to refuse a picture."""
     try:
-        with reading() as complaints:
+        with reading(work.limits.max_pixels) as complaints:
             stated = work.picture.getexif().get(ExifTags.Base.Orientation, 1)
     except InputRejected:
         return work.with_caveats(Caveat.IRREGULAR_FILE)
@@ -107,14 +107,14 @@ def draft(work: Work) -> Work:
 
 def decode(work: Work) -> Work:
     """The only step that reads pixels; a file cut short fails here and nowhere else."""
-    with reading() as complaints:
+    with reading(work.limits.max_pixels) as complaints:
         work.picture.load()
     return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
 
 
 def unpack(work: Work) -> Work:
     """To eight bits a sample, without palette or transparent colour: what resampling can do."""
-    with reading():
+    with reading(work.limits.max_pixels):
         return replace(work, picture=_unpacked(work.picture))
 
 

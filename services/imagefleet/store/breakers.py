@@ -16,17 +16,20 @@ OPEN_FOR: Final = timedelta(seconds=60)
 REPORT_FAILURES: Final = """
 INSERT INTO circuit_breakers AS breaker (service, state, failures, trips, opened_at, retry_at,
                                          last_failure_at)
-SELECT $1, CASE WHEN $2 >= $3 THEN 'open' ELSE 'closed' END, $2, ($2 >= $3)::int,
-       CASE WHEN $2 >= $3 THEN now() END, CASE WHEN $2 >= $3 THEN now() + $4::interval END, now()
+SELECT $1, CASE WHEN $2::integer >= $3::integer THEN 'open' ELSE 'closed' END, $2,
+       ($2 >= $3)::integer, CASE WHEN $2 >= $3 THEN now() END,
+       CASE WHEN $2 >= $3 THEN now() + $4::interval END, now()
     ON CONFLICT (service) DO UPDATE
        SET failures = breaker.failures + excluded.failures,
-           state = CASE WHEN breaker.failures + excluded.failures >= $3 THEN 'open'
-                        ELSE breaker.state END,
+           -- An open one stays open, whatever threshold this reporter goes by.
+           state = CASE WHEN breaker.state = 'open' OR breaker.failures + excluded.failures >= $3
+                        THEN 'open' ELSE 'closed' END,
            trips = breaker.trips + (breaker.state = 'closed'
-                                    AND breaker.failures + excluded.failures >= $3)::int,
-           opened_at = CASE WHEN breaker.failures + excluded.failures >= $3
-                            THEN coalesce(breaker.opened_at, now()) END,
-           retry_at = CASE WHEN breaker.failures + excluded.failures >= $3
+                                    AND breaker.failures + excluded.failures >= $3)::integer,
+           opened_at = CASE WHEN breaker.state = 'open' THEN breaker.opened_at
+                            WHEN breaker.failures + excluded.failures >= $3 THEN now() END,
+           retry_at = CASE WHEN breaker.state = 'open'
+                                OR breaker.failures + excluded.failures >= $3
                            THEN now() + $4::interval END,
            last_failure_at = now(), updated_by = 'worker', updated_at = now()
      WHERE NOT breaker.forced
@@ -44,9 +47,10 @@ async def report_failures(
 ) -> bool:
     """Add what a worker counted since its last report; True when the breaker is open now."""
     with translated():
-        return bool(
-            await connection.fetchval(REPORT_FAILURES, service, failures, threshold, open_for)
+        opened: bool | None = await connection.fetchval(
+            REPORT_FAILURES, service, failures, threshold, open_for
         )
+    return opened is not False  # no row: an operator forced it open, and reports do not count
 
 
 REPORT_SUCCESS: Final = """

@@ -24,7 +24,7 @@ from imagefleet.jobs.model import (
     WorkerId,
 )
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.verdicts import HOLDS, UNTIL, VERDICT, WHY
+from imagefleet.store.verdicts import HOLDS, NEXT_OF_TARGET, UNTIL, VERDICT, WHY
 
 CLAIM_JOBS: Final = f"""
 WITH me AS MATERIALIZED (
@@ -97,7 +97,8 @@ chosen AS MATERIALIZED (
                    ORDER BY judged.preempts DESC, judged.target_seq) > 1 THEN 'target_busy'
                WHEN judged.half_open IS NOT NULL AND (NOT judged.may_probe OR row_number() OVER (
                    PARTITION BY judged.first_verdict, judged.half_open
-                   ORDER BY judged.priority, judged.id) > 1) THEN 'breaker'
+                   ORDER BY judged.priority, judged.id) > 1)
+                   THEN CASE judged.state WHEN 'processing' THEN 'busy' ELSE 'breaker' END
                ELSE 'claimed'
            END AS verdict
       FROM judged
@@ -159,16 +160,9 @@ probing AS (
 successor AS MATERIALIZED (
     -- An exhausted job frees its target: whoever is next there is rung at once.
     SELECT next.id
-      FROM chosen
-      CROSS JOIN LATERAL (
-          SELECT jobs.id
-            FROM jobs
-           WHERE jobs.tenant_id = chosen.tenant_id AND jobs.target = chosen.target
-             AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
-           ORDER BY jobs.preempts DESC, jobs.target_seq
-           LIMIT 1
-      ) AS next
-     WHERE chosen.verdict = 'exhausted'
+      FROM chosen AS freed
+      {NEXT_OF_TARGET}
+     WHERE freed.verdict = 'exhausted'
 ),
 bell AS MATERIALIZED (
     -- Every multi-row write takes its rows in the order of their ids, so that no two can deadlock.

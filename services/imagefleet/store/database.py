@@ -6,6 +6,7 @@ cleans up), two seconds later by us (should the server have gone silent).
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias, TypedDict
@@ -31,6 +32,13 @@ SILENCE = 2.0  # what the server is given to say that a statement timed out
 CLOSE_WITHIN = 5.0
 LONGEST_DETAIL = 500  # characters: messages quote the value, and a value may be 64 KiB
 
+READABLE_DSN = re.compile(
+    r"""postgres(ql)?://
+    ([^@/]*@)?                        # a user and a password, percent-encoded
+    ((\[[^]]+]|[^/:,?@[]*)(:\d+)?,?)*  # hosts
+    ([/?]|$)""",
+    re.VERBOSE,
+)
 JSONB_VERSION = b"\x01"  # the first byte of the binary format
 
 # `IF001` is raised by our own triggers (migrations/0005_lifecycle.sql).
@@ -205,10 +213,13 @@ def _opening() -> Iterator[None]:
         if state.startswith(CREDENTIALS_REFUSED):
             raise Misconfigured(error.detail or state) from error
         raise
-    except (asyncpg.ClientConfigurationError, ValueError):
-        # The driver quotes what it cannot read, and that may be the password.
+
+
+def _refuse_unreadable(dsn: str) -> None:
+    """Before the driver does: it quotes what it cannot read, and that may be the password."""
+    if READABLE_DSN.match(dsn) is None:
         detail = "the database URL is not of the form postgresql://user:password@host:port/name"
-        raise Misconfigured(detail) from None
+        raise Misconfigured(detail)
 
 
 def _arguments(
@@ -218,6 +229,7 @@ def _arguments(
     statement_within: float,
     through_pgbouncer: bool,  # noqa: FBT001 - passed on from two keyword-only parameters
 ) -> _Arguments:
+    _refuse_unreadable(dsn)
     settings = {"application_name": f"imagefleet-{process}"}
     if (
         not through_pgbouncer

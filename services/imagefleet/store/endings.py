@@ -17,6 +17,7 @@ from typing import Final, assert_never
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, Standing
 from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
 from imagefleet.store.database import Connection
+from imagefleet.store.verdicts import NEXT_OF_TARGET
 
 LOCK_TARGETS: Final = """
 SELECT targets.tenant_id, targets.target
@@ -309,23 +310,13 @@ UPDATE targets SET running_job = NULL
    AND targets.running_job = ANY ($3::uuid[])
 """
 
-RING_NEXT: Final = """
+RING_NEXT: Final = f"""
 WITH next AS MATERIALIZED (
-    SELECT heads.id
+    SELECT next.id
       FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target)
       JOIN targets ON targets.tenant_id = freed.tenant_id AND targets.target = freed.target
-      CROSS JOIN LATERAL (
-          -- The one that goes next; a retry in backoff keeps its place, and its own due time.
-          SELECT jobs.id, jobs.run_at
-            FROM jobs
-           WHERE jobs.tenant_id = targets.tenant_id AND jobs.target = targets.target
-             AND jobs.state IN ('queued', 'failed_retryable')
-             AND jobs.cancel_requested_at IS NULL
-             AND NOT (jobs.state = 'queued' AND jobs.run_at > now())
-           ORDER BY jobs.preempts DESC, jobs.target_seq
-           LIMIT 1
-      ) AS heads
-     WHERE targets.running_job IS NULL AND heads.run_at <= now()
+      {NEXT_OF_TARGET}
+     WHERE targets.running_job IS NULL
 ),
 bell AS MATERIALIZED (
     SELECT rings.job_id
@@ -340,7 +331,7 @@ UPDATE rings
   JOIN jobs ON jobs.id = bell.job_id
  WHERE rings.job_id = bell.job_id
 RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
-"""
+"""  # noqa: S608 - composed at import from the constant of verdicts.py
 
 
 async def free_targets(

@@ -37,9 +37,10 @@ ROLE_LIMITS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
 ROLES = tuple(ROLE_LIMITS)
 
 SCRAM_ITERATIONS = 4096  # Postgres's own default
-ROLES_LOCK = (
-    0x1F1EE7_01  # any number of ours: two administrators at once would collide in pg_authid
-)
+# Any number of ours: two administrators at once would collide in pg_authid.
+ROLES_LOCK = 0x1F1EE701
+
+IS_SUPERUSER = "SELECT current_setting('is_superuser') = 'on'"
 
 
 async def ensure_roles(
@@ -53,7 +54,7 @@ async def ensure_roles(
     with translated():
         async with admin.transaction():
             await admin.execute("SELECT pg_advisory_xact_lock($1)", ROLES_LOCK)
-            superuser = await admin.fetchval("SELECT current_setting('is_superuser') = 'on'")
+            superuser = await admin.fetchval(IS_SUPERUSER)
             for role in ROLES:
                 await _ensure_role(admin, role, superuser=superuser)
                 verifier = scram_verifier(passwords[role], iterations=scram_iterations)
@@ -63,7 +64,8 @@ async def ensure_roles(
 async def _ensure_role(admin: Connection, role: str, *, superuser: bool) -> None:
     if not await admin.fetchval("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role):
         await admin.execute(f"CREATE ROLE {role}")
-    await admin.execute(f"ALTER ROLE {role} LOGIN NOINHERIT NOCREATEDB NOCREATEROLE")
+    # INHERIT: it is through pg_database_owner that the owner may create in the schema public.
+    await admin.execute(f"ALTER ROLE {role} LOGIN INHERIT NOCREATEDB NOCREATEROLE")
     if superuser:  # also needed to take these away, and nobody is it on a managed service
         await admin.execute(f"ALTER ROLE {role} NOSUPERUSER NOREPLICATION NOBYPASSRLS")
     statement, idle, lock = ROLE_LIMITS[role]
@@ -81,7 +83,8 @@ async def ensure_database(admin: Connection, name: str) -> None:
         detail = f"a database name is of lower case letters, digits and _, not {name!r}"
         raise Misconfigured(detail)
     with translated():
-        if not await admin.fetchval("SELECT pg_has_role(current_user, $1, 'MEMBER')", OWNER):
+        if not await admin.fetchval(IS_SUPERUSER):
+            # To give it a database one must be able to become it.
             await admin.execute(f"GRANT {OWNER} TO CURRENT_USER")
         if not await admin.fetchval(DATABASE_EXISTS, name):
             # Another administrator may be faster.

@@ -112,7 +112,7 @@ accepted AS (
            new.parent_job_id, new.created_by, new.replay_of, new.generation, new.replay_reason,
            new.traceparent, new.tracestate
       FROM new
-     ORDER BY new.tenant_id, new.idempotency_key, new.id
+     ORDER BY new.tenant_id, new.idempotency_key, new.dedup_key, new.replay_of, new.id
         ON CONFLICT DO NOTHING
     RETURNING id, type, state, lane, priority, run_at, target, created_at
 ),

@@ -4,13 +4,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
+
+import asyncpg
 
 from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
 from imagefleet.jobs.model import JobId, Ring, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
+
+# A pooled connection is none: whoever says "the same session" would be given another each time.
+Session: TypeAlias = asyncpg.Connection
 
 RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
 

@@ -33,7 +33,8 @@ HOLDS: Final = """
   LEFT JOIN LATERAL (
       -- Who must go first: an older open job of the target. A retry in backoff blocks, a run_at in
       -- the future does not, and neither does a job that is only waiting to be settled as
-      -- cancelled.
+      -- cancelled. Nobody goes before the job that has the target: it may be taken over though an
+      -- older one has become due meanwhile.
       SELECT elders.id
         FROM jobs AS elders
        WHERE elders.tenant_id = job.tenant_id
@@ -46,6 +47,7 @@ HOLDS: Final = """
        ORDER BY elders.target_seq
        LIMIT 1
   ) AS elder ON job.target IS NOT NULL AND NOT job.preempts
+            AND target.running_job IS DISTINCT FROM job.id
 """
 
 # $2 lanes and $3 types are the asking worker's; for explain, those of all living workers.
@@ -55,6 +57,10 @@ VERDICT: Final = """
       WHEN job.state = 'processing' AND job.locked_at >= now() - fleet.lock_timeout THEN 'busy'
       WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'
       WHEN job.state = 'processing' AND job.attempts >= job.max_attempts THEN 'exhausted'
+      -- An expired lock that may not be taken over now has no ring that could be set: its message
+      -- is all there is, so it is told to come back.
+      WHEN job.state = 'processing' AND (job.lane <> ALL ($2::text[]) OR pause.what IS NOT NULL
+                                         OR breaker.service IS NOT NULL) THEN 'busy'
       WHEN job.lane <> ALL ($2::text[]) THEN 'elsewhere'
       WHEN job.type <> ALL ($3::text[]) THEN 'unroutable'
       WHEN job.state <> 'processing' AND job.run_at > now() THEN 'not_due'
@@ -83,4 +89,21 @@ WHY: Final = """
       WHEN elder.id IS NOT NULL THEN elder.id::text
       ELSE breaker.service
   END
+"""
+
+# Whom a freed target is for. A retry in backoff keeps its place and blocks the younger ones; a
+# preempting job goes first, but not before its time.
+NEXT_OF_TARGET: Final = """
+  CROSS JOIN LATERAL (
+      SELECT head.id
+        FROM (SELECT jobs.id, jobs.run_at
+                FROM jobs
+               WHERE jobs.tenant_id = freed.tenant_id AND jobs.target = freed.target
+                 AND jobs.state IN ('queued', 'failed_retryable')
+                 AND jobs.cancel_requested_at IS NULL
+                 AND NOT (jobs.state = 'queued' AND jobs.run_at > now())
+               ORDER BY (jobs.preempts AND jobs.run_at <= now()) DESC, jobs.target_seq
+               LIMIT 1) AS head
+       WHERE head.run_at <= now()
+  ) AS next
 """

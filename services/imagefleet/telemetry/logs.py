@@ -28,7 +28,7 @@ _SECRET_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 _MASKED_ALREADY: Final = re.compile(r"\w+://[^:/@]*:\*\*\*@[^@]*")  # as settings.masked shows them
-# Each begins with letters of its own and is bounded: a hostile text must not cost more than its length.
+# Each begins with letters of its own and is bounded: a hostile text costs no more than its length.
 _SECRETS_IN_TEXT: Final = (
     (re.compile(r"(://[^\s:/@]{0,128}:)[^\s/@]{0,256}@"), r"\1***@"),
     (re.compile(r"\b(Bearer\s+)[^\s\"',]+", re.IGNORECASE), r"\1***"),
@@ -161,7 +161,7 @@ def _harmless_on_a_terminal(_logger: WrappedLogger, _method: str, event: EventDi
     """Leave line breaks to tracebacks alone, and indent those: nothing passes for another line."""
     return {
         str(_visible(key, "")): (
-            str(_visible(value, "\n")).replace("\n", "\n    ")
+            "    " + str(_visible(value, "\n")).replace("\n", "\n    ")
             if key in _MANY_LINES
             else _visible(value, "")
         )

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from imagefleet.imaging.headers.exif import orientation_of
 from imagefleet.imaging.headers.facts import (
-    HeadEnded,
     HeaderFacts,
     ImageFormat,
     corrupt,
@@ -22,11 +21,7 @@ _MAX_CHUNKS = 100_000
 
 
 def png_facts(data: bytes) -> HeaderFacts:
-    facts = _header(data)
-    try:
-        return _chunks(data, facts)
-    except HeadEnded:
-        return facts
+    return _chunks(data, _header(data))
 
 
 def _header(data: bytes) -> HeaderFacts:

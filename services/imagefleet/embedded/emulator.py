@@ -1,0 +1,254 @@
+"""AWS on this machine: SQS, S3 and CloudFront from MiniStack, a process of its own on 127.0.0.1.
+
+It is a child of this process and ends with it: on `stop`, and when this process is killed outright,
+because it sees its standard input close. When it ends in order it writes down what it holds: the
+next start goes on with the same queues, messages and objects. After a kill, or with the folder
+wiped, it comes back without messages or empty; the bootstrap makes what is missing, and every open
+job is rung again from Postgres.
+"""
+
+import fcntl
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from imagefleet.embedded.emulator_software import Say, emulator_python, usable_cache
+from imagefleet.errors import Misconfigured, Unavailable
+
+KEY_ID: Final = "imagefleet"
+SECRET: Final = "imagefleet-on-this-machine-only"  # noqa: S105 - guards a port of 127.0.0.1
+REGION: Final = "eu-central-1"
+
+START_WITHIN: Final = 30.0  # seconds
+STOP_WITHIN: Final = 15.0  # open long polls take three of them
+TAKE_WITHIN: Final = 6.0  # an emulator whose parent was killed is still writing its state down
+PORT_CHOICES: Final = 5  # a port that was free a moment ago may be taken by the time it is bound
+
+# End of file on the standard input means that whoever started it is gone, however that happened.
+PROGRAM: Final = """
+import os, signal, sys, threading, time
+def follow(within):
+    os.read(0, 1)  # unbuffered: a lock on sys.stdin would be in the way of an orderly end
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(within)
+    os._exit(1)
+threading.Thread(target=follow, args=[float(sys.argv.pop())], daemon=True).start()
+from ministack.app import main
+main()
+"""
+
+
+class EmbeddedAws:
+    """One emulator on one state folder. It blocks: an async caller starts it in a thread."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        port: int | None = None,
+        region: str = REGION,
+        cache: Path | None = None,
+        say: Say = print,
+    ) -> None:
+        self.folder = state.resolve() / "aws"
+        self.region = region
+        self.port = port or 0
+        self._fixed_port = port is not None
+        self._cache = cache
+        self._say = say
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """The endpoint of all three services."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The emulator's; None when it is not running."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs to take this emulator for AWS, queues and buckets apart."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": self.region,
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+
+    def start(self) -> None:
+        """Return once it answers; whatever fails leaves nothing running."""
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
+        self._lock = _take(self.folder / "lock")
+        try:
+            cache = self._cache or usable_cache(self.folder / "software")
+            python = emulator_python(cache, say=self._say)
+            self._launch_on_a_port(python)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Let it write its state down and end."""
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _launch_on_a_port(self, python: Path) -> None:
+        for port in self._ports():
+            self.port = port
+            self._process = self._launch(python)
+            if self._is_ready(self._process):
+                (self.folder / "port").write_text(str(self.port))
+                return
+        detail = f"the AWS emulator did not start{self._end_of_log()}"
+        raise Misconfigured(detail)
+
+    def _ports(self) -> list[int]:
+        if self._fixed_port:
+            return [self.port]
+        # The last one first: addresses that were handed out go on being right.
+        recorded = self.folder / "port"
+        last = [int(recorded.read_text())] if recorded.exists() else []
+        return [port for port in last if _is_free(port)] + [0] * PORT_CHOICES
+
+    def _launch(self, python: Path) -> subprocess.Popen[bytes]:
+        self.port = self.port or _free_port()
+        log = self.folder / "log"
+        if log.exists():
+            log.replace(log.with_name("log.previous"))
+        with log.open("wb") as output:
+            # With the lock in its hands too, nobody else gets the folder before it has ended.
+            held = [] if self._lock is None else [self._lock]
+            return subprocess.Popen(
+                [python, "-c", PROGRAM, str(STOP_WITHIN)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=self._settings(),
+                pass_fds=held,
+                # Ctrl-C in the terminal is ours to handle: AWS goes after those who use it.
+                start_new_session=True,
+            )
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "PATH": os.defpath,
+            "TMPDIR": str(self.folder / "tmp"),
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(self.port),
+            "MINISTACK_HOST": "127.0.0.1",  # in the addresses of queues
+            "MINISTACK_REGION": self.region,
+            "SERVICES": "sqs,s3,cloudfront,sts",
+            "AUTH": "true",
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "PERSIST_STATE": "1",
+            "STATE_DIR": str(self.folder / "state"),
+            "S3_PERSIST": "1",
+            "S3_DATA_DIR": str(self.folder / "s3"),
+            "SFTP_ENABLED": "0",
+            "IOT_MTLS_ENABLED": "0",
+            "LOG_LEVEL": "WARNING",
+        }
+
+    def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        deadline = time.monotonic() + START_WITHIN
+        while not _answers(self.port):
+            try:
+                process.wait(0.02)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    detail = f"no answer within {START_WITHIN:.0f} s{self._end_of_log()}"
+                    raise Unavailable(
+                        "emulator_unavailable", "The AWS emulator is not available.", detail
+                    ) from None
+            else:
+                return False
+        return process.poll() is None
+
+    def _end_of_log(self) -> str:
+        log = self.folder / "log"
+        lines = log.read_text(errors="replace").splitlines()[-10:] if log.exists() else []
+        return "\n".join([f"; {log} ends with:", *lines])
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", "/_ministack/ready")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _take(lock_file: Path) -> int:
+    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + TAKE_WITHIN
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(lock)
+                what = "stop the other process or choose another state folder"
+                detail = f"{lock_file.parent} is in use: {what}"
+                raise Misconfigured(detail) from None
+            time.sleep(0.05)
+        else:
+            return lock
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        process.send_signal(sent)
+        try:
+            process.wait(STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    if process.stdin is not None:
+        process.stdin.close()

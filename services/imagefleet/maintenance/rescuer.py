@@ -1,0 +1,113 @@
+"""Takes back the jobs of workers that went silent, and of nobody else.
+
+Silence is what this rescuer itself has watched: one unbroken database session that saw the same
+number of beats for `rescue_after`, look by look. Whoever was away cannot say who was silent: after
+a broken session, a look that failed, or a pause between two looks (an outage, a frozen host), every
+watch begins anew. All times are the database's, so a clock of ours that jumps condemns nobody.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from imagefleet.jobs.model import Ring, WorkerId
+from imagefleet.store.upkeep import Rescue, Session, WorkerSeen, look_at_workers, rescue_worker
+
+RESCUE_AFTER: Final = timedelta(seconds=30)
+LONGEST_GAP: Final = timedelta(seconds=5)  # between two looks: two missed beats, and a little
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescued:
+    """What one look did."""
+
+    workers: int
+    """Declared dead by this look."""
+    retried: int
+    failed: int
+    rings: tuple[Ring, ...]
+    """Whom the freed targets are for; what was rescued itself is due within seconds."""
+
+
+class Rescuer:
+    """Looks at the beats of all workers; any number may run, each on its own session."""
+
+    def __init__(
+        self, *, rescue_after: timedelta = RESCUE_AFTER, longest_gap: timedelta = LONGEST_GAP
+    ) -> None:
+        """A `rescue_after` of zero turns rescue off."""
+        self._rescue_after = rescue_after
+        self._longest_gap = longest_gap
+        self._session: Session | None = None
+        self._looked_at: datetime | None = None
+        self._silent_since: dict[WorkerId, WorkerSeen] = {}
+
+    async def run_once(self, session: Session) -> Rescued:
+        """Look once, and rescue from whom was silent long enough; call it every second or two."""
+        rescues: list[Rescue] = []
+        if self._rescue_after > timedelta(0):
+            silent = self._watch(session, await self._look(session))
+            try:
+                for seen in silent:
+                    rescue = await rescue_worker(session, seen)
+                    if rescue is not None:
+                        _tell(seen, rescue)
+                        rescues.append(rescue)
+            except BaseException:
+                self._forget()
+                raise
+        return Rescued(
+            workers=len(rescues),
+            retried=sum(len(rescue.retried) for rescue in rescues),
+            failed=sum(len(rescue.failed) for rescue in rescues),
+            rings=tuple(ring for rescue in rescues for ring in rescue.rings),
+        )
+
+    async def _look(self, session: Session) -> list[WorkerSeen]:
+        try:
+            return await look_at_workers(session)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _watch(self, session: Session, seen: list[WorkerSeen]) -> list[WorkerSeen]:
+        """Remember this look; return those whose silence is old enough."""
+        if not seen:
+            self._forget()
+            return []
+        if not self._has_watched_until(session, seen[0].seen_at):
+            self._forget()
+        self._session, self._looked_at = session, seen[-1].seen_at
+        self._silent_since = {one.worker_id: self._first_sight(one) for one in seen}
+        return [
+            one
+            for one in seen
+            if one.seen_at - self._silent_since[one.worker_id].seen_at >= self._rescue_after
+        ]
+
+    def _has_watched_until(self, session: Session, now: datetime) -> bool:
+        if self._session is not session or self._looked_at is None:
+            return False
+        # A clock that went backwards says nothing about how long anybody was silent.
+        return timedelta(0) <= now - self._looked_at <= self._longest_gap
+
+    def _first_sight(self, one: WorkerSeen) -> WorkerSeen:
+        before = self._silent_since.get(one.worker_id)
+        return before if before is not None and before.beats == one.beats else one
+
+    def _forget(self) -> None:
+        self._session = self._looked_at = None
+        self._silent_since = {}
+
+
+def _tell(seen: WorkerSeen, rescue: Rescue) -> None:
+    log.warning(
+        "worker.rescued",
+        worker_id=str(seen.worker_id),
+        retried=len(rescue.retried),
+        failed=len(rescue.failed),
+    )

@@ -1,0 +1,91 @@
+"""Presigned uploads: the row is the gate through which one stored object becomes one job."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from imagefleet.errors import NotFound
+from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.store.database import Connection, translated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """Leave to store one object under one key."""
+
+    id: UUID
+    tenant_id: TenantId
+    image_id: UUID
+    key: str
+    content_type: str
+    max_bytes: int
+    expires_at: datetime
+    job_id: JobId | None
+
+
+CREATE_UPLOAD: Final = """
+INSERT INTO uploads (id, tenant_id, image_id, key, content_type, max_bytes, created_by, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval)
+RETURNING id, tenant_id, image_id, key, content_type, max_bytes, expires_at, job_id
+"""
+
+
+async def create_upload(
+    connection: Connection,
+    *,
+    upload_id: UUID,
+    tenant_id: TenantId,
+    image_id: UUID,
+    key: str,
+    content_type: str,
+    max_bytes: int,
+    created_by: str,
+    valid_for: timedelta,
+) -> Upload:
+    """Give leave to upload."""
+    with translated():
+        row = await connection.fetchrow(
+            CREATE_UPLOAD,
+            upload_id,
+            tenant_id,
+            image_id,
+            key,
+            content_type,
+            max_bytes,
+            created_by,
+            valid_for,
+        )
+    if row is None:  # an INSERT with RETURNING has a row
+        raise NotFound("upload")
+    return Upload(**dict(row))
+
+
+GET_UPLOAD: Final = """
+SELECT uploads.id, uploads.tenant_id, uploads.image_id, uploads.key, uploads.content_type,
+       uploads.max_bytes, uploads.expires_at, uploads.job_id
+  FROM uploads
+ WHERE uploads.id = $1 AND uploads.tenant_id = $2
+"""
+
+
+async def get_upload(connection: Connection, upload_id: UUID, tenant_id: TenantId) -> Upload:
+    """One upload; another tenant's is not found."""
+    with translated():
+        row = await connection.fetchrow(GET_UPLOAD, upload_id, tenant_id)
+    if row is None:
+        raise NotFound("upload")
+    return Upload(**dict(row))
+
+
+USE_UPLOAD: Final = """
+UPDATE uploads SET job_id = $2, used_at = now()
+ WHERE id = $1 AND (job_id IS NULL OR job_id = $2)
+RETURNING id
+"""
+
+
+async def use_upload(connection: Connection, upload_id: UUID, job_id: JobId) -> bool:
+    """Pass the gate with this job, in the transaction that submits it; False: another job has."""
+    with translated():
+        return await connection.fetchrow(USE_UPLOAD, upload_id, job_id) is not None

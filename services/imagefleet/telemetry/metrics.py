@@ -1,0 +1,275 @@
+"""Every series of every process, each made here and nowhere else.
+
+One class a process, each with its own registry: made once by `main`, passed to whoever counts. The
+same name may have other labels in another process (`db_query_duration_seconds`). Callers say what
+happened; which series that moves, and which values a label may have, is decided here.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, assert_never
+
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
+from imagefleet.jobs.model import JobState, Lane, Verdict
+from imagefleet.telemetry import labels
+from imagefleet.telemetry.series import Series, Timed
+
+API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
+AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
+WORK_SECONDS: Final = (0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10)
+QUEUE_MILLISECONDS: Final = (10, 30, 50, 70, 100, 300, 500, 700, *range(1000, 10_001, 500))
+UPLOAD_BYTES: Final = (
+    *(1024 * 2**doublings for doublings in range(11)),
+    *(mebibytes * 2**20 for mebibytes in (2, 5, 10, 20, 50)),
+)
+LEDGER: Final = ("accepted", "open", "completed", "failed", "pruned", "missing")
+
+
+class ProcessMetrics(Series):
+    """What every process tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lag = self._gauge("event_loop_lag_seconds", "worst delay in the last 15 s")
+
+    def watch_loop(self, lag: Callable[[], timedelta]) -> None:
+        """Ask this at every scrape for how late the event loop is."""
+        self._lag.set_function(lambda: lag().total_seconds())
+
+
+class AwsMetrics(ProcessMetrics):
+    """What every process tells that speaks to AWS, by way of `aws_calls.AwsCalls`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operation, self._code = labels.codes(), labels.codes()
+        self._sqs_requests = self._counter(
+            "sqs_requests_total", "HTTP requests to SQS, which is what SQS bills", "operation"
+        )
+
+    def request_sent(self, service: str, operation: str) -> None:
+        """Count one HTTP request; a call that is retried sends several."""
+        if service == "sqs":
+            self._sqs_requests.labels(self._operation(operation)).inc()
+
+    def call_ended(
+        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
+    ) -> None:
+        """Take how a call went."""
+        raise NotImplementedError
+
+
+class ApiMetrics(AwsMetrics):
+    """The series of the API."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._method, self._route = labels.methods(), labels.routes()
+        self._service, self._table = labels.names(), labels.codes()
+        http, query, call = (
+            ("method", "route", "status_code"),
+            ("operation", "table"),
+            ("service", "operation"),
+        )
+        self._http_seconds = self._histogram(
+            "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
+        )
+        self._http = self._counter("http_requests_total", "HTTP requests", *http)
+        self._upload_bytes = self._histogram(
+            "upload_size_bytes", "size of uploads", UPLOAD_BYTES, "mime_type"
+        )
+        self._query_seconds = self._histogram(
+            "db_query_duration_seconds", "duration of database queries", API_SECONDS, *query
+        )
+        self._query_errors = self._counter(
+            "db_query_error_total", "database queries that failed", *query, "error_code"
+        )
+        self._external_seconds = self._histogram(
+            "external_duration_seconds", "duration of calls of other services", API_SECONDS, *call
+        )
+        self._external_errors = self._counter(
+            "external_error_total", "calls of other services that failed", *call, "error_code"
+        )
+
+    def answered(self, method: str, route: str | None, status: int, duration: timedelta) -> None:
+        """Count a request; `route` is the route's template, None where no route matched."""
+        told = (self._method(method), self._route(route), labels.status_code(status))
+        self._http.labels(*told).inc()
+        self._http_seconds.labels(*told).observe(duration.total_seconds())
+
+    def uploaded(self, mime_type: str | None, size_bytes: int) -> None:
+        """Count an upload that arrived whole."""
+        self._upload_bytes.labels(labels.mime_type(mime_type)).observe(size_bytes)
+
+    def query(self, operation: str, table: str) -> Timed:
+        """Surround one use of the database: its time, and the error it ends with, if any."""
+        told = (self._operation(operation), self._table(table))
+        return Timed(
+            self._query_seconds.labels(*told).observe,
+            lambda code: self._query_errors.labels(*told, self._code(code)).inc(),
+        )
+
+    def call_ended(
+        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
+    ) -> None:
+        """Take how a call went."""
+        del resource  # is not a label here
+        told = (self._service(service), self._operation(operation))
+        self._external_seconds.labels(*told).observe(seconds)
+        if error_code is not None:
+            self._external_errors.labels(*told, self._code(error_code)).inc()
+
+
+class FleetMetrics(AwsMetrics):
+    """What workers and maintenance both tell; a job type that is not among these is `other`."""
+
+    def __init__(self, job_types: Collection[str]) -> None:
+        super().__init__()
+        self._type, self._bucket = labels.Vocabulary(job_types), labels.names()
+        self._query_seconds = self._histogram(
+            "db_query_duration_seconds", "duration of queries", WORK_SECONDS, "query_type"
+        )
+        self._query_errors = self._counter(
+            "db_query_errors_total", "queries that failed", "query_type", "error_type"
+        )
+        self._s3_seconds = self._histogram(
+            "s3_operation_duration_seconds", "S3 calls", AWS_SECONDS, "operation", "bucket"
+        )
+        self._s3_errors = self._counter(
+            "s3_operation_errors_total", "S3 failures", "operation", "bucket", "error_code"
+        )
+        self._sqs_errors = self._counter(
+            "sqs_errors_total", "SQS failures", "operation", "error_code"
+        )
+
+    def query(self, query_type: str) -> Timed:
+        """Surround one use of the database: its time, and the error it ends with, if any."""
+        name = self._operation(query_type)
+        return Timed(
+            self._query_seconds.labels(name).observe,
+            lambda code: self._query_errors.labels(name, self._code(code)).inc(),
+        )
+
+    def call_ended(
+        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
+    ) -> None:
+        """Take how a call went; SQS has no durations, as those of long polls say nothing."""
+        name, code = self._operation(operation), error_code and self._code(error_code)
+        if service == "s3":
+            bucket = self._bucket(resource)
+            self._s3_seconds.labels(name, bucket).observe(seconds)
+            if code:
+                self._s3_errors.labels(name, bucket, code).inc()
+        elif service == "sqs" and code:
+            self._sqs_errors.labels(name, code).inc()
+
+
+class WorkerMetrics(FleetMetrics):
+    """The series of a worker."""
+
+    def __init__(self, job_types: Collection[str]) -> None:
+        super().__init__(job_types)
+        self._job_seconds = self._histogram(
+            "job_processing_duration_seconds", "attempts", WORK_SECONDS, "job_type", "status"
+        )
+        self._queue_milliseconds = self._histogram(
+            "job_queue_latency_milliseconds", "due until claimed", QUEUE_MILLISECONDS, "job_type"
+        )
+        self._jobs = self._counter("job_processed_total", "attempts", "job_type", "status")
+        self._attempts = self._counter(
+            "job_attempts_total", "attempts, by the outcome that is on record", "outcome"
+        )
+        self._active = self._gauge("job_active_count", "jobs that run here", "job_type")
+        self._image_errors = self._counter(
+            "image_processing_errors_total", "images that could not be made", "error_type"
+        )
+        self._verdicts = self._counter("claim_verdict_total", "ids asked for", "verdict")
+        self._lost = self._counter("claim_lost_total", "claims that another one replaced")
+        self._slots = self._gauge("worker_slots", "room for jobs", "lane", "state")
+        self._beat_age = self._gauge("last_beat_age_seconds", "since the last acknowledged beat")
+
+    def watch_beat(self, age: Callable[[], timedelta]) -> None:
+        """Ask this at every scrape for how long ago the last acknowledged beat was sent."""
+        self._beat_age.set_function(lambda: age().total_seconds())
+
+    def claimed(self, verdict: Verdict) -> None:
+        """Count what the claim said about one received id."""
+        self._verdicts.labels(verdict.value).inc()
+
+    @contextmanager
+    def attempt(self, job_type: str, queue_time: timedelta) -> Iterator[None]:
+        """Surround a claimed job, however it ends; it waited for this long."""
+        name = self._type(job_type)
+        self._queue_milliseconds.labels(name).observe(queue_time / timedelta(milliseconds=1))
+        with self._active.labels(name).track_inprogress():
+            yield
+
+    def attempt_ended(self, job_type: str, outcome: Outcome, duration: timedelta) -> None:
+        """Count an attempt by the outcome that was written, which may not be the one asked for."""
+        name, (word, status) = self._type(job_type), written(outcome)
+        self._attempts.labels(word).inc()
+        self._jobs.labels(name, status.value).inc()
+        self._job_seconds.labels(name, status.value).observe(duration.total_seconds())
+
+    def claim_lost(self) -> None:
+        """Count an attempt that had to stop because its claim does not stand any more."""
+        self._lost.inc()
+
+    def image_failed(self, error_type: str) -> None:
+        """Count an image that could not be made, by the error's code."""
+        self._image_errors.labels(self._code(error_type)).inc()
+
+    def slots_changed(self, lane: Lane, *, free: int, reserved: int, busy: int) -> None:
+        """Take how a lane's slots are used; reserved ones belong to a receive on its way."""
+        for state, slots in (("free", free), ("reserved", reserved), ("busy", busy)):
+            self._slots.labels(lane.value, state).set(slots)
+
+
+class MaintenanceMetrics(FleetMetrics):
+    """The series of the maintenance process; most are samples of the one that is elected."""
+
+    def __init__(self, job_types: Collection[str]) -> None:
+        super().__init__(job_types)
+        self._rescued = self._counter("rescued_jobs_total", "jobs taken from dead workers")
+        self._edge_seconds = self._histogram(
+            "cloudfront_operation_duration_seconds", "CloudFront calls", AWS_SECONDS, "operation"
+        )
+        self._edge_errors = self._counter(
+            "cloudfront_operation_errors_total", "CloudFront failures", "operation", "error_code"
+        )
+        self._paths = self._counter("invalidation_paths_total", "paths sent, which are billed")
+        self._samples = self._sampled(
+            ("job_queue_depth", "jobs that wait", "job_type"),
+            ("rings_due", "jobs whose message should be under way"),
+            ("oldest_ring_age_seconds", "how long the ring that is due longest has been due"),
+            ("sqs_messages", "messages, by SQS's estimate", "lane", "state"),
+            ("queue_drift", "jobs that should have a message minus messages", "lane"),
+            ("dead_letters_unacknowledged", "dead letters nobody has acknowledged"),
+            ("invalidations_owed", "images whose invalidation is not complete"),
+            ("invalidation_oldest_age_seconds", "age of the oldest owed invalidation"),
+            ("invalidation_paths_in_flight", "paths that CloudFront works on"),
+            ("breaker_open", "1 while calls of the service are held back", "service"),
+            ("breaker_trips_total", "how often the service's breaker opened", "service"),
+            *((f"ledger_{account}", f"the conservation ledger: {account}") for account in LEDGER),
+        )
+
+    def rescued(self, jobs: int) -> None:
+        """Count jobs that were taken from a dead worker."""
+        self._rescued.inc(jobs)
+
+    def invalidated(self, paths: int) -> None:
+        """Count paths and tags of a batch that CloudFront has taken."""
+        self._paths.inc(paths)
+
+    def call_ended(
+        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
+    ) -> None:
+        """Take how a call went."""
+        super().call_ended(service, operation, resource, seconds, error_code)
+        if service == "cloudfront":
+            name = self._operation(operation)
+            self._edge_seconds.labels(name).observe(seconds)
+            if error_code is not None:
+                self._edge_errors.labels(name, self._code(error_code)).inc()

@@ -1,0 +1,132 @@
+"""What runs between the fork and the end of one child, and the report it leaves in its pipe.
+
+The report is a frame: a mark, a length, and JSON. One frame and nothing else is a report; whatever
+else comes out of the pipe is noise. It is written only when the task is over, so that a child that
+dies has said nothing.
+"""
+
+import errno
+import importlib
+import json
+import os
+import struct
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeAlias
+
+from imagefleet.errors import InputRejected
+from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.sandbox import Confinement, confine
+
+Files: TypeAlias = Mapping[str, int]
+Task: TypeAlias = Callable[[JsonObject, Files], JsonObject]
+
+FRAME_HEADER: Final = struct.Struct(">4sI")
+FRAME_MARK: Final = b"IFR1"
+LONGEST_ERROR: Final = 4000  # characters of a traceback
+
+RESULT_FILE: Final = "result"  # the name of the pipe among a request's files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One task, as the worker asks the zygote for it; the files travel beside it, in this order."""
+
+    number: int
+    task: str
+    """module:function"""
+    argument: JsonObject
+    files: tuple[str, ...]
+    memory_bytes: int
+    file_bytes: int
+    cpu_seconds: int
+
+
+def frame(report: JsonObject) -> bytes:
+    """A report as it goes through the pipe."""
+    body = json.dumps(report).encode()
+    return FRAME_HEADER.pack(FRAME_MARK, len(body)) + body
+
+
+def rejected(code: str, public_message: str, detail: str | None) -> bytes:
+    """The report of an input that can never work."""
+    return frame(
+        {
+            "kind": "rejected",
+            "code": code,
+            "public_message": public_message,
+            "detail": detail,
+        }
+    )
+
+
+# Made beforehand: the process that needs it has no memory left to make it with.
+OUT_OF_MEMORY: Final = rejected(
+    "memory", "The image needs more memory to process than it may have.", None
+)
+TOO_MUCH_OUTPUT: Final = rejected(
+    "output_too_large", "What would be made of the image is larger than it may be.", None
+)
+
+
+def run(request: Request, files: Files, parent: int) -> NoReturn:
+    """Live the whole life of a child. Never returns: the caller's stack belongs to the zygote."""
+    status = 1
+    try:
+        task = _find(request.task)
+        _keep_only(files)
+        confinement = Confinement(
+            memory_bytes=request.memory_bytes,
+            file_bytes=request.file_bytes,
+            cpu_seconds=request.cpu_seconds,
+        )
+        confine(confinement, parent)
+        _write(files[RESULT_FILE], _report_of(task, request.argument, files))
+        status = 0
+    except BaseException:  # noqa: BLE001 - there is nobody above to whom it could be raised
+        # Only a child that could not be confined comes here with its pipe unused.
+        _write(files[RESULT_FILE], _failure())
+    finally:
+        os._exit(status)
+
+
+def _report_of(task: Task, argument: JsonObject, files: Files) -> bytes:
+    try:
+        return frame({"kind": "done", "value": task(argument, files)})
+    except MemoryError:
+        return OUT_OF_MEMORY
+    except InputRejected as refusal:
+        return rejected(refusal.code, refusal.public_message, refusal.detail)
+    except OSError as error:
+        # SIGXFSZ is ignored by Python, so that a file at its limit answers with this instead.
+        return TOO_MUCH_OUTPUT if error.errno == errno.EFBIG else _failure()
+    except BaseException:  # noqa: BLE001 - the worker learns of it and judges
+        return _failure()
+
+
+def _failure() -> bytes:
+    return frame({"kind": "failed", "error": traceback.format_exc()[-LONGEST_ERROR:]})
+
+
+def _find(name: str) -> Task:
+    """An import is reading files, so it comes before the sandbox; its text is the worker's own."""
+    module, _, function = name.partition(":")
+    task: Task = getattr(importlib.import_module(module), function)
+    return task
+
+
+def _keep_only(files: Files) -> None:
+    """Close what the zygote had open; standard input is nothing, and so become the other two."""
+    os.dup2(0, 1)
+    os.dup2(0, 2)
+    above = 3
+    for number in sorted(files.values()):
+        os.closerange(above, number)
+        above = number + 1
+    os.closerange(above, os.sysconf("SC_OPEN_MAX"))
+
+
+def _write(pipe: int, report: bytes) -> None:
+    while report:
+        report = report[os.write(pipe, report) :]

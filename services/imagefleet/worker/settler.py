@@ -1,0 +1,91 @@
+"""Settling: the outcomes of many jobs in one transaction, a few milliseconds after they are known.
+
+An attempt waits for its receipt, and keeps its slot and its lease until it has it. When Postgres is
+away the same outcomes are settled again until it answers: settling is idempotent.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from imagefleet.doorbell import Doorbell
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import WorkerId
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
+
+LINGER: Final = 0.005  # seconds
+MOST_AT_ONCE: Final = 100
+FIRST_PAUSE: Final = 0.1  # seconds, doubled with every failure
+LONGEST_PAUSE: Final = 2.0
+
+log = structlog.get_logger()
+
+
+class Settler:
+    """Collects settlements of one worker and writes them together."""
+
+    def __init__(self, pool: Pool, worker_id: WorkerId, doorbell: Doorbell) -> None:
+        self._pool = pool
+        self._worker_id = worker_id
+        self._doorbell = doorbell
+        self._waiting: list[tuple[Settlement, asyncio.Future[Receipt]]] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    async def settle(self, settlement: Settlement) -> Receipt:
+        """Write the outcome; return when the database has answered, however long that takes."""
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting.append((settlement, answer))
+        self._wake.set()
+        return await answer
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Settler"]:
+        """Settle until the end of the context; what waits then is written before it ends."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run(), name="settler")
+            try:
+                yield self
+            finally:
+                self._closed = True
+                self._wake.set()
+
+    async def _run(self) -> None:
+        while self._waiting or not self._closed:
+            await self._wake.wait()
+            if not self._closed:
+                await asyncio.sleep(LINGER)
+            self._wake.clear()
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+                await self._write([one for one in batch if not one[1].done()])
+
+    async def _write(self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]]) -> None:
+        try:
+            receipts = await self._until_answered([settlement for settlement, _ in batch])
+        except Exception as error:  # noqa: BLE001 - a bug, of which every attempt must hear
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), receipt in zip(batch, receipts, strict=True):
+            if not answer.done():
+                answer.set_result(receipt)
+
+    async def _until_answered(self, settlements: Sequence[Settlement]) -> Sequence[Receipt]:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                async with acquire(self._pool) as connection:
+                    report = await settle_jobs(connection, self._worker_id, settlements)
+            except Unavailable as error:
+                log.warning("settle.delayed", jobs=len(settlements), code=error.code)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._doorbell.ring(report.rings)
+                return report.receipts

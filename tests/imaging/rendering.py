@@ -1,0 +1,37 @@
+"""Rendering as tests want it: one variant, and its pixels."""
+
+from __future__ import annotations
+
+from PIL import Image
+
+from imagefleet.imaging.headers.facts import ImageFormat
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import RECIPES, Recipe, VariantSpec
+from imagefleet.imaging.render import Rendered, render
+from tests.support.images import BLUE, GREEN, RED, YELLOW, opened
+
+DEFAULT = RECIPES["default"]
+CORNERS = [RED, GREEN, BLUE, YELLOW]
+Outputs = dict[tuple[str, ImageFormat], bytes]
+
+
+def one(image_format: ImageFormat = ImageFormat.WEBP, **options: object) -> Recipe:
+    """A recipe of one variant, sharp enough to compare colours."""
+    fields: dict[str, object] = {"width": 160, "height": 160, "quality": 95} | options
+    return Recipe("one", (VariantSpec("only", format=image_format, **fields),))  # type: ignore[arg-type]
+
+
+def rendered(
+    source: bytes, recipe: Recipe = DEFAULT, limits: Limits | None = None
+) -> tuple[Rendered, Outputs]:
+    outputs: Outputs = {}
+
+    def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
+        outputs[name, image_format] = encoded
+
+    return render(source, recipe, limits or Limits(), sink), outputs
+
+
+def picture_of(source: bytes, recipe: Recipe | None = None) -> Image.Image:
+    (encoded,) = rendered(source, recipe or one())[1].values()
+    return opened(encoded)
