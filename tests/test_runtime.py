@@ -89,8 +89,10 @@ CANNOT_END = """
             say("ready")
             await asyncio.Event().wait()
         finally:
-            say("hanging")
-            await asyncio.Event().wait()
+            asyncio.get_running_loop().call_soon(say, "hanging")  # once it really does
+            while True:
+                try: await asyncio.Event().wait()
+                except asyncio.CancelledError: say("still hanging")
     sys.exit(run_until_signalled(main))
 """
 

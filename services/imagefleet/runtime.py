@@ -12,7 +12,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -27,6 +27,7 @@ log: Final[FilteringBoundLogger] = structlog.get_logger()
 
 Step: TypeAlias = Callable[[], Awaitable[object]]
 Dice: TypeAlias = Callable[[], float]
+Result = TypeVar("Result")
 
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
@@ -211,3 +212,16 @@ async def _succeeds(step: Step, name: str, deadline: timedelta) -> bool:
             log.warning("step.failed", step=name, exc_info=error)
         return False
     return True
+
+
+async def unless(drain: Drain, awaitable: Awaitable[Result]) -> Result | None:
+    """Await something, but no longer than until the end is wished for; then cancel it: None."""
+    work = asyncio.ensure_future(awaitable)
+    wish = asyncio.ensure_future(drain.wait())
+    try:
+        await asyncio.wait((work, wish), return_when=asyncio.FIRST_COMPLETED)
+        return work.result() if work.done() else None
+    finally:
+        for task in (work, wish):
+            task.cancel()
+        await asyncio.gather(work, wish, return_exceptions=True)

@@ -153,7 +153,16 @@ SMALL = [
     saved(translucent(40, 30), "AVIF", max_threads=1),
     saved(quadrants(40, 30), "MPO", save_all=True, append_images=[quadrants(40, 30)]),
 ]
-CODES = {"empty_file", "unsupported", "corrupt", "too_many_pixels", "too_many_frames"}
+CODES = {
+    "corrupt",
+    "empty_file",
+    "memory",
+    "too_many_frames",
+    "too_many_pixels",
+    "too_many_scans",
+    "too_much_metadata",
+    "unsupported",
+}
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -20,9 +20,9 @@ from tests.support.roles import Role
 T = TypeVar("T")
 
 OPENED_AT_ONCE = 10  # Postgres forks a process for each; more at a time are not faster
-DEADLOCKS = (
-    "SELECT pg_stat_get_db_deadlocks(oid) FROM pg_database WHERE datname = current_database()"
-)
+DEADLOCKS = """
+SELECT pg_stat_get_db_deadlocks(oid) FROM pg_database WHERE datname = current_database()
+"""
 WAITS_FOR = "SELECT pg_blocking_pids($1)"
 
 

@@ -234,6 +234,14 @@ def _readable_by(distribution_arn: str, bucket: str) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
+class _Arguments(argparse.Namespace):
+    endpoint: str
+    cloudfront_endpoint: str | None
+    region: str
+    prefix: str
+    api_domain: str
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Apply it as a command, for compose and for people."""
     parser = argparse.ArgumentParser(prog="bootstrap", description=__doc__.partition("\n")[0])
@@ -244,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--region", default=DEFAULT_REGION)
     parser.add_argument("--prefix", default=PREFIX)
     parser.add_argument("--api-domain", default="api.invalid", help="who answers the stable URLs")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(arguments, namespace=_Arguments())
     cloudfront = given.cloudfront_endpoint or given.endpoint
     endpoints = Endpoints(
         sqs=given.endpoint,

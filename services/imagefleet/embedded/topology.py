@@ -1,4 +1,4 @@
-"""What exists in AWS beside our processes, as data: `topology.json`, which other tools can read too.
+"""What exists in AWS beside our processes, as data: `topology.json`, which other tools read too.
 
 Names are a prefix and the key. Where a number comes from is told in infra/bootstrap/README.md.
 """

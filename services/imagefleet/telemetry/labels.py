@@ -1,11 +1,13 @@
-"""What may become a label: every series is kept for ever, so nobody may invent values without end."""
+"""What may become a label: a series is kept for ever, so nobody may invent values without end."""
 
 import asyncio
 import re
 from collections.abc import Collection
-from typing import Final
+from typing import Final, assert_never
 
 from imagefleet.errors import ClaimLost, FleetError, RequestRejected
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
+from imagefleet.jobs.model import JobState
 
 OTHER: Final = "other"
 UNMATCHED: Final = "unmatched"
@@ -46,7 +48,7 @@ def routes() -> Vocabulary:
 
 
 def codes() -> Vocabulary:
-    """Codes of errors and names of statements and operations: ours are fixed, a handler's are not."""
+    """Codes of errors, names of statements and operations: ours are fixed, a handler's are not."""
     return Vocabulary(room=100)
 
 
@@ -76,3 +78,18 @@ def error_code(error: BaseException | None) -> str | None:
             return "cancelled"
         case _:
             return "bug"
+
+
+def written(outcome: Outcome) -> tuple[str, JobState]:
+    """The word of the attempt's row for this outcome, and the state that it leaves the job in."""
+    match outcome:
+        case Completed():
+            return "completed", JobState.COMPLETED
+        case Retry():
+            return "retried", JobState.FAILED_RETRYABLE
+        case Released():
+            return "released", JobState.FAILED_RETRYABLE
+        case Failed():
+            return "failed", JobState.FAILED
+        case _:  # pragma: no cover
+            assert_never(outcome)

@@ -5,14 +5,14 @@ same name may have other labels in another process (`db_query_duration_seconds`)
 happened; which series that moves, and which values a label may have, is decided here.
 """
 
-from collections import defaultdict
+from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final, assert_never
+from typing import Final
 
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import JobState, Lane, Verdict
+from imagefleet.jobs.lifecycle import Outcome
+from imagefleet.jobs.model import Lane, Verdict
 from imagefleet.telemetry import labels
 from imagefleet.telemetry.series import Series, Timed
 
@@ -54,12 +54,6 @@ class AwsMetrics(ProcessMetrics):
         if service == "sqs":
             self._sqs_requests.labels(self._operation(operation)).inc()
 
-    def call_ended(
-        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
-    ) -> None:
-        """Take how a call went."""
-        raise NotImplementedError
-
 
 class ApiMetrics(AwsMetrics):
     """The series of the API."""
@@ -68,11 +62,8 @@ class ApiMetrics(AwsMetrics):
         super().__init__()
         self._method, self._route = labels.methods(), labels.routes()
         self._service, self._table = labels.names(), labels.codes()
-        http, query, call = (
-            ("method", "route", "status_code"),
-            ("operation", "table"),
-            ("service", "operation"),
-        )
+        http, query = ("method", "route", "status_code"), ("operation", "table")
+        call = ("service", "operation")
         self._http_seconds = self._histogram(
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
@@ -208,7 +199,7 @@ class WorkerMetrics(FleetMetrics):
 
     def attempt_ended(self, job_type: str, outcome: Outcome, duration: timedelta) -> None:
         """Count an attempt by the outcome that was written, which may not be the one asked for."""
-        name, (word, status) = self._type(job_type), written(outcome)
+        name, (word, status) = self._type(job_type), labels.written(outcome)
         self._attempts.labels(word).inc()
         self._jobs.labels(name, status.value).inc()
         self._job_seconds.labels(name, status.value).observe(duration.total_seconds())
@@ -232,6 +223,7 @@ class MaintenanceMetrics(FleetMetrics):
 
     def __init__(self, job_types: Collection[str]) -> None:
         super().__init__(job_types)
+        self._job_types, self._service = tuple(job_types), labels.names()
         self._rescued = self._counter("rescued_jobs_total", "jobs taken from dead workers")
         self._edge_seconds = self._histogram(
             "cloudfront_operation_duration_seconds", "CloudFront calls", AWS_SECONDS, "operation"
@@ -262,6 +254,50 @@ class MaintenanceMetrics(FleetMetrics):
     def invalidated(self, paths: int) -> None:
         """Count paths and tags of a batch that CloudFront has taken."""
         self._paths.inc(paths)
+
+    def depths_sampled(self, jobs: Mapping[str, int]) -> None:
+        """Take how many jobs wait, by type; a registered type without any is shown as 0."""
+        depths = Tally(dict.fromkeys(self._job_types, 0))
+        for job_type, waiting in jobs.items():
+            depths[self._type(job_type)] += waiting
+        self._samples.show("job_queue_depth", {(name,): count for name, count in depths.items()})
+
+    def rings_sampled(self, due: int, oldest_age: timedelta) -> None:
+        """Take how many rings are due, and for how long the first of them has been."""
+        self._samples.show("rings_due", due)
+        self._samples.show("oldest_ring_age_seconds", oldest_age.total_seconds())
+
+    def lane_sampled(self, lane: Lane, *, due: int, visible: int, in_flight: int) -> None:
+        """Take the jobs of a lane that should have a message, and the messages there are."""
+        name = lane.value
+        self._samples.add(
+            "sqs_messages", {(name, "visible"): visible, (name, "in_flight"): in_flight}
+        )
+        self._samples.add("queue_drift", {(name,): due - visible - in_flight})
+
+    def dead_letters_sampled(self, unacknowledged: int) -> None:
+        """Take how many dead letters wait for somebody."""
+        self._samples.show("dead_letters_unacknowledged", unacknowledged)
+
+    def invalidations_sampled(self, owed: int, oldest_age: timedelta, in_flight: int) -> None:
+        """Take what is owed to the edge, for how long, and how many paths it is at work on."""
+        self._samples.show("invalidations_owed", owed)
+        self._samples.show("invalidation_oldest_age_seconds", oldest_age.total_seconds())
+        self._samples.show("invalidation_paths_in_flight", in_flight)
+
+    def breaker_sampled(self, service: str, *, is_open: bool, trips: int) -> None:
+        """Take the state of one service's breaker, and how often it has opened so far."""
+        self._samples.add("breaker_open", {(self._service(service),): is_open})
+        self._samples.add("breaker_trips_total", {(self._service(service),): trips})
+
+    def ledger_sampled(self, accounts: Mapping[str, int]) -> None:
+        """Take the six accounts of LEDGER, read in one statement."""
+        for account in LEDGER:
+            self._samples.show(f"ledger_{account}", accounts[account])
+
+    def unelected(self) -> None:
+        """Show no samples: another process takes them now."""
+        self._samples.forget()
 
     def call_ended(
         self, service: str, operation: str, resource: str, seconds: float, error_code: str | None

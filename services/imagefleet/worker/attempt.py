@@ -182,18 +182,16 @@ def outcome_of(error: Exception) -> Outcome | None:
             )
 
 
-def describe(receipt: Receipt) -> tuple[str, str | None]:
-    """The state a receipt leaves the job in, and why, for the log line and the metrics."""
-    match receipt.outcome:
+def describe(outcome: Outcome) -> tuple[str, str, str]:
+    """An outcome that was written, as its log event, the state it leaves the job in, and why."""
+    match outcome:
         case Completed():
-            return "completed", receipt.outcome.reason.value
+            return "job.completed", "completed", outcome.reason.value
         case Retry():
-            return "failed_retryable", receipt.outcome.code
+            return "job.retried", "failed_retryable", outcome.code
         case Failed():
-            return "failed", receipt.outcome.code
+            return "job.failed", "failed", outcome.code
         case Released():
-            return "released", receipt.outcome.why
-        case None:
-            return receipt.settled.value, None
+            return "job.released", "failed_retryable", outcome.why
         case _:
-            assert_never(receipt.outcome)
+            assert_never(outcome)

@@ -24,6 +24,8 @@ Task: TypeAlias = Callable[[JsonObject, Files], JsonObject]
 
 FRAME_HEADER: Final = struct.Struct(">4sI")
 FRAME_MARK: Final = b"IFR1"
+LONGEST_MESSAGE: Final = 128 * 1024  # bytes of a request: a payload of 64 KiB and what surrounds it
+MOST_FILES: Final = 64  # beside one request
 LONGEST_ERROR: Final = 4000  # characters of a traceback
 
 RESULT_FILE: Final = "result"  # the name of the pipe among a request's files
@@ -38,9 +40,7 @@ class Request:
     """module:function"""
     argument: JsonObject
     files: tuple[str, ...]
-    memory_bytes: int
-    file_bytes: int
-    cpu_seconds: int
+    confinement: Mapping[str, int]
 
 
 def frame(report: JsonObject) -> bytes:
@@ -70,18 +70,18 @@ TOO_MUCH_OUTPUT: Final = rejected(
 )
 
 
+def probe(_argument: JsonObject, _files: Files) -> JsonObject:
+    """A task that does nothing: whether a child can be confined at all is known before any job."""
+    return {}
+
+
 def run(request: Request, files: Files, parent: int) -> NoReturn:
     """Live the whole life of a child. Never returns: the caller's stack belongs to the zygote."""
     status = 1
     try:
         task = _find(request.task)
         _keep_only(files)
-        confinement = Confinement(
-            memory_bytes=request.memory_bytes,
-            file_bytes=request.file_bytes,
-            cpu_seconds=request.cpu_seconds,
-        )
-        confine(confinement, parent)
+        confine(Confinement(**request.confinement), parent)
         _write(files[RESULT_FILE], _report_of(task, request.argument, files))
         status = 0
     except BaseException:  # noqa: BLE001 - there is nobody above to whom it could be raised

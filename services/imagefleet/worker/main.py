@@ -24,6 +24,7 @@ from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
+from imagefleet.jobs.lifecycle import Outcome
 from imagefleet.jobs.model import Claim, JobId, Lane, WorkerId
 from imagefleet.runtime import Drain, Parts, supervise
 from imagefleet.settings import Worker, WorkerSettings
@@ -31,6 +32,7 @@ from imagefleet.store.control import WorkerCard, register_worker, retire_worker
 from imagefleet.store.database import Pool, acquire, open_pool
 from imagefleet.store.migrations import require_schema
 from imagefleet.store.settlements import Settled
+from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.logs import bind_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.attempt import Attempt, Stop, describe
@@ -81,35 +83,34 @@ class Attempts:
     async def _run(
         self, attempt: Attempt, delivery: Delivery, free_slot: Callable[[], None]
     ) -> None:
-        begun = asyncio.get_running_loop().time()
-        self._metrics.attempt_started(attempt.claim.type)
-        state = "lost"
+        clock, claim = asyncio.get_running_loop().time, attempt.claim
+        begun = clock()
         try:
-            receipt = await attempt.run()
-            if receipt is not None and receipt.settled is not Settled.LOST:
-                self._deliveries.delete(delivery.queue, delivery.received)
-                state, why = describe(receipt)
-                self._tell(attempt, state, why, asyncio.get_running_loop().time() - begun)
-            else:
+            with self._metrics.attempt(claim.type, claim.queue_time):
+                receipt = await attempt.run()
+            if receipt is None or receipt.settled is Settled.LOST:
                 self._metrics.claim_lost()
+                return
+            self._deliveries.delete(delivery.queue, delivery.received)
+            if receipt.outcome is not None:
+                duration = timedelta(seconds=clock() - begun)
+                self._metrics.attempt_ended(claim.type, receipt.outcome, duration)
+                self._tell(claim, receipt.outcome, duration)
         finally:
-            del self.running[attempt.claim.job_id, attempt.claim.claim_no]
-            self._metrics.attempt_ended(
-                attempt.claim.type, state, asyncio.get_running_loop().time() - begun
-            )
+            del self.running[claim.job_id, claim.claim_no]
             free_slot()
 
-    def _tell(self, attempt: Attempt, state: str, why: str | None, seconds: float) -> None:
+    @staticmethod
+    def _tell(claim: Claim, outcome: Outcome, duration: timedelta) -> None:
         """The one line of every attempt: how long, what came of it and why, how often, what now."""
-        claim = attempt.claim
+        event, state, why = describe(outcome)
         with bind_job(claim):
             log.info(
-                f"job.{state}",
-                duration_seconds=round(seconds, 3),
+                event,
+                duration_seconds=round(duration.total_seconds(), 3),
                 queue_seconds=round(claim.queue_time.total_seconds(), 3),
                 why=why,
                 retries=max(0, claim.attempts - 1),
-                attempts=claim.attempts,
                 max_attempts=claim.max_attempts,
                 state=state,
             )
@@ -136,7 +137,7 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
         )
         async with acquire(pool) as connection:
             await require_schema(connection)
-        session = await stack.enter_async_context(open_session(settings.aws, calls=metrics.calls))
+        session = await stack.enter_async_context(open_session(settings.aws, calls=AwsCalls(metrics)))
         queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
         doorbell = await stack.enter_async_context(Doorbell(pool, queues).open())
         settler = await stack.enter_async_context(Settler(pool, worker_id, doorbell).open())

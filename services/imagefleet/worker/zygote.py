@@ -25,15 +25,7 @@ from imagefleet.imaging.warm import warm
 from imagefleet.worker import child
 from imagefleet.worker.sandbox import die_with, hide_this_process, offer_this_process_first
 
-LONGEST_MESSAGE: Final = 128 * 1024  # bytes; a payload of 64 KiB and what surrounds it
-MOST_FILES: Final = 64  # beside one request
 OPEN_FILES: Final = 1024  # every child closes all numbers up to here
-
-# Not -m: only a worker that was started with a module path of its own knows where the modules are.
-BOOT: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from imagefleet.worker.zygote import main; main()"
-)
 
 
 def main() -> None:
@@ -97,7 +89,9 @@ class Zygote:
         return True
 
     def _receive(self) -> bool:
-        message, files, _, _ = socket.recv_fds(self._channel, LONGEST_MESSAGE, MOST_FILES)
+        message, files, _, _ = socket.recv_fds(
+            self._channel, child.LONGEST_MESSAGE, child.MOST_FILES
+        )
         if not message:
             return False
         try:
@@ -108,13 +102,14 @@ class Zygote:
         return True
 
     def _fork(self, request: child.Request, files: list[int]) -> None:
+        named = dict(zip(request.files, files, strict=True))
         try:
             pid = os.fork()
         except OSError as error:
             _tell(self._channel, tidings="refused", number=request.number, detail=str(error))
             return
         if pid == 0:
-            child.run(request, dict(zip(request.files, files, strict=True)), self._pid)
+            child.run(request, named, self._pid)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.number, pid)
         self._poll.register(pidfd, select.POLLIN)

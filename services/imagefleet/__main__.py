@@ -1,0 +1,86 @@
+"""The one door: `imagefleet api`, `imagefleet worker`, `imagefleet maintenance`, or a verb.
+
+A process imports only what it runs, so that each container carries only that: processes are started
+from here directly, everything else goes on to the command line in `cli`.
+"""
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import structlog
+
+from imagefleet.errors import FleetError, Misconfigured
+from imagefleet.runtime import Drain, run_until_signalled
+from imagefleet.settings import (
+    ApiSettings,
+    MaintenanceSettings,
+    WorkerSettings,
+    load,
+    masked,
+)
+from imagefleet.telemetry.logs import configure
+
+log = structlog.get_logger()
+
+Loaded = TypeVar("Loaded", ApiSettings, WorkerSettings, MaintenanceSettings)
+
+PROCESSES: Final = ("api", "worker", "maintenance")
+NEEDS_CLI: Final = "This needs the command line: pip install 'imagefleet[cli]'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a process or a verb; the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments[1:]) == [] and arguments and arguments[0] in PROCESSES:
+        return start(arguments[0])
+    try:
+        from imagefleet.cli.main import run  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        if error.name not in {"typer", "rich", "httpx"}:
+            raise
+        sys.stderr.write(NEEDS_CLI + "\n")
+        return 2
+    return run(list(arguments))
+
+
+def start(process: str) -> int:
+    """Read the settings, set up the logs, run until a signal."""
+    try:
+        return run_until_signalled(_composed(process))
+    except Misconfigured as error:
+        sys.stderr.write(f"imagefleet {process} does not start: {error.detail}\n")
+        return 2
+    except FleetError as error:
+        log.error("process.failed", code=error.code, detail=error.detail)
+        return 1
+
+
+def _composed(process: str) -> Callable[[Drain], Coroutine[object, object, None]]:
+    """The process with its settings, imported now and not before."""
+    match process:
+        case "api":
+            from imagefleet.api.main import main as api  # noqa: PLC0415
+
+            return partial(api, _settings(ApiSettings, process))
+        case "worker":
+            from imagefleet.worker.main import main as worker  # noqa: PLC0415
+
+            return partial(worker, _settings(WorkerSettings, process))
+        case _:
+            from imagefleet.maintenance.main import main as maintenance  # noqa: PLC0415
+
+            return partial(maintenance, _settings(MaintenanceSettings, process))
+
+
+def _settings(wanted: type[Loaded], process: str) -> Loaded:
+    settings = load(wanted)
+    telemetry = settings.telemetry
+    configure(telemetry.log_format, telemetry.log_level, process=process)
+    log.info("process.started", settings=masked(settings))
+    return settings
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Where an emulator is known not to behave like AWS: each by name, asserted by the test named so.
+
+A test asks `differs(name)` and asserts what is written here, so that it notices when an emulator
+learns better. docs/aws-contract.md tells the same to people, and a test compares the two.
+"""
+
+from dataclasses import dataclass
+
+from tests.support.emulators import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What AWS does, and what each of these emulators does instead."""
+
+    aws: str
+    instead: dict[Kind, str]
+
+
+DIFFERENCES: dict[str, Difference] = {
+    "stale-handle-is-refused": Difference(
+        "deleting with an old receipt handle succeeds, and the message stays",
+        {"ministack": "fails with ReceiptHandleIsInvalid; the message stays"},
+    ),
+    "stale-handle-deletes": Difference(
+        "deleting with an old receipt handle succeeds, and the message stays",
+        {
+            "moto": "succeeds, and the message is gone",
+            "localstack": "succeeds, and the message is gone",
+        },
+    ),
+    "no-redrive-source": Difference(
+        "a message that SQS moved to the dead letters names the queue it came from",
+        {"moto": "names none"},
+    ),
+    "no-move-tasks": Difference(
+        "StartMessageMoveTask moves dead letters back",
+        {"ministack": "answers InvalidAction", "moto": "answers 500"},
+    ),
+}

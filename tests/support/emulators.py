@@ -1,0 +1,159 @@
+"""AWS emulators for tests: processes of their own, one of a kind for all test processes.
+
+Each test has queues, buckets' prefixes and references of its own, so it never meets another's.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TextIO, TypeAlias
+from urllib.parse import urlsplit
+
+import pytest
+
+from imagefleet.aws.session import Credentials
+from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
+
+Kind: TypeAlias = Literal["ministack", "moto", "localstack"]
+
+REGION = "eu-central-1"
+CREDENTIALS = Credentials(KEY_ID, SECRET)
+
+# No setting of the product: http://host:port of a LocalStack that is ready.
+LOCALSTACK = os.environ.get("TEST_LOCALSTACK_URL")  # noqa: TID251
+KINDS: tuple[Kind, ...] = ("ministack", "moto", *(("localstack",) if LOCALSTACK else ()))
+
+# Ends with its parent, as the embedded emulator does.
+MOTO = """
+import os, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
+from moto.server import main
+main(["-H", "127.0.0.1", "-p", sys.argv[1]])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    kind: Kind
+    url: str
+
+
+@contextmanager
+def running_ministack() -> Iterator[str]:
+    with (
+        tempfile.TemporaryDirectory(prefix="imagefleet-test-aws-") as state,
+        EmbeddedAws(Path(state), region=REGION) as emulator,
+    ):
+        yield emulator.url
+
+
+@contextmanager
+def running_moto() -> Iterator[str]:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MOTO, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin is not None
+    try:
+        wait_for_port(port, process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        process.stdin.close()
+
+
+START: dict[Kind, Callable[[], AbstractContextManager[str]]] = {
+    "ministack": running_ministack,
+    "moto": running_moto,
+}
+
+
+@contextmanager
+def shared(kind: Kind, folder: Path) -> Iterator[Emulator]:
+    """The one emulator of this kind for every process that shares the folder.
+
+    Whoever comes first starts it, and on leaving waits until nobody uses it any more. A process
+    that is killed gives its locks back, and its emulators end with it.
+    """
+    if kind == "localstack":
+        assert LOCALSTACK is not None
+        yield Emulator(kind, LOCALSTACK)
+        return
+    address, starting = folder / f"{kind}.url", folder / f"{kind}.start"
+    with (folder / f"{kind}.users").open("a") as users, ExitStack() as own:
+        with alone(starting):
+            fcntl.flock(users, fcntl.LOCK_SH)
+            if not (address.exists() and is_listening(address.read_text())):
+                address.write_text(own.enter_context(START[kind]()))
+                own.callback(wait_until_unused, users)
+                own.callback(forget, address, starting)
+            url = address.read_text()
+        yield Emulator(kind, url)
+
+
+def forget(address: Path, starting: Path) -> None:
+    with alone(starting):
+        address.unlink()
+
+
+def wait_until_unused(users: TextIO) -> None:
+    deadline = time.monotonic() + 60  # seconds; the longest test of another process
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)  # noqa: TID251 - no event loop here
+        else:
+            return
+
+
+@contextmanager
+def alone(lock_file: Path) -> Iterator[None]:
+    with lock_file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """One folder for all processes of this run."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        if is_listening(f"http://127.0.0.1:{port}"):
+            return
+        time.sleep(0.02)  # noqa: TID251 - no event loop here
+    message = f"nothing listens on {port}; the process says {process.poll()}"
+    raise AssertionError(message)
+
+
+def is_listening(url: str) -> bool:
+    """False for what was left behind by a test process that was killed."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,33 @@
+"""What the database holds, row by row, for expectations."""
+
+from asyncpg import Record
+
+from imagefleet.jobs.model import JobId
+from imagefleet.store.database import Connection
+from tests.support.factories import TENANT
+
+
+async def job_row(connection: Connection, job_id: JobId) -> Record:
+    row = await connection.fetchrow("SELECT * FROM jobs WHERE id = $1", job_id)
+    assert row is not None
+    return row
+
+
+async def ring_row(connection: Connection, job_id: JobId) -> Record | None:
+    """With `due_in`, the span from now to its due time."""
+    return await connection.fetchrow(
+        "SELECT *, due_at - now() AS due_in FROM rings WHERE job_id = $1", job_id
+    )
+
+
+async def attempts_rows(connection: Connection, job_id: JobId) -> list[Record]:
+    return await connection.fetch(
+        "SELECT * FROM attempts WHERE job_id = $1 ORDER BY claim_no", job_id
+    )
+
+
+async def running_job(connection: Connection, target: str) -> JobId | None:
+    running: JobId | None = await connection.fetchval(
+        "SELECT running_job FROM targets WHERE tenant_id = $1 AND target = $2", TENANT, target
+    )
+    return running
