@@ -22,6 +22,7 @@ from imagefleet.runtime import (
     pause_after,
     run_until_signalled,
     supervise,
+    unless,
 )
 
 HOUR = timedelta(hours=1)
@@ -244,6 +245,37 @@ async def test_a_pause_ends_early_when_the_end_is_wished_for() -> None:
 
 async def test_a_pause_is_over_after_its_span() -> None:
     assert not await Drain().wait_at_most(INSTANT)
+
+
+async def test_waiting_goes_on_until_its_answer_while_nobody_wishes_for_the_end() -> None:
+    async def answer() -> str:
+        return "answer"
+
+    assert await unless(Drain(), answer()) == "answer"
+
+
+async def test_an_error_of_what_is_awaited_is_raised() -> None:
+    async def breaking() -> None:
+        raise BrokenError
+
+    with pytest.raises(BrokenError):
+        await unless(Drain(), breaking())
+
+
+async def test_waiting_is_cancelled_when_the_end_is_wished_for() -> None:
+    drain, cleaned_up = Drain(), list[str]()
+
+    async def forever() -> bool:
+        try:
+            drain.request("test")
+            return await asyncio.Event().wait()
+        finally:
+            cleaned_up.append("forever")
+
+    async with asyncio.timeout(PATIENCE):
+        assert await unless(drain, forever()) is None
+
+    assert cleaned_up == ["forever"]
 
 
 # Parts.

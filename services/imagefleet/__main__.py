@@ -53,7 +53,7 @@ def start(process: str) -> int:
         sys.stderr.write(f"imagefleet {process} does not start: {error.detail}\n")
         return 2
     except FleetError as error:
-        log.error("process.failed", code=error.code, detail=error.detail)
+        log.error("process.failed", code=error.code, detail=error.detail)  # noqa: TRY400 - expected
         return 1
 
 

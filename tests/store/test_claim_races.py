@@ -270,28 +270,27 @@ async def expect_the_truth(superuser: Connection, wanted: Wanted, told: Told) ->
 async def test_of_fifty_backends_one_has_the_job_and_the_others_are_told_the_truth(
     database: Database, mix: Mix
 ) -> None:
-    async with no_deadlocks(database):
-        async with (
-            many_connections(database, "worker", ASKERS) as askers,
-            database.connect("superuser") as superuser,
-        ):
-            workers = [await a_worker(askers[0]) for _ in askers]
-            for _ in range(ROUNDS):
-                wanted = await mix(askers[0], superuser)
-                told: dict[JobId, Told] = defaultdict(Told)
-                dealt = hands([one.job_id for one in wanted])
+    async with (
+        no_deadlocks(database), many_connections(database, "worker", ASKERS) as askers,
+        database.connect("superuser") as superuser,
+    ):
+        workers = [await a_worker(askers[0]) for _ in askers]
+        for _ in range(ROUNDS):
+            wanted = await mix(askers[0], superuser)
+            told: dict[JobId, Told] = defaultdict(Told)
+            dealt = hands([one.job_id for one in wanted])
 
-                await all_at_once(
-                    [
-                        partial(ask, asker, me, receives, told)
-                        for asker, me, receives in zip(askers, workers, dealt, strict=True)
-                    ]
-                )
+            await all_at_once(
+                [
+                    partial(ask, asker, me, receives, told)
+                    for asker, me, receives in zip(askers, workers, dealt, strict=True)
+                ]
+            )
 
-                assert set(told) == {one.job_id for one in wanted}
-                for one in wanted:
-                    await expect_the_truth(superuser, one, told[one.job_id])
-                await superuser.execute("DELETE FROM pauses")
+            assert set(told) == {one.job_id for one in wanted}
+            for one in wanted:
+                await expect_the_truth(superuser, one, told[one.job_id])
+            await superuser.execute("DELETE FROM pauses")
 
 
 @asynccontextmanager

@@ -189,9 +189,9 @@ class Work:
     plans: list[Node] = field(default_factory=list)
 
     def listen(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
-        said = str(message.message)  # type: ignore[attr-defined]
-        if " plan:" in said:
-            self.plans.append(json.loads(said.partition(" plan:")[2]))
+        _, _, plan = str(message.message).partition(" plan:")  # type: ignore[attr-defined]
+        if plan and "pg_type" not in plan:  # the driver learns about types, once a connection
+            self.plans.append(json.loads(plan))
 
     @property
     def rows(self) -> int:
@@ -239,6 +239,7 @@ async def watched(
         connection.add_log_listener(work.listen)
         try:
             yield connection, work
+            await connection.execute("RESET ROLE")  # ends the last statement, which tells its plan
             await asyncio.sleep(0)  # listeners are called by the loop, in their turn
         finally:
             connection.remove_log_listener(work.listen)

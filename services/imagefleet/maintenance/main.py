@@ -19,6 +19,7 @@ from imagefleet.store.database import acquire, connect, open_pool
 from imagefleet.store.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.tracing import open_tracing
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 STEP_WITHIN: Final = timedelta(seconds=30)
@@ -29,10 +30,14 @@ log = structlog.get_logger()
 async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     """Look after the fleet until asked to end. Any number of these may run."""
     metrics = MaintenanceMetrics(job_types=BUILT_IN)
+    dsn = settings.database.url.get_secret_value()
     async with AsyncExitStack() as stack:
+        tracing = await stack.enter_async_context(
+            open_tracing(settings.telemetry, process="maintenance")
+        )
         pool = await stack.enter_async_context(
             open_pool(
-                settings.database.url,
+                dsn,
                 process="maintenance",
                 min_size=settings.database.pool_min,
                 max_size=settings.database.pool_max,
@@ -41,7 +46,7 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
         async with acquire(pool) as connection:
             await require_schema(connection)
         session = await stack.enter_async_context(
-            open_session(settings.aws, calls=AwsCalls(metrics))
+            open_session(settings.aws, calls=AwsCalls(metrics, tracing))
         )
         queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
         doorbell = await stack.enter_async_context(Doorbell(pool, queues).open())
@@ -58,7 +63,7 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
                     timeout=STEP_WITHIN,
                 ),
             )
-            parts.start("rescuer", watch(settings.database.url, rescuer, doorbell, metrics, drain))
+            parts.start("rescuer", watch(dsn, rescuer, doorbell, metrics, drain))
 
 
 async def watch(

@@ -45,9 +45,7 @@ class AwsMetrics(ProcessMetrics):
     def __init__(self) -> None:
         super().__init__()
         self._operation, self._code = labels.codes(), labels.codes()
-        self._sqs_requests = self._counter(
-            "sqs_requests_total", "HTTP requests to SQS, which is what SQS bills", "operation"
-        )
+        self._sqs_requests = self._counter("sqs_requests_total", "what SQS bills", "operation")
 
     def request_sent(self, service: str, operation: str) -> None:
         """Count one HTTP request; a call that is retried sends several."""
@@ -62,14 +60,14 @@ class ApiMetrics(AwsMetrics):
         super().__init__()
         self._method, self._route = labels.methods(), labels.routes()
         self._service, self._table = labels.names(), labels.codes()
-        http, query = ("method", "route", "status_code"), ("operation", "table")
-        call = ("service", "operation")
+        http = ("method", "route", "status_code")
+        query, call = ("operation", "table"), ("service", "operation")
         self._http_seconds = self._histogram(
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
         self._upload_bytes = self._histogram(
-            "upload_size_bytes", "size of uploads", UPLOAD_BYTES, "mime_type"
+            "upload_size_bytes", "uploads", UPLOAD_BYTES, "mime_type"
         )
         self._query_seconds = self._histogram(
             "db_query_duration_seconds", "duration of database queries", API_SECONDS, *query
@@ -131,9 +129,7 @@ class FleetMetrics(AwsMetrics):
         self._s3_errors = self._counter(
             "s3_operation_errors_total", "S3 failures", "operation", "bucket", "error_code"
         )
-        self._sqs_errors = self._counter(
-            "sqs_errors_total", "SQS failures", "operation", "error_code"
-        )
+        self._sqs_errors = self._counter("sqs_errors_total", "failures", "operation", "error_code")
 
     def query(self, query_type: str) -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
@@ -169,12 +165,10 @@ class WorkerMetrics(FleetMetrics):
             "job_queue_latency_milliseconds", "due until claimed", QUEUE_MILLISECONDS, "job_type"
         )
         self._jobs = self._counter("job_processed_total", "attempts", "job_type", "status")
-        self._attempts = self._counter(
-            "job_attempts_total", "attempts, by the outcome that is on record", "outcome"
-        )
+        self._attempts = self._counter("job_attempts_total", "attempts, as recorded", "outcome")
         self._active = self._gauge("job_active_count", "jobs that run here", "job_type")
         self._image_errors = self._counter(
-            "image_processing_errors_total", "images that could not be made", "error_type"
+            "image_processing_errors_total", "images failed", "error_type"
         )
         self._verdicts = self._counter("claim_verdict_total", "ids asked for", "verdict")
         self._lost = self._counter("claim_lost_total", "claims that another one replaced")
@@ -270,9 +264,8 @@ class MaintenanceMetrics(FleetMetrics):
     def lane_sampled(self, lane: Lane, *, due: int, visible: int, in_flight: int) -> None:
         """Take the jobs of a lane that should have a message, and the messages there are."""
         name = lane.value
-        self._samples.add(
-            "sqs_messages", {(name, "visible"): visible, (name, "in_flight"): in_flight}
-        )
+        messages = {(name, "visible"): visible, (name, "in_flight"): in_flight}
+        self._samples.add("sqs_messages", messages)
         self._samples.add("queue_drift", {(name,): due - visible - in_flight})
 
     def dead_letters_sampled(self, unacknowledged: int) -> None:

@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 import structlog
-from imagefleet.worker.renderer import ChildCancelled, ChildCrashed, ChildDeadline
 
 from imagefleet.errors import (
     ClaimLost,
@@ -36,6 +35,7 @@ from imagefleet.store.leases import Hold, report_progress
 from imagefleet.store.settlements import Receipt, Settled, Settlement
 from imagefleet.telemetry.logs import bind_job
 from imagefleet.worker.handling import Handler, JobContext, Tools
+from imagefleet.worker.renderer import ChildCancelled, ChildCrashed, ChildDeadline
 from imagefleet.worker.settler import Settler
 
 RENEWAL_MARGIN: Final = timedelta(minutes=1)  # for settling, after the type's own timeout

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
 
 from imagefleet.errors import InputRejected
+from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.sandbox import Confinement, confine
 
@@ -28,7 +29,9 @@ LONGEST_MESSAGE: Final = 128 * 1024  # bytes of a request: a payload of 64 KiB a
 MOST_FILES: Final = 64  # beside one request
 LONGEST_ERROR: Final = 4000  # characters of a traceback
 
-RESULT_FILE: Final = "result"  # the name of the pipe among a request's files
+# Names among a request's files: the pipe of the report, and the picture to be rendered.
+RESULT_FILE: Final = "result"
+SOURCE_FILE: Final = "source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,11 @@ class Request:
     argument: JsonObject
     files: tuple[str, ...]
     confinement: Mapping[str, int]
+
+
+def file_name(name: str, image_format: ImageFormat) -> str:
+    """What the file of a variant is called, in the request and in the scratch folder."""
+    return f"{name}.{image_format.extension}"
 
 
 def frame(report: JsonObject) -> bytes:

@@ -177,7 +177,9 @@ class Nursery:
     def _hear(self) -> bool:
         """Take one message; False when there is none, or never will be again."""
         try:
-            message, files, _, _ = socket.recv_fds(self._socket, LONGEST_MESSAGE, 1)
+            message, files, _, _ = socket.recv_fds(
+                self._socket, LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except OSError:

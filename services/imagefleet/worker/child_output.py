@@ -22,7 +22,7 @@ from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child_render import file_name
+from imagefleet.worker.child import file_name
 from imagefleet.worker.children import Usage
 
 _LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through

@@ -3,27 +3,20 @@
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Final, TypedDict, cast
+from typing import TypedDict, cast
 
 from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render
 from imagefleet.jobs.model import JsonObject
-
-SOURCE_FILE: Final = "source"
-
+from imagefleet.worker.child import SOURCE_FILE, file_name
 
 class Order(TypedDict):
     """The argument of `render_variants`; the worker makes it, so it is believed."""
 
     recipe: str
     limits: dict[str, int]
-
-
-def file_name(name: str, image_format: ImageFormat) -> str:
-    """What the file of a variant is called, in the request and in the scratch folder."""
-    return f"{name}.{image_format.extension}"
 
 
 def render_variants(argument: JsonObject, files: Mapping[str, int]) -> JsonObject:

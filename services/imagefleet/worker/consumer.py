@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
-from imagefleet.telemetry.metrics import WorkerMetrics
 
 from imagefleet.aws.queue import Message, Queue, Received
 from imagefleet.errors import FleetError, InputRejected, Unavailable
@@ -27,6 +26,7 @@ from imagefleet.jobs.model import (
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Pool, acquire
+from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.deliveries import Deliveries, Delivery
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.slots import Slots
@@ -98,7 +98,8 @@ class Consumer:
     async def _listen(self, reserved: int, drain: Drain) -> int:
         """Receive from the lane's queues until one has something; how many slots it took."""
         for position, (lane, queue) in enumerate(self._queues):
-            if await unless(drain, self._ears.lease.fresh()) is None and drain.requested:
+            await unless(drain, self._ears.lease.fresh())
+            if drain.requested:
                 return 0
             first = position == 0
             wait = (SHORT_WAIT if self._helping else self._wait) if first else timedelta()

@@ -1,9 +1,9 @@
 """The worker process: what it opens, in which order, and how it ends.
 
-Down the ladder everything is opened; back up it is closed, each after what depends on it. The drain:
-consumers stop receiving and give back what is on its way; running attempts may finish until the grace
-ends; then they are stopped and their jobs released, uncharged. Settlements, deletes and rings are
-written before their owners close, and the last beat is the last thing of all.
+Down the ladder everything is opened; back up it is closed, each after what depends on it. The
+drain: consumers stop receiving and give back what is on its way; running attempts may finish until
+the grace ends; then they are stopped and their jobs released, uncharged. Settlements, deletes and
+rings are written before their owners close, and the last beat is the last thing of all.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ from imagefleet.store.settlements import Settled
 from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.logs import bind_job
 from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.tracing import Tracing, extract, open_tracing
 from imagefleet.worker.attempt import Attempt, Stop, describe
 from imagefleet.worker.consumer import Consumer, Ears
 from imagefleet.worker.deliveries import Deliveries, Delivery
@@ -60,6 +61,7 @@ class Attempts:
         settler: Settler,
         deliveries: Deliveries,
         metrics: WorkerMetrics,
+        tracing: Tracing,
     ) -> None:
         self.running: dict[tuple[JobId, int], Attempt] = {}
         self._handlers = handlers
@@ -67,6 +69,7 @@ class Attempts:
         self._settler = settler
         self._deliveries = deliveries
         self._metrics = metrics
+        self._tracing = tracing
         self._parts: Parts | None = None
 
     def owned_by(self, parts: Parts) -> None:
@@ -86,7 +89,15 @@ class Attempts:
         clock, claim = asyncio.get_running_loop().time, attempt.claim
         begun = clock()
         try:
-            with self._metrics.attempt(claim.type, claim.queue_time):
+            with (
+                self._metrics.attempt(claim.type, claim.queue_time),
+                self._tracing.consumer(
+                    f"job {claim.type}",
+                    {"job.id": str(claim.job_id), "job.claim_no": claim.claim_no},
+                    parent=extract(claim.traceparent, claim.tracestate),
+                    message=extract(delivery.message.traceparent, delivery.message.tracestate),
+                ),
+            ):
                 receipt = await attempt.run()
             if receipt is None or receipt.settled is Settled.LOST:
                 self._metrics.claim_lost()
@@ -126,10 +137,14 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
     handlers = load_handlers(settings.worker.job_types)
     metrics = WorkerMetrics(job_types=handlers)
     worker_id = WorkerId(uuid4())
+    dsn = settings.database.url.get_secret_value()
     async with AsyncExitStack() as stack:
+        tracing = await stack.enter_async_context(
+            open_tracing(settings.telemetry, process="worker")
+        )
         pool = await stack.enter_async_context(
             open_pool(
-                settings.database.url,
+                dsn,
                 process="worker",
                 min_size=settings.database.pool_min,
                 max_size=settings.database.pool_max,
@@ -137,7 +152,9 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
         )
         async with acquire(pool) as connection:
             await require_schema(connection)
-        session = await stack.enter_async_context(open_session(settings.aws, calls=AwsCalls(metrics)))
+        session = await stack.enter_async_context(
+            open_session(settings.aws, calls=AwsCalls(metrics, tracing))
+        )
         queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
         doorbell = await stack.enter_async_context(Doorbell(pool, queues).open())
         settler = await stack.enter_async_context(Settler(pool, worker_id, doorbell).open())
@@ -150,8 +167,8 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
             doorbell=doorbell,
             scratch=Path(stack.enter_context(TemporaryDirectory(prefix="imagefleet-"))),
         )
-        attempts = Attempts(handlers, tools, settler, deliveries, metrics)
-        lease = Lease(settings.database.url, worker_id, attempts.running)
+        attempts = Attempts(handlers, tools, settler, deliveries, metrics, tracing)
+        lease = Lease(dsn, worker_id, attempts.running)
         slots = slots_of(settings.worker)
         await _register(pool, worker_id, slots, handlers)
         async with lease.keep(settler, drain), supervise(drain) as parts:

@@ -1,0 +1,156 @@
+"""process_image: fetch the original, have it rendered in a child, save the variants, publish.
+
+Nothing here is visible until the job completes: the variants lie under keys that only this claim
+writes, and the pointer to them is flipped by the statement that completes the job.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from imagefleet.aws.objects import Headers
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.codecs import encoder_fingerprint
+from imagefleet.imaging.limits import Limits
+from imagefleet.jobs.images import (
+    EXTENSIONS,
+    IMMUTABLE,
+    Publication,
+    PublishedVariant,
+    cache_tag,
+    variant_key,
+)
+from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
+from imagefleet.jobs.lifecycle import Completed, failure_sentence
+from imagefleet.jobs.model import Lane
+from imagefleet.worker.child_output import RenderedFile, RenderedFiles
+from imagefleet.worker.handling import Handler, JobContext
+
+LIMITS: Final = Limits()
+MEMORY_BYTES: Final = 640 * 2**20  # a 50-megapixel PNG with alpha peaks at 491 MB
+QUARANTINE_MEMORY_BYTES: Final = 2 * 2**30  # a suspect runs alone and may have more
+SAVES_AT_ONCE: Final = 4
+
+
+async def run(job: JobContext) -> Completed:
+    """One revision of one image."""
+    payload: ProcessImage = job.payload
+    with TemporaryDirectory(dir=job.tools.scratch, prefix="job-") as folder:
+        source = await fetch(job, payload, Path(folder))
+        rendered = await job.tools.renderer.render(
+            source,
+            payload.recipe,
+            LIMITS,
+            deadline_seconds=job.seconds_left,
+            memory_bytes=(
+                QUARANTINE_MEMORY_BYTES if job.claim.lane is Lane.QUARANTINE else MEMORY_BYTES
+            ),
+            scratch=Path(folder),
+            cancel=job.stopping,
+        )
+        with rendered:
+            variants = await save(job, payload, rendered)
+    publication = published(job, payload, rendered, variants)
+    return Completed(
+        result={"imageId": str(payload.image_id), "revision": publication.revision},
+        publication=publication,
+    )
+
+
+async def fetch(job: JobContext, payload: ProcessImage, folder: Path) -> Path:
+    """Copy the original here; another one than was submitted can never be meant."""
+    source = folder / "source"
+    stored = await job.tools.originals.fetch_to_file(
+        payload.source_key,
+        source,
+        max_bytes=LIMITS.max_bytes,
+        expected_etag=payload.source_etag,
+    )
+    if payload.source_sha256 is not None and stored.sha256 != payload.source_sha256:
+        raise InputRejected(
+            "source_changed", failure_sentence("source_changed"), f"sha256 {stored.sha256}"
+        )
+    return source
+
+
+async def save(
+    job: JobContext, payload: ProcessImage, rendered: RenderedFiles
+) -> Sequence[PublishedVariant]:
+    """Store every variant under this claim's own keys."""
+    gate = asyncio.Semaphore(SAVES_AT_ONCE)
+
+    async def save_one(file: RenderedFile) -> PublishedVariant:
+        async with gate:
+            return await _save(job, payload, file)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(save_one(file)) for file in rendered.variants]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures  # one is enough to know what to do
+    return [task.result() for task in tasks]
+
+
+async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> PublishedVariant:
+    facts = file.facts
+    key = variant_key(
+        payload.image_id,
+        job.claim.target_seq or 0,
+        job.claim.claim_no,
+        facts.name,
+        EXTENSIONS[facts.format.value],
+    )
+    # Something there already can only be an earlier try of this very claim, with the same bytes.
+    await job.tools.outputs.put(
+        key,
+        file.path,
+        Headers(
+            content_type=facts.content_type,
+            cache_control=IMMUTABLE,
+            cache_tag=cache_tag(payload.image_id),
+        ),
+    )
+    return PublishedVariant(
+        name=facts.name,
+        format=facts.format.value,
+        key=key,
+        content_type=facts.content_type,
+        width=facts.width,
+        height=facts.height,
+        bytes=facts.size_bytes,
+        sha256=facts.sha256,
+        warnings=tuple(facts.warnings),
+    )
+
+
+def published(
+    job: JobContext,
+    payload: ProcessImage,
+    rendered: RenderedFiles,
+    variants: Sequence[PublishedVariant],
+) -> Publication:
+    """What becomes visible if this claim completes the job."""
+    revision = job.claim.target_seq or 0
+    return Publication(
+        job_id=job.claim.job_id,
+        claim_no=job.claim.claim_no,
+        image_id=payload.image_id,
+        tenant_id=job.claim.tenant_id,
+        source_seq=revision if payload.source_seq is None else payload.source_seq,
+        revision=revision,
+        recipe=payload.recipe,
+        format=rendered.source.format.value,
+        width=rendered.source.width,
+        height=rendered.source.height,
+        bytes=rendered.source.size_bytes,
+        sha256=rendered.source.sha256,
+        thumbhash=rendered.placeholder.thumbhash,
+        color=rendered.placeholder.color,
+        encoder=encoder_fingerprint(),
+        variants=tuple(variants),
+    )
+
+
+HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run)
