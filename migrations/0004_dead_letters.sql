@@ -22,6 +22,7 @@ CREATE TABLE dead_letters (
     )
 );
 CREATE INDEX dead_letters_unacknowledged ON dead_letters (died_at, id) WHERE acknowledged_at IS NULL;
+CREATE INDEX dead_letters_by_age ON dead_letters (died_at, id);
 CREATE INDEX dead_letters_by_fingerprint ON dead_letters (fingerprint, died_at);
 CREATE INDEX dead_letters_of_a_tenant ON dead_letters (tenant_id, died_at, id);
 

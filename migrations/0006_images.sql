@@ -20,8 +20,10 @@ CREATE TABLE images (
     ),
     CONSTRAINT images_reference_is_bounded CHECK (length(reference) <= 255)
 ) WITH (fillfactor = 80);
-CREATE INDEX images_list_of_a_tenant ON images (tenant_id, id);
-CREATE INDEX images_list_by_reference ON images (tenant_id, reference, id) WHERE reference IS NOT NULL;
+-- NULLS LAST for the reason that the lists of jobs have.
+CREATE INDEX images_list_of_a_tenant ON images (tenant_id, id DESC NULLS LAST);
+CREATE INDEX images_list_by_reference ON images (tenant_id, reference, id DESC NULLS LAST)
+WHERE reference IS NOT NULL;
 
 -- One original each upload or replacement; `source_seq` is the target_seq of the job that brought it.
 CREATE TABLE image_sources (

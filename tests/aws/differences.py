@@ -37,4 +37,25 @@ DIFFERENCES: dict[str, Difference] = {
         "StartMessageMoveTask moves dead letters back",
         {"ministack": "answers InvalidAction", "moto": "answers 500"},
     ),
+    "caller-reference-is-ignored": Difference(
+        "an invalidation is made once per caller reference, and refused with other paths",
+        {"moto": "makes another one"},
+    ),
+    "checksum-is-not-compared": Difference(
+        "a body that does not match the checksum sent with it is refused", {"moto": "stores it"}
+    ),
+    "form-size-is-not-checked": Difference(
+        "a presigned form refuses files outside its size range with 400",
+        {"moto": "stores any size"},
+    ),
+    "form-policy-is-not-checked": Difference(
+        "a presigned form is for one key, one content type and a limited time",
+        {"moto": "stores under any key and type, for ever"},
+    ),
+    "signatures-are-not-checked": Difference(
+        "a form with a wrong signature is refused", {"moto": "stores it"}
+    ),
+    "any-key-is-accepted": Difference(
+        "an unknown access key is refused", {"moto": "answers", "localstack": "answers"}
+    ),
 }

@@ -30,7 +30,7 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.breakers import report_failures
 from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.database import Connection
 from imagefleet.store.rings import confirm_rings, take_due_rings
 from imagefleet.store.submissions import submit_job, submit_jobs
@@ -60,6 +60,7 @@ ROUNDS = 2
 AGAIN = 200  # a contended message comes back; it does not come back for ever
 HOUR = timedelta(hours=1)
 LOCK_TIMEOUT = timedelta(minutes=10)
+EVERYTHING = Pause(scope=PauseScope.ALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +272,8 @@ async def test_of_fifty_backends_one_has_the_job_and_the_others_are_told_the_tru
     database: Database, mix: Mix
 ) -> None:
     async with (
-        no_deadlocks(database), many_connections(database, "worker", ASKERS) as askers,
+        no_deadlocks(database),
+        many_connections(database, "worker", ASKERS) as askers,
         database.connect("superuser") as superuser,
     ):
         workers = [await a_worker(askers[0]) for _ in askers]
@@ -445,7 +447,27 @@ async def test_a_ring_that_is_pushed_beside_the_claim_is_deleted_all_the_same(
     assert await ring_row(worker, runs.job_id) is None
     ring = await ring_row(worker, waits.job_id)
     assert ring is not None
-    assert ring["due_at"] == task.result()[1].until
+    assert (ring["rings"], ring["due_in"] > timedelta(seconds=50)) == (1, True)
+
+
+async def test_a_claim_that_still_saw_the_pause_does_not_undo_the_ring_of_the_resume(
+    worker: OpenConnection, operator: OpenConnection, superuser: OpenConnection
+) -> None:
+    me = await a_worker(worker)
+    submitted = await submit_job(worker, a_submission())
+    await pause(operator, EVERYTHING, by="tests", reason="a test")
+
+    transaction = operator.transaction()
+    await transaction.start()
+    assert await resume(operator, EVERYTHING) == 1
+    claim = claim_job(worker, submitted.job_id, me)
+    async with meanwhile(superuser, operator, worker, claim) as task:
+        await transaction.commit()
+
+    ring = await ring_row(worker, submitted.job_id)
+    assert task.result().verdict is Verdict.PAUSED
+    assert ring is not None
+    assert ring["due_in"] <= timedelta(0)
 
 
 async def test_a_claim_waits_for_the_rescue_of_its_own_worker_and_then_has_nothing(

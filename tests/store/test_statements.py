@@ -36,7 +36,13 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "control.PAUSE": ("operator",),
         "control.RESUME": ("operator",),
         "control.RING_RESUMED": ("operator",),
+        "control.RING_RESUMED_TARGET": ("operator",),
         "control.FIND_REFUSAL": READERS,
+        "deadletters.ACKNOWLEDGE": ("operator",),
+        "deadletters.GET_LETTER": ("operator",),
+        "deadletters.GROUP_LETTERS": ("operator",),
+        "deadletters.LIST_LETTERS": ("operator",),
+        "deadletters.LIST_OPEN_LETTERS": ("operator",),
         "elections.HOLD_ELECTION": ("maintenance",),
         "elections.RESIGN": ("maintenance",),
         "elections.BEGIN_PERIOD": ("maintenance",),
@@ -105,8 +111,11 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
 # Parts of statements; the wholes that they are parts of are above.
 FRAGMENTS: Final = frozenset(
     {
+        "deadletters._LETTER",
+        "deadletters._MATCHES",
         "endings.WRITE_ATTEMPTS",
         "images._IMAGE",
+        "images._PAGE",
         "reports._PAGE",
         "reports._PUBLIC_COLUMNS",
         "verdicts.HOLDS",

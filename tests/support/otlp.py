@@ -79,7 +79,7 @@ def collecting() -> Iterator[Collector]:
             except OSError:  # whoever asked has given up
                 self.close_connection = True
 
-        def log_message(self, *_: object) -> None:  # type: ignore[override]
+        def log_message(self, *_: object) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -137,7 +137,7 @@ async def test_spans_of_concurrent_tasks_do_not_mix(collector: Collector) -> Non
     ],
 )
 async def test_an_error_marks_the_span_with_its_code_alone(
-    collector: Collector, error: BaseException, failed: bool, told: dict[str, object]
+    collector: Collector, error: BaseException, *, failed: bool, told: dict[str, object]
 ) -> None:
     async with open_tracing(on(collector), process="worker") as tracing:
         with pytest.raises(type(error)), tracing.span("attempt"):

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final, Literal, Protocol, TypeAlias
 
 import aiohttp
@@ -201,7 +202,7 @@ def _of_answer(service: Service, error: ClientError) -> FleetError:
         return NotFound(NOT_FOUND[code])
     if code in OWN_CODES:
         return unavailable(OWN_CODES[code], detail)
-    if code in THROTTLED or status in {429, 503}:
+    if code in THROTTLED or status == HTTPStatus.TOO_MANY_REQUESTS:
         return unavailable(f"{service}_throttled", detail)
     if code in CREDENTIALS:
         return unavailable("aws_credentials", detail)
@@ -209,7 +210,7 @@ def _of_answer(service: Service, error: ClientError) -> FleetError:
         return unavailable(f"{service}_denied", detail)
     if code in MISSING:
         return unavailable(f"{service}_missing", detail)
-    if code in TRANSIENT or status >= 500:  # noqa: PLR2004
+    if code in TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return unavailable(f"{service}_unavailable", detail)
     # A request that AWS will never take: ours to repair, so none of the errors that are expected.
     return FleetError(

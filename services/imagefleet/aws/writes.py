@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from botocore.exceptions import ClientError
@@ -14,8 +15,6 @@ from imagefleet.errors import FleetError
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
-
-PRECONDITION_FAILED = 412
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +159,7 @@ class Write:
 
 def is_refused_condition(error: ClientError) -> bool:
     """Whether S3 answered that If-Match or If-None-Match does not hold."""
-    return answered(error)[0] == PRECONDITION_FAILED
+    return answered(error)[0] == HTTPStatus.PRECONDITION_FAILED
 
 
 def _stored(headers: Headers) -> _Stored:

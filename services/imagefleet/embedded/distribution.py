@@ -1,6 +1,6 @@
 """CloudFront's part of the topology: one distribution with two origins."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from imagefleet.embedded.topology import EdgeDescription
 
@@ -10,6 +10,10 @@ if TYPE_CHECKING:  # stubs, which only a developer has
 
 SERVED: Final = "outputs"  # names of the two origins inside the distribution
 POINTERS: Final = "api"
+
+
+class _After(TypedDict, total=False):
+    Marker: str
 
 
 async def ensure_distribution(
@@ -35,15 +39,15 @@ async def ensure_distribution(
 
 
 async def _find_distribution(client: "CloudFrontClient", comment: str) -> tuple[str, str] | None:
-    marker = ""
+    after: _After = {}
     while True:
-        page = (await client.list_distributions(Marker=marker))["DistributionList"]
+        page = (await client.list_distributions(**after))["DistributionList"]
         for item in page.get("Items", ()):
             if item["Comment"] == comment:
                 return item["Id"], item["ARN"]
         if not page["IsTruncated"]:
             return None
-        marker = page["NextMarker"]
+        after = {"Marker": page["NextMarker"]}
 
 
 async def _ensure_access_control(client: "CloudFrontClient", name: str) -> str:

@@ -33,9 +33,10 @@ WITH me AS MATERIALIZED (
 ),
 seen AS MATERIALIZED (
     SELECT jobs.id, jobs.state, jobs.claim_no, jobs.tenant_id, jobs.target,
-           targets.running_job, targets.runs
+           targets.running_job, targets.runs, rings.due_at
       FROM jobs
       LEFT JOIN targets ON targets.tenant_id = jobs.tenant_id AND targets.target = jobs.target
+      LEFT JOIN rings ON rings.job_id = jobs.id
      WHERE jobs.id = ANY ($1::uuid[])
        AND jobs.state IN ('queued', 'processing', 'failed_retryable')
        AND EXISTS (SELECT FROM me)
@@ -166,7 +167,7 @@ successor AS MATERIALIZED (
 ),
 bell AS MATERIALIZED (
     -- Every multi-row write takes its rows in the order of their ids, so that no two can deadlock.
-    SELECT rings.job_id FROM rings
+    SELECT rings.job_id, rings.due_at FROM rings
      WHERE rings.job_id IN (
                SELECT chosen.id FROM chosen
                 WHERE chosen.verdict IN ('claimed', 'cancelled', 'not_due', 'target_busy', 'paused',
@@ -188,8 +189,11 @@ deferred AS (
            lane = coalesce(chosen.lane, rings.lane)
       FROM bell
       LEFT JOIN chosen ON chosen.id = bell.job_id
+      LEFT JOIN seen ON seen.id = bell.job_id
      WHERE rings.job_id = bell.job_id
        AND chosen.verdict IS DISTINCT FROM 'claimed' AND chosen.verdict IS DISTINCT FROM 'cancelled'
+       -- Whoever set it since our snapshot knows more: a resume made it due while we saw the pause.
+       AND (bell.due_at = seen.due_at OR bell.job_id IN (SELECT successor.id FROM successor))
 )
 SELECT asked.id,
        EXISTS (SELECT FROM me) AS alive,

@@ -171,16 +171,30 @@ RESUME: Final = """
 DELETE FROM pauses WHERE scope = $1 AND tenant_id = $2 AND name = $3 RETURNING scope
 """
 
-# What the pause held back; the dispatcher sends it.
+# What the pause held back; the dispatcher sends it. A target's jobs are few among many, so they have
+# a statement of their own: one for every scope would be planned for the widest.
 RING_RESUMED: Final = """
 WITH bell AS MATERIALIZED (
     SELECT rings.job_id
       FROM rings
       JOIN jobs ON jobs.id = rings.job_id
      WHERE ($1 = 'all'
-            OR ($1 = 'type' AND jobs.type = $3)
-            OR ($1 = 'lane' AND rings.lane = $3)
-            OR ($1 = 'target' AND jobs.tenant_id = $2 AND jobs.target = $3))
+            OR ($1 = 'type' AND jobs.type = $2)
+            OR ($1 = 'lane' AND rings.lane = $2))
+       AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
+     ORDER BY rings.job_id
+       FOR UPDATE OF rings
+)
+UPDATE rings SET due_at = now(), rings = 0 FROM bell WHERE rings.job_id = bell.job_id
+RETURNING rings.job_id
+"""
+
+RING_RESUMED_TARGET: Final = """
+WITH bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+      JOIN jobs ON jobs.id = rings.job_id
+     WHERE jobs.tenant_id = $1 AND jobs.target = $2
        AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
      ORDER BY rings.job_id
        FOR UPDATE OF rings
@@ -197,7 +211,10 @@ async def resume(connection: Connection, what: Pause) -> int | None:
             lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
             if lifted is None:
                 return None
-            rung = await connection.fetch(RING_RESUMED, what.scope, what.tenant_id, what.name)
+            if what.scope is PauseScope.TARGET:
+                rung = await connection.fetch(RING_RESUMED_TARGET, what.tenant_id, what.name)
+            else:
+                rung = await connection.fetch(RING_RESUMED, what.scope, what.name)
     return len(rung)
 
 
@@ -208,6 +225,7 @@ SELECT pauses.scope, pauses.name, pauses.reason
    AND (pauses.scope = 'all'
         OR (pauses.scope = 'type' AND pauses.name = $1)
         OR (pauses.scope = 'lane' AND pauses.name = $2))
+ ORDER BY pauses.scope
  LIMIT 1
 """
 
@@ -216,4 +234,6 @@ async def find_refusal(connection: Connection, job_type: str, lane: Lane) -> str
     """Why new jobs of this type and lane are refused at present, if they are."""
     with translated():
         row = await connection.fetchrow(FIND_REFUSAL, job_type, lane)
-    return None if row is None else f"{row['scope']} {row['name']}: {row['reason']}".strip()
+    if row is None:
+        return None
+    return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"

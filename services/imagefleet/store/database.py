@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias, TypedDict
+from uuid import UUID
 
 import asyncpg
 import asyncpg.pool
@@ -249,10 +250,17 @@ async def _prepare(connection: asyncpg.Connection) -> None:
     await connection.set_type_codec(
         "jsonb",
         schema="pg_catalog",
-        encoder=lambda value: JSONB_VERSION + orjson.dumps(value),
+        encoder=lambda value: JSONB_VERSION + orjson.dumps(value, default=_of_driver),
         decoder=lambda stored: orjson.loads(memoryview(stored)[1:]),
         format="binary",
     )
+
+
+def _of_driver(value: object) -> str:
+    """The ids that the driver gives are of a class of its own, which the encoder does not know."""
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError
 
 
 async def _nothing_to_reset(connection: Connection) -> None:

@@ -17,7 +17,7 @@ VALUES ($1, $2, now() + interval '10 seconds')
     ON CONFLICT (name) DO UPDATE
        SET holder = excluded.holder, until = excluded.until,
            term = held.term + (held.holder <> excluded.holder)::int
-     WHERE held.holder = excluded.holder OR held.until < now()
+     WHERE held.holder = excluded.holder OR held.until <= now()
 RETURNING term
 """
 
@@ -29,7 +29,8 @@ async def hold_election(connection: Connection, name: str, holder: UUID) -> int 
     return term
 
 
-RESIGN: Final = "DELETE FROM elections WHERE name = $1 AND holder = $2"
+# The row stays, so that its term does: a term that came twice would tell nothing apart.
+RESIGN: Final = "UPDATE elections SET until = now() WHERE name = $1 AND holder = $2"
 
 
 async def resign(connection: Connection, name: str, holder: UUID) -> None:

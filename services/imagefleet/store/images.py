@@ -203,7 +203,7 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
       SELECT jobs.state
         FROM jobs
        WHERE jobs.tenant_id = images.tenant_id AND jobs.target = 'image:' || images.id
-       ORDER BY jobs.id DESC
+       ORDER BY jobs.id DESC NULLS LAST
        LIMIT 1
   ) AS newest ON images.revision IS NULL
 """
@@ -223,18 +223,23 @@ async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId)
     return _image(row)
 
 
+# As in reports.py: a generic plan can start in the middle, and only in the index for this question.
+_PAGE: Final = """
+   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $3
+"""
+
 LIST_IMAGES: Final = f"""
 {_IMAGE}
- WHERE images.tenant_id = $1 AND ($2::uuid IS NULL OR images.id < $2)
- ORDER BY images.id DESC
- LIMIT $3
+ WHERE images.tenant_id = $1
+   {_PAGE}
 """
 
 LIST_BY_REFERENCE: Final = f"""
 {_IMAGE}
- WHERE images.tenant_id = $1 AND ($2::uuid IS NULL OR images.id < $2) AND images.reference = $4
- ORDER BY images.id DESC
- LIMIT $3
+ WHERE images.tenant_id = $1 AND images.reference = $4
+   {_PAGE}
 """
 
 

@@ -68,10 +68,11 @@ def _public(row: Record) -> PublicJob:
 
 
 # One statement for each way to ask, so that each has its index and reads one page, whatever the
-# history.
+# history. The first page is what is before the last of all ids: with `$2 IS NULL OR` a generic plan
+# could not start in the middle. NULLS LAST is the order of these indexes and of no other.
 _PAGE: Final = """
-   AND ($2::uuid IS NULL OR jobs.id < $2)
- ORDER BY jobs.id DESC
+   AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ ORDER BY jobs.id DESC NULLS LAST
  LIMIT $3
 """
 
@@ -281,3 +282,17 @@ async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
             "until": None if row["verdict"] == Verdict.CLAIMED else row["until"],
         }
     )
+
+
+WATCH_JOBS: Final = """
+SELECT jobs.id, jobs.updated_at FROM jobs WHERE jobs.id = ANY ($1::uuid[])
+"""
+
+
+async def watch_jobs(
+    connection: Connection, job_ids: Sequence[JobId]
+) -> Mapping[JobId, datetime]:
+    """When each of these jobs changed last; what does not exist is not in the answer."""
+    with translated():
+        rows = await connection.fetch(WATCH_JOBS, list(job_ids))
+    return {JobId(row["id"]): row["updated_at"] for row in rows}

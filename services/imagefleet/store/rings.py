@@ -74,6 +74,8 @@ pushed AS (
            rings = rings.rings + due.again::int
       FROM due
      WHERE rings.job_id = due.job_id
+       -- The same again, in a form of which the planner knows that it names few rows.
+       AND rings.job_id = ANY (ARRAY (SELECT due.job_id FROM due))
     RETURNING rings.job_id, rings.lane, rings.priority, rings.due_at, due.again
 )
 SELECT pushed.job_id, pushed.lane, pushed.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate

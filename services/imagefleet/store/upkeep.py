@@ -115,27 +115,33 @@ PRUNE_JOBS: Final = """
 WITH old AS MATERIALIZED (
     SELECT jobs.id
       FROM jobs
-      CROSS JOIN fleet
      WHERE jobs.state IN ('completed', 'failed')
-       AND jobs.finished_at < now() - fleet.retention
-       AND NOT EXISTS (SELECT FROM dead_letters
-                        WHERE dead_letters.job_id = jobs.id
-                          AND dead_letters.acknowledged_at IS NULL)
+       AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)
+       -- Asked of each candidate in turn; as NOT EXISTS it could be a join with all dead letters.
+       AND (SELECT count(*) FROM dead_letters
+             WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) = 0
      ORDER BY jobs.finished_at
      LIMIT $1
        FOR UPDATE OF jobs SKIP LOCKED
 ),
+-- By an array: how many ids a join would bring the planner cannot know, and reads whole tables.
 pruned AS (
-    DELETE FROM jobs USING old WHERE jobs.id = old.id RETURNING jobs.id
+    DELETE FROM jobs WHERE jobs.id = ANY (ARRAY (SELECT old.id FROM old)) RETURNING jobs.id
 ),
 attempts_too AS (
-    DELETE FROM attempts USING old WHERE attempts.job_id = old.id
+    DELETE FROM attempts WHERE attempts.job_id = ANY (ARRAY (SELECT old.id FROM old))
 ),
 letters_too AS (
-    DELETE FROM dead_letters USING old WHERE dead_letters.job_id = old.id
+    DELETE FROM dead_letters WHERE dead_letters.job_id = ANY (ARRAY (SELECT old.id FROM old))
+    RETURNING dead_letters.id
+),
+sends_too AS (
+    DELETE FROM dead_letter_sends
+     WHERE dead_letter_sends.dead_letter_id = ANY (ARRAY (SELECT letters_too.id FROM letters_too))
 ),
 aliases_too AS (
-    DELETE FROM idempotency_aliases USING old WHERE idempotency_aliases.job_id = old.id
+    DELETE FROM idempotency_aliases
+     WHERE idempotency_aliases.job_id = ANY (ARRAY (SELECT old.id FROM old))
 ),
 counted AS (
     INSERT INTO ledger (pruned) SELECT count(*) FROM pruned HAVING count(*) > 0

@@ -96,13 +96,24 @@ WHY: Final = """
 NEXT_OF_TARGET: Final = """
   CROSS JOIN LATERAL (
       SELECT head.id
-        FROM (SELECT jobs.id, jobs.run_at
-                FROM jobs
-               WHERE jobs.tenant_id = freed.tenant_id AND jobs.target = freed.target
-                 AND jobs.state IN ('queued', 'failed_retryable')
-                 AND jobs.cancel_requested_at IS NULL
-                 AND NOT (jobs.state = 'queued' AND jobs.run_at > now())
-               ORDER BY (jobs.preempts AND jobs.run_at <= now()) DESC, jobs.target_seq
+        FROM ((SELECT 1 AS turn, jobs.id, jobs.run_at
+                 FROM jobs
+                WHERE jobs.tenant_id = freed.tenant_id AND jobs.target = freed.target
+                  AND jobs.state IN ('queued', 'failed_retryable')
+                  AND jobs.cancel_requested_at IS NULL
+                  AND jobs.preempts AND jobs.run_at <= now()
+                ORDER BY jobs.target_seq
+                LIMIT 1)
+              UNION ALL
+              (SELECT 2, jobs.id, jobs.run_at
+                 FROM jobs
+                WHERE jobs.tenant_id = freed.tenant_id AND jobs.target = freed.target
+                  AND jobs.state IN ('queued', 'failed_retryable')
+                  AND jobs.cancel_requested_at IS NULL
+                  AND NOT (jobs.state = 'queued' AND jobs.run_at > now())
+                ORDER BY jobs.target_seq
+                LIMIT 1)
+               ORDER BY turn
                LIMIT 1) AS head
        WHERE head.run_at <= now()
   ) AS next

@@ -14,7 +14,7 @@ from typing import Final
 from imagefleet.jobs.lifecycle import Outcome
 from imagefleet.jobs.model import Lane, Verdict
 from imagefleet.telemetry import labels
-from imagefleet.telemetry.series import Series, Timed
+from imagefleet.telemetry.series import Series, Timed, Values
 
 API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
 AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
@@ -66,9 +66,7 @@ class ApiMetrics(AwsMetrics):
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
-        self._upload_bytes = self._histogram(
-            "upload_size_bytes", "uploads", UPLOAD_BYTES, "mime_type"
-        )
+        self._uploads = self._histogram("upload_size_bytes", "uploads", UPLOAD_BYTES, "mime_type")
         self._query_seconds = self._histogram(
             "db_query_duration_seconds", "duration of database queries", API_SECONDS, *query
         )
@@ -90,7 +88,7 @@ class ApiMetrics(AwsMetrics):
 
     def uploaded(self, mime_type: str | None, size_bytes: int) -> None:
         """Count an upload that arrived whole."""
-        self._upload_bytes.labels(labels.mime_type(mime_type)).observe(size_bytes)
+        self._uploads.labels(labels.mime_type(mime_type)).observe(size_bytes)
 
     def query(self, operation: str, table: str) -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
@@ -167,9 +165,7 @@ class WorkerMetrics(FleetMetrics):
         self._jobs = self._counter("job_processed_total", "attempts", "job_type", "status")
         self._attempts = self._counter("job_attempts_total", "attempts, as recorded", "outcome")
         self._active = self._gauge("job_active_count", "jobs that run here", "job_type")
-        self._image_errors = self._counter(
-            "image_processing_errors_total", "images failed", "error_type"
-        )
+        self._images = self._counter("image_processing_errors_total", "images failed", "error_type")
         self._verdicts = self._counter("claim_verdict_total", "ids asked for", "verdict")
         self._lost = self._counter("claim_lost_total", "claims that another one replaced")
         self._slots = self._gauge("worker_slots", "room for jobs", "lane", "state")
@@ -204,7 +200,7 @@ class WorkerMetrics(FleetMetrics):
 
     def image_failed(self, error_type: str) -> None:
         """Count an image that could not be made, by the error's code."""
-        self._image_errors.labels(self._code(error_type)).inc()
+        self._images.labels(self._code(error_type)).inc()
 
     def slots_changed(self, lane: Lane, *, free: int, reserved: int, busy: int) -> None:
         """Take how a lane's slots are used; reserved ones belong to a receive on its way."""
@@ -264,7 +260,7 @@ class MaintenanceMetrics(FleetMetrics):
     def lane_sampled(self, lane: Lane, *, due: int, visible: int, in_flight: int) -> None:
         """Take the jobs of a lane that should have a message, and the messages there are."""
         name = lane.value
-        messages = {(name, "visible"): visible, (name, "in_flight"): in_flight}
+        messages: Values = {(name, "visible"): visible, (name, "in_flight"): in_flight}
         self._samples.add("sqs_messages", messages)
         self._samples.add("queue_drift", {(name,): due - visible - in_flight})
 

@@ -87,21 +87,18 @@ def run(request: Request, files: Files, parent: int) -> NoReturn:
     """Live the whole life of a child. Never returns: the caller's stack belongs to the zygote."""
     status = 1
     try:
-        task = _find(request.task)
-        _keep_only(files)
-        confine(Confinement(**request.confinement), parent)
-        _write(files[RESULT_FILE], _report_of(task, request.argument, files))
+        _write(files[RESULT_FILE], _report_of(request, files, parent))
         status = 0
-    except BaseException:  # noqa: BLE001 - there is nobody above to whom it could be raised
-        # Only a child that could not be confined comes here with its pipe unused.
-        _write(files[RESULT_FILE], _failure())
     finally:
         os._exit(status)
 
 
-def _report_of(task: Task, argument: JsonObject, files: Files) -> bytes:
+def _report_of(request: Request, files: Files, parent: int) -> bytes:
     try:
-        return frame({"kind": "done", "value": task(argument, files)})
+        task = _find(request.task)
+        _keep_only(files)
+        confine(Confinement(**request.confinement), parent)
+        return frame({"kind": "done", "value": task(request.argument, files)})
     except MemoryError:
         return OUT_OF_MEMORY
     except InputRejected as refusal:

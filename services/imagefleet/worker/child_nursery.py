@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.child import LONGEST_MESSAGE, MOST_FILES, RESULT_FILE, Request
-from imagefleet.worker.children import Child, Usage
+from imagefleet.worker.children import Child, Killed, Usage
 from imagefleet.worker.sandbox import Confinement
 
 START_WITHIN: Final = 60.0  # seconds; a cold disk and two busy cores, normally half a second
@@ -130,7 +130,7 @@ class Nursery:
             detail = f"a request of {len(message)} bytes with {len(files)} files"
             raise ValueError(detail)
         ours, theirs = os.pipe()
-        os.set_blocking(ours, False)  # noqa: FBT003 - the name says it
+        os.set_blocking(ours, False)
         child = self._children[number] = Child(ours, longest_report, self.kill)
         try:
             await self._send(message, [theirs, *files.values()])
@@ -148,6 +148,8 @@ class Nursery:
 
     async def close(self) -> None:
         """Hang up: the zygote kills and reaps its children and ends."""
+        for child in self._children.values():
+            child.kill(Killed.CANCELLED)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         try:
@@ -167,8 +169,8 @@ class Nursery:
         raise ConnectionResetError
 
     async def _writable(self) -> None:
-        writable = self._loop.create_future()
-        self._loop.add_writer(self._socket, lambda: writable.done() or writable.set_result(None))
+        writable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self._socket, _settle, writable)
         try:
             await asyncio.wait([writable, self._gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -205,9 +207,7 @@ class Nursery:
                 else:
                     self.kill()  # no descriptor was free for it: a child that could not be killed
             case Ended():
-                usage = Usage(
-                    cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes
-                )
+                usage = Usage(cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes)
                 self._children.pop(tidings.number).finish(tidings.status, usage)
 
     def _end(self) -> None:
@@ -226,6 +226,11 @@ class Nursery:
         children, self._children = self._children, {}
         for child in children.values():
             child.orphaned()
+
+
+def _settle(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _start_zygote(there: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:

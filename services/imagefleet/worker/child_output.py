@@ -28,7 +28,7 @@ from imagefleet.worker.children import Usage
 _LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through
 
 _Side = Annotated[int, Field(ge=1, le=_LONGEST_SIDE)]
-_Digest = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\Z")]
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class UntrueError(Exception):
@@ -53,8 +53,8 @@ class SourceFacts(_Claim):
 
 
 class Placeholder(_Claim):
-    thumbhash: Annotated[str, Field(pattern=r"\A[A-Za-z0-9+/]{1,64}={0,2}\Z")]
-    color: Annotated[str, Field(pattern=r"\A#[0-9a-f]{6}\Z")]
+    thumbhash: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{1,64}={0,2}$")]
+    color: Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
 
 
 class VariantFacts(_Claim):
@@ -146,7 +146,8 @@ def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFil
     try:
         seen = sniff(head)
     except InputRejected as error:
-        raise UntrueError(f"{path.name}: {error}") from error
+        message = f"{path.name}: {error}"
+        raise UntrueError(message) from error
     agreed = (
         (facts.name, facts.format) == (wanted.name, wanted.format)
         and facts.content_type == wanted.format.mime_type

@@ -12,6 +12,7 @@ from imagefleet.imaging.render import render
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.child import SOURCE_FILE, file_name
 
+
 class Order(TypedDict):
     """The argument of `render_variants`; the worker makes it, so it is believed."""
 

@@ -114,7 +114,9 @@ class Child:
     def _dead_without_parent(self) -> None:
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
-            with suppress(ChildProcessError):  # ours only where this process is the container's init
+            with suppress(
+                ChildProcessError
+            ):  # ours only where this process is the container's init
                 os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
         self.finish(None, None)
 

@@ -6,118 +6,62 @@ held against the job: a library that dies of a picture dies of it again.
 """
 
 import asyncio
-import json
-import math
 import os
-import signal
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from types import TracebackType
+from typing import Final, ParamSpec, Self, TypeVar
 
 import structlog
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from structlog.typing import FilteringBoundLogger
 
-from imagefleet.errors import FleetError, InputRejected, Misconfigured, Unavailable
+from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES, Recipe
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child import FRAME_HEADER, FRAME_MARK, SOURCE_FILE, file_name
+from imagefleet.worker.child import SOURCE_FILE, file_name
+from imagefleet.worker.child_endings import (
+    GENERAL_MEMORY_BYTES,
+    QUARANTINE_MEMORY_BYTES,
+    Allowance,
+    ChildCancelled,
+    ChildCrashed,
+    ChildDeadline,
+    ChildFailed,
+    Finished,
+    no_child,
+    result_of,
+)
 from imagefleet.worker.child_nursery import Nursery
 from imagefleet.worker.child_output import RenderedFiles, UntrueError, checked, remove
-from imagefleet.worker.children import Child, Ending, Killed, Usage
-from imagefleet.worker.sandbox import Confinement, hide_this_process
+from imagefleet.worker.children import Child, Ending, Killed
+from imagefleet.worker.sandbox import hide_this_process
+
+__all__ = [
+    "GENERAL_MEMORY_BYTES",
+    "QUARANTINE_MEMORY_BYTES",
+    "Allowance",
+    "ChildCancelled",
+    "ChildCrashed",
+    "ChildDeadline",
+    "ChildFailed",
+    "Finished",
+    "RenderedFiles",
+    "Renderer",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log: Final[FilteringBoundLogger] = structlog.get_logger()
 
-_MIB: Final = 2**20
-GENERAL_MEMORY_BYTES: Final = 512 * _MIB  # 50 megapixels decoded at once, and as much again
-QUARANTINE_MEMORY_BYTES: Final = 1024 * _MIB  # the only one at a time, so it may have more
-LONGEST_OUTPUT: Final = 32 * _MIB  # some ten times the largest variant of any recipe
-LONGEST_REPORT: Final = 256 * 1024  # bytes; that of a rendering has some 3,000
-
 _PROBE: Final = "imagefleet.worker.child:probe"
 _RENDER: Final = "imagefleet.worker.child_render:render_variants"
-
-
-class ChildCrashed(FleetError):
-    """It died, or said what no honest child says. `signal` is None where no signal did it."""
-
-    def __init__(self, detail: str, killed_by: int | None = None) -> None:
-        super().__init__("crashed", failure_sentence("crashed"), detail)
-        self.signal = killed_by
-
-
-class ChildDeadline(FleetError):
-    """It ran out of time, by the worker's clock or by its own allowance of processor time."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__("deadline", failure_sentence("deadline"), detail)
-
-
-class ChildCancelled(FleetError):
-    """It was killed because its result is not wanted any more."""
-
-    def __init__(self) -> None:
-        super().__init__("cancelled", failure_sentence("cancelled"))
-
-
-class ChildFailed(FleetError):
-    """Its task raised something it should not have: a bug; the detail is the traceback."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__("internal_error", failure_sentence("internal_error"), detail)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What one child may use. The default processor time is all there is before the deadline."""
-
-    deadline_seconds: float
-    memory_bytes: int = GENERAL_MEMORY_BYTES
-    file_bytes: int = LONGEST_OUTPUT
-    cpu_seconds: int | None = None
-    report_bytes: int = LONGEST_REPORT
-
-    def confinement(self) -> Confinement:
-        """The part of it that the kernel enforces."""
-        cpu_seconds = self.cpu_seconds or math.ceil(self.deadline_seconds) + 1
-        return Confinement(
-            memory_bytes=self.memory_bytes, file_bytes=self.file_bytes, cpu_seconds=cpu_seconds
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """What a task returned: JSON, and otherwise anything. What it cost is the kernel's word."""
-
-    value: JsonObject
-    usage: Usage | None
-
-
-class _Done(BaseModel):
-    kind: Literal["done"]
-    value: dict[str, JsonValue]
-
-
-class _Rejected(BaseModel):
-    kind: Literal["rejected"]
-    code: str = Field(pattern=r"\A[a-z][a-z_]{0,39}\Z")
-    public_message: str = Field(pattern=r"\A[ -~]{1,200}\Z")  # the producer reads it
-    detail: str | None
-
-
-class _Failed(BaseModel):
-    kind: Literal["failed"]
-    error: str
-
-
-_Report: TypeAlias = Annotated[_Done | _Rejected | _Failed, Field(discriminator="kind")]
-_REPORT: Final[TypeAdapter[_Report]] = TypeAdapter(_Report)
 
 
 class Renderer:
@@ -180,7 +124,8 @@ class Renderer:
                     checked, done.value, recipe, files[SOURCE_FILE], folder, done.usage
                 )
             except UntrueError as error:
-                raise ChildCrashed(f"not what it says: {error}") from error
+                detail = f"a false report: {error}"
+                raise ChildCrashed(detail) from error
 
     async def run_isolated(
         self,
@@ -219,7 +164,8 @@ class Renderer:
                     longest_report=allowance.report_bytes,
                     confinement=allowance.confinement(),
                 )
-        raise _no_child("the decoding process ends as soon as it is started")
+        detail = "the decoding process ends as soon as it is started"
+        raise no_child(detail)
 
     async def _warm_nursery(self) -> Nursery:
         async with self._starting:
@@ -235,3 +181,61 @@ class Renderer:
     async def _close(self) -> None:
         if self._nursery is not None:
             await self._nursery.close()
+
+
+async def _ending_of(child: Child, cancel: asyncio.Event) -> Ending:
+    """Wait until it is dead, whoever kills it; a cancelled wait kills it first."""
+
+    async def kill_when_cancelled() -> None:
+        await cancel.wait()
+        child.kill(Killed.CANCELLED)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(kill_when_cancelled())
+            await asyncio.wait([child.ended])
+            watch.cancel()
+    except asyncio.CancelledError:
+        child.kill(Killed.CANCELLED)
+        await asyncio.wait([child.ended])
+        raise
+    return child.ended.result()
+
+
+@contextmanager
+def _scratch_folder(scratch: Path) -> Iterator[Path]:
+    """A folder nobody else has, which stays only if all goes well."""
+    folder = Path(tempfile.mkdtemp(prefix="render-", dir=scratch))
+    try:
+        yield folder
+    except BaseException:
+        remove(folder)
+        raise
+
+
+@contextmanager
+def _opened(source: Path | int, recipe: Recipe, folder: Path) -> Iterator[Mapping[str, int]]:
+    """The source for reading and an empty file a variant, open while the child is at work."""
+    with ExitStack() as stack:
+
+        def opened(path: Path, flags: int) -> int:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        read_only = opened(source, os.O_RDONLY) if isinstance(source, Path) else source
+        files = {SOURCE_FILE: read_only}
+        for variant in recipe.variants:
+            name = file_name(variant.name, variant.format)
+            files[name] = opened(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        yield files
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Like asyncio.to_thread, but never returns while the thread still uses its arguments."""
+    running = asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -2,9 +2,9 @@
 
 Two barriers stand behind each other, as either may have a hole:
 
-- The child may ask the kernel for almost nothing. A seccomp filter (child_syscalls.py) lets it compute,
-  take and give back private memory, use the files it already holds, look at a clock and end.
-  Everything else is answered with EPERM: files, sockets, programs, processes, signals to others.
+- The child may ask the kernel for almost nothing. A seccomp filter (child_syscalls.py) lets it
+  compute, take and give back private memory, use the files it already holds, look at a clock and
+  end. Everything else is answered with EPERM: files, sockets, programs, processes, signals.
 - What it might still reach is not worth reaching. It is an unprivileged user where the worker is
   root, without capabilities, and neither the worker's memory nor its environment can be read by a
   process of the same user, because the worker is not dumpable.

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _prepare(preload: list[str]) -> None:
-    os.environ.clear()  # Python itself puts the locale there
+    os.environ.clear()  # noqa: TID251 - not read; Python itself puts the locale there
     offer_this_process_first()
     hide_this_process()
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))

@@ -1,0 +1,179 @@
+"""What a caller is told when a request does not succeed: a problem (RFC 9457) with a stable code.
+
+The code is the contract: each has one status, here. Texts are for people and may change. A body
+never holds what the caller sent, nor what only operators may know; those are in the log.
+"""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from imagefleet.errors import FleetError, InputRejected, RequestRejected, Unavailable
+
+log = structlog.get_logger()
+
+PROBLEM_TYPE: Final = "application/problem+json"
+RETRY_AFTER: Final = 2  # seconds; when the world is away, and nobody knows for how long
+CLIENT_LEFT: Final = 499  # never sent; what the log and the metrics say of it
+
+STATUSES: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "invalid_json": 400,
+        "invalid_form": 400,
+        "invalid_idempotency_key": 400,
+        "idempotency_keys_differ": 400,
+        "bad_request": 400,
+        "unauthorized": 401,
+        "forbidden": 403,
+        "not_found": 404,
+        "method_not_allowed": 405,
+        "request_timeout": 408,
+        "image_deleted": 409,
+        "upload_incomplete": 409,
+        "upload_used": 409,
+        "payload_too_large": 413,
+        "too_large": 413,
+        "type_mismatch": 415,
+        "unsupported": 415,
+        "unsupported_media_type": 415,
+        "corrupt": 422,
+        "empty_file": 422,
+        "idempotency_conflict": 422,
+        "invalid_filter": 422,
+        "invalid_payload": 422,
+        "invalid_request": 422,
+        "too_many_frames": 422,
+        "too_many_pixels": 422,
+        "too_much_metadata": 422,
+        "unknown_job_type": 422,
+        "unknown_recipe": 422,
+        "use_another_route": 422,
+        "too_many_open_jobs": 429,
+        "headers_too_large": 431,
+        "internal_error": 500,
+        "busy": 503,
+        "submits_paused": 503,
+        "unavailable": 503,
+    }
+)
+RETRY_LATER: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+NOT_OURS: Final = "Something went wrong on our side."
+FRAMEWORK_CODES: Final = MappingProxyType({404: "not_found", 405: "method_not_allowed"})
+FAULTS_SHOWN: Final = 20
+
+
+class Fault(BaseModel):
+    """One thing that is wrong with a request."""
+
+    field: str
+    problem: str
+
+
+class Problem(BaseModel):
+    """Why a request did not succeed (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[Fault] | None = None
+
+
+class InvalidRequest(RequestRejected):
+    """The request does not have the form that its route asks for."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        """Name what is wrong, without the values."""
+        super().__init__("invalid_request", "The request is not valid.")
+        self.faults = list(faults)[:FAULTS_SHOWN]
+
+
+def problem_of(error: FleetError) -> Problem:
+    """What the caller is told about an error of ours."""
+    match error:
+        case RequestRejected() | InputRejected() if error.code in STATUSES:
+            faults = error.faults if isinstance(error, InvalidRequest) else None
+            return _problem(error.code, error.public_message, faults)
+        case Unavailable():
+            code = error.code if error.code in STATUSES else "unavailable"
+            return _problem(code, error.public_message)
+        case _:  # ours to repair; which of our parts it was is nobody's business
+            return _problem("internal_error", NOT_OURS)
+
+
+def _problem(code: str, detail: str, faults: list[Fault] | None = None) -> Problem:
+    status = STATUSES[code]
+    return Problem(
+        type=f"urn:imagefleet:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        detail=detail,
+        errors=faults,
+    )
+
+
+def response_of(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The problem as it is sent."""
+    sent = dict(headers or {})
+    if problem.status in RETRY_LATER:
+        sent.setdefault("Retry-After", str(RETRY_AFTER))
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        sent["WWW-Authenticate"] = "Bearer"
+    body = orjson.dumps(problem.model_dump(exclude_none=True))
+    return Response(body, problem.status, sent, PROBLEM_TYPE)
+
+
+def refused(code: str, detail: str) -> Response:
+    """A problem where there is no error to raise: before or around the framework."""
+    return response_of(_problem(code, detail))
+
+
+def faults_of(error: RequestValidationError) -> list[Fault]:
+    """Say where and what, never which value."""
+    return [
+        Fault(
+            field=".".join(str(part)[:63] for part in fault["loc"][1:]) or str(fault["loc"][0]),
+            problem=str(fault["type"]),
+        )
+        for fault in error.errors()
+    ]
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of this application with a problem."""
+
+    @app.exception_handler(FleetError)
+    async def _fleet_error(request: Request, error: FleetError) -> Response:
+        problem = problem_of(error)
+        request.state.problem = problem.code
+        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.warning("request.failed", code=error.code, detail=error.detail)
+        return response_of(problem)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        request.state.problem = "invalid_request"
+        return response_of(problem_of(InvalidRequest(faults_of(error))))
+
+    @app.exception_handler(HTTPException)
+    async def _of_framework(request: Request, error: HTTPException) -> Response:
+        code = FRAMEWORK_CODES.get(error.status_code, "bad_request")
+        request.state.problem = code
+        detail = "There is no such route." if code == "not_found" else "This cannot be asked here."
+        return response_of(_problem(code, detail), error.headers)
+
+    @app.exception_handler(ClientDisconnect)
+    async def _left(request: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001
+        return Response(status_code=CLIENT_LEFT)  # to nobody

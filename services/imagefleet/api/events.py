@@ -1,0 +1,126 @@
+"""`GET /v1/jobs/{id}/events`: what becomes of a job, as server-sent events until it is over.
+
+Each event is the whole job as it is now, so that one which was missed is made up for by the next.
+Its id names that version of the job; a client that comes back with the last one it saw is told only
+what is new, and with the last of all 204, upon which an EventSource comes back no more.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.responses import Response, StreamingResponse
+
+from imagefleet.api.auth import Keys, Reader
+from imagefleet.api.jobs import JobPath, read_job
+from imagefleet.api.openapi import problems
+from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.views import encoded, job_view
+from imagefleet.api.watching import Watcher
+from imagefleet.errors import FleetError, Unavailable
+from imagefleet.jobs.model import TERMINAL, TenantId
+from imagefleet.store.reports import PublicJob
+
+HEARTBEAT: Final = timedelta(seconds=15)  # below what proxies take for a dead connection
+LONGEST: Final = timedelta(hours=1)  # then the client comes back, perhaps to another process
+MOST_STREAMS: Final = 2000
+RETRY: Final = b"retry: 2000\n\n"  # milliseconds until an EventSource comes back
+BEAT: Final = b": heartbeat\n\n"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TOO_MANY: Final = "Too many clients listen to events at the moment."
+
+router = APIRouter()
+
+
+class Streams:
+    """Who listens to this process."""
+
+    def __init__(
+        self, tools: Tools, keys: Keys, watcher: Watcher, *, heartbeat: timedelta = HEARTBEAT
+    ) -> None:
+        """Begin with nobody."""
+        self._tools = tools
+        self._keys = keys
+        self._watcher = watcher
+        self._heartbeat = heartbeat
+        self._open = 0
+
+    async def of(
+        self, job: PublicJob, tenant_id: TenantId, seen: str | None, authorization: str | None
+    ) -> AsyncIterator[bytes]:
+        """Tell what becomes of this job; `seen` is the version that is known already."""
+        if self._open >= MOST_STREAMS:
+            raise Unavailable("busy", _TOO_MANY)
+        self._open += 1
+        ends_at = asyncio.get_running_loop().time() + LONGEST.total_seconds()
+        try:
+            yield RETRY
+            while True:
+                if version_of(job) != seen:
+                    seen = version_of(job)
+                    yield event_of(job)
+                if job.state in TERMINAL or self._is_over(ends_at):
+                    return
+                if not await self._watcher.changed(
+                    job.job_id, job.updated_at, within=self._heartbeat
+                ):
+                    if await self._keys.find(authorization) is None:
+                        return  # the key was revoked while we spoke
+                    yield BEAT
+                job = await read_job(self._tools, job.job_id, tenant_id)
+        except FleetError:
+            return  # the client comes back and is told why
+        finally:
+            self._open -= 1
+
+    def _is_over(self, ends_at: float) -> bool:
+        return self._watcher.closed or asyncio.get_running_loop().time() > ends_at
+
+
+def version_of(job: PublicJob) -> str:
+    """A name for how a job is now: the microsecond of its last change."""
+    return str((job.updated_at - _EPOCH) // timedelta(microseconds=1))
+
+
+def event_of(job: PublicJob) -> bytes:
+    """One event; its JSON has no line breaks."""
+    return b"id: %s\nevent: job\ndata: %s\n\n" % (
+        version_of(job).encode(),
+        encoded(job_view(job)),
+    )
+
+
+@router.get(
+    "/v1/jobs/{job_id}/events",
+    summary="Follow a job",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "An event for every change that was seen, until the job is over.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        204: {"description": "The job is over, and this client has heard the last of it."},
+        **problems(404),
+    },
+)
+async def follow_job(
+    request: Request,
+    job_id: JobPath,
+    key: Reader,
+    tools: Annotated[Tools, Depends(tools_of)],
+    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+) -> Response:
+    """Server-sent events until the job is completed or failed."""
+    job = await read_job(tools, job_id, key.tenant_id)
+    if job.state in TERMINAL and version_of(job) == last_event_id:
+        return Response(status_code=204)
+    streams: Streams = request.app.state.streams
+    events = streams.of(job, key.tenant_id, last_event_id, request.headers.get("authorization"))
+    return StreamingResponse(
+        events,
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no"},  # proxies would wait for more
+    )

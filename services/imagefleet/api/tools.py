@@ -1,0 +1,65 @@
+"""What routes work with; `main` makes it once."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
+
+from imagefleet.aws.objects import Objects
+from imagefleet.doorbell import Doorbell
+from imagefleet.imaging.limits import Limits
+from imagefleet.jobs.kinds import Kinds
+from imagefleet.jobs.model import Ring, Submission, Submitted
+from imagefleet.settings import Api
+from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.telemetry.metrics import ApiMetrics
+from imagefleet.telemetry.tracing import Tracing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The fleet, as far as the API reaches it."""
+
+    settings: Api
+    pool: Pool
+    originals: Objects
+    doorbell: Doorbell
+    kinds: Kinds
+    metrics: ApiMetrics
+    tracing: Tracing
+    operators: Pool | None = None
+    """Postgres under the operator's role; None where its routes are not served."""
+
+    @property
+    def limits(self) -> Limits:
+        """What one picture may cost."""
+        return Limits(max_bytes=self.settings.max_upload_bytes)
+
+    @asynccontextmanager
+    async def database(self, operation: str, table: str) -> AsyncIterator[Connection]:
+        """A connection for one use, which is timed under this name."""
+        with self.metrics.query(operation, table):
+            async with acquire(self.pool) as connection:
+                yield connection
+
+    def ring(self, accepted: Iterable[tuple[Submission, Submitted]]) -> None:
+        """After the commit: announce what is new and due, without waiting for it."""
+        self.doorbell.ring(
+            Ring(
+                job_id=submitted.job_id,
+                lane=submitted.lane,
+                due_at=submitted.due_at,
+                tenant_id=submission.tenant_id,
+                traceparent=submission.traceparent,
+                tracestate=submission.tracestate,
+            )
+            for submission, submitted in accepted
+            if submitted.due_at is not None
+        )
+
+
+def tools_of(request: Request) -> Tools:
+    """The dependency of every route."""
+    return cast("Tools", request.app.state.tools)

@@ -1,0 +1,310 @@
+"""The product over HTTP, as a producer uses it: for the command line and for `up --demo`.
+
+Every request that could do something twice carries an idempotency key, so a request whose answer
+was lost is simply sent again. What the API says no to is RequestRejected, what does not answer in
+time is Unavailable; both carry a sentence that says what to do.
+"""
+
+import asyncio
+import mimetypes
+import random
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+import httpx
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.jobs.model import JobState
+
+TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
+MOST_AT_ONCE: Final = 20  # connections
+TRIES: Final = 5
+FIRST_PAUSE: Final = 0.3  # seconds
+LONGEST_PAUSE: Final = 20.0  # also of what Retry-After may ask
+LONG_POLL: Final = timedelta(seconds=20)
+CHUNK: Final = 256 * 1024
+TERMINAL: Final = frozenset({JobState.COMPLETED, JobState.FAILED})
+TRY_AGAIN: Final = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+WHAT_TO_DO: Final[Mapping[int, str]] = {
+    401: "Set IMAGEFLEET_KEY to a key that is in force (`imagefleet keys create` makes one).",
+    403: "This key lacks the scope; `imagefleet keys create --scope ...` makes one that has it.",
+    404: "Ids are only known to the tenant whose key is used.",
+}
+
+
+class Shape(BaseModel):
+    """Something the API answered; fields that a newer API adds are kept."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="allow", frozen=True, validate_by_name=True
+    )
+
+    def document(self) -> dict[str, object]:
+        """As it was answered."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class Failure(Shape):
+    code: str
+    message: str
+
+
+class Accepted(Shape):
+    job_id: uuid.UUID
+    image_id: uuid.UUID
+    status: JobState
+
+
+class Job(Shape):
+    job_id: uuid.UUID
+    job_type: str
+    status: JobState
+    image_id: uuid.UUID | None = None
+    failure: Failure | None = None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    next_attempt_at: datetime | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it will not change any more."""
+        return self.status in TERMINAL
+
+
+class Variant(Shape):
+    name: str
+    format: str
+    width: int
+    height: int
+    bytes: int
+    url: str
+    stable_url: str
+
+
+class Source(Shape):
+    format: str
+    width: int
+    height: int
+    bytes: int
+
+
+class Image(Shape):
+    image_id: uuid.UUID
+    status: str
+    reference: str | None = None
+    revision: int | None = None
+    source: Source | None = None
+    variants: tuple[Variant, ...] = ()
+
+
+class JobPage(Shape):
+    jobs: tuple[Job, ...]
+    next_cursor: str | None = None
+
+
+class ImagePage(Shape):
+    images: tuple[Image, ...]
+    next_cursor: str | None = None
+
+
+Answer = TypeVar("Answer", bound=Shape)
+
+
+class ApiClient:
+    """Speaks to one API with one key; made by `open_client`."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def submit(
+        self,
+        content: bytes | Path,
+        *,
+        name: str,
+        recipe: str | None = None,
+        reference: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Upload an image; what comes back is the promise that it will be made."""
+        parameters = {"recipe": recipe, "reference": reference}
+        headers = {
+            "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
+            "Content-Length": str(_length(content)),
+            "Idempotency-Key": idempotency_key or str(uuid.uuid4()),
+        }
+        request = _Request("POST", "/v1/images", parameters, headers, content)
+        return _read(Accepted, await self._answer(request))
+
+    async def job(self, job_id: str, *, wait: timedelta | None = None) -> Job:
+        """Ask about a job; with `wait` the answer may take that long, and is early if it ends."""
+        parameters = {"wait": f"{wait.total_seconds():.0f}"} if wait else {}
+        return _read(Job, await self._answer(_Request("GET", f"/v1/jobs/{job_id}", parameters)))
+
+    async def finished_job(self, job_id: str, *, within: timedelta) -> Job:
+        """Wait for the end of a job; Unavailable when it takes longer."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + within.total_seconds()
+        while True:
+            left = timedelta(seconds=max(1.0, deadline - clock()))
+            job = await self.job(job_id, wait=min(LONG_POLL, left))
+            if job.over:
+                return job
+            if clock() >= deadline:
+                sentence = f"Job {job_id} is still {job.status}; it goes on without you."
+                raise Unavailable("still_open", sentence)
+
+    async def jobs(self, parameters: Mapping[str, str | None]) -> JobPage:
+        """List jobs, the newest first."""
+        return _read(JobPage, await self._answer(_Request("GET", "/v1/jobs", parameters)))
+
+    async def image(self, image_id: str) -> Image:
+        """Ask about an image."""
+        return _read(Image, await self._answer(_Request("GET", f"/v1/images/{image_id}")))
+
+    async def images(self, parameters: Mapping[str, str | None]) -> ImagePage:
+        """List images, the newest first."""
+        return _read(ImagePage, await self._answer(_Request("GET", "/v1/images", parameters)))
+
+    async def events(self, job_id: str) -> AsyncIterator[Job]:
+        """Follow a job over server-sent events, until its end or until the stream breaks."""
+        async with self._http.stream(
+            "GET", f"/v1/jobs/{job_id}/events", headers={"Accept": "text/event-stream"}
+        ) as answer:
+            if answer.is_error:
+                await answer.aread()
+                raise _refusal(answer)
+            async for line in answer.aiter_lines():
+                if line.startswith("data:"):
+                    yield _parsed(Job, line.removeprefix("data:").encode())
+
+    async def _answer(self, request: "_Request") -> httpx.Response:
+        """Send a request, again while somebody is merely away."""
+        for tried in range(1, TRIES + 1):
+            last = tried == TRIES
+            try:
+                answer = await request.send(self._http)
+            except httpx.TransportError as error:
+                if last or isinstance(error, httpx.UnsupportedProtocol):
+                    raise self._unreachable(error) from error
+                asked = 0.0
+            else:
+                if answer.status_code not in TRY_AGAIN or last:
+                    if answer.is_error:
+                        raise _refusal(answer)
+                    return answer
+                asked = _retry_after(answer)
+            backoff = FIRST_PAUSE * 2**tried * (1 + 0.2 * random.random())  # noqa: S311
+            await asyncio.sleep(min(LONGEST_PAUSE, max(asked, backoff)))
+        raise AssertionError
+
+    def _unreachable(self, error: httpx.TransportError) -> Unavailable:
+        sentence = (
+            f"Nothing answers at {self._http.base_url} ({type(error).__name__}). "
+            "Is it running? Set IMAGEFLEET_URL to where the API is; `imagefleet up` starts one."
+        )
+        return Unavailable("api_unreachable", sentence, str(error))
+
+
+class _Request:
+    """One that can be sent again."""
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | None] = {},  # noqa: B006 - never written to
+        headers: Mapping[str, str] = {},  # noqa: B006
+        content: bytes | Path | None = None,
+    ) -> None:
+        self._method = method
+        self._path = path
+        self._parameters = {name: value for name, value in parameters.items() if value is not None}
+        self._headers = headers
+        self._content = content
+
+    async def send(self, http: httpx.AsyncClient) -> httpx.Response:
+        content = self._content
+        return await http.request(
+            self._method,
+            self._path,
+            params=self._parameters,
+            headers=self._headers,
+            content=_chunks(content) if isinstance(content, Path) else content,
+        )
+
+
+@asynccontextmanager
+async def open_client(url: str, key: str) -> AsyncIterator[ApiClient]:
+    """Speak to the API at this URL; nothing is asked yet."""
+    async with httpx.AsyncClient(
+        base_url=url,
+        headers={"Authorization": f"Bearer {key}", "User-Agent": "imagefleet-cli"},
+        timeout=TIMEOUT,
+        limits=httpx.Limits(max_connections=MOST_AT_ONCE),
+    ) as http:
+        yield ApiClient(http)
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:  # noqa: ASYNC230 - a local file, and a part of it at a time
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def _length(content: bytes | Path) -> int:
+    return content.stat().st_size if isinstance(content, Path) else len(content)
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else 0.0
+
+
+def _read(shape: type[Answer], answer: httpx.Response) -> Answer:
+    return _parsed(shape, answer.content)
+
+
+def _parsed(shape: type[Answer], document: bytes) -> Answer:
+    try:
+        return shape.model_validate_json(document)
+    except ValidationError as error:
+        sentence = "The answer is not one of imagefleet's. Is IMAGEFLEET_URL right?"
+        raise Unavailable("unexpected_answer", sentence, str(error)) from error
+
+
+class _Problem(Shape):
+    code: str
+    detail: str = ""
+    errors: tuple[Mapping[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, answer: httpx.Response) -> Self:
+        try:
+            return cls.model_validate(orjson.loads(answer.content))
+        except (ValidationError, orjson.JSONDecodeError):
+            return cls(code=f"http_{answer.status_code}", detail=answer.reason_phrase)
+
+
+def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
+    problem = _Problem.of(answer)
+    faults = [f"{fault.get('field')}: {fault.get('problem')}" for fault in problem.errors]
+    parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
+    sentence = " ".join(part for part in parts if part)
+    kind = Unavailable if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else RequestRejected
+    return kind(problem.code, sentence, f"{answer.status_code} {answer.request.url}")

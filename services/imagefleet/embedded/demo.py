@@ -1,0 +1,157 @@
+"""A few images through the whole fleet, and nothing counted before it was seen.
+
+An image counts when its job is completed and every variant of it was fetched by its published
+address, decoded to the last pixel, and found to be what the API says it is.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import httpx
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from imagefleet.client import ApiClient, Image, Variant
+from imagefleet.embedded.stack import in_thread
+from imagefleet.embedded.terminal import Terminal
+from imagefleet.errors import FleetError
+from imagefleet.imaging.samples import Sample, decode, sample
+from imagefleet.jobs.model import JobState
+
+UPLOADS_AT_ONCE: Final = 8
+FETCHES_AT_ONCE: Final = 8
+JOB_WITHIN: Final = timedelta(seconds=120)
+FETCH_TIMEOUT: Final = httpx.Timeout(20, connect=3, pool=60)
+
+
+@dataclass(slots=True)
+class Tried:
+    """What came of one sample."""
+
+    name: str
+    bytes: int
+    image_id: str | None = None
+    job_id: str | None = None
+    status: str = "not submitted"
+    size: str = ""
+    variants: int = 0
+    variant_bytes: int = 0
+    seconds: float = 0.0
+    fault: str | None = None
+
+    @property
+    def completed(self) -> bool:
+        """Whether every variant was seen."""
+        return self.fault is None and self.status == JobState.COMPLETED and self.variants > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What came of all of them."""
+
+    tried: Sequence[Tried]
+    seconds: float
+
+    @property
+    def completed(self) -> int:
+        """How many were completed."""
+        return sum(one.completed for one in self.tried)
+
+
+class Demo:
+    """Uploads samples and looks at what is published."""
+
+    def __init__(self, client: ApiClient, public: httpx.AsyncClient) -> None:
+        self._client = client
+        self._public = public
+        self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
+
+    async def run(self, number: int) -> Tried:
+        """Try one sample; whatever goes wrong is in the result."""
+        begun = time.monotonic()
+        made = await in_thread(lambda: sample(number))
+        tried = Tried(made.name, len(made.content))
+        try:
+            await self._try(made, tried)
+        except FleetError as error:
+            tried.fault = f"{error.code}: {error.public_message}"
+        except httpx.HTTPError as error:
+            tried.fault = f"{type(error).__name__}: {error}"
+        tried.seconds = round(time.monotonic() - begun, 2)
+        return tried
+
+    async def _try(self, made: Sample, tried: Tried) -> None:
+        async with self._uploads:
+            accepted = await self._client.submit(
+                made.content, name=made.name, reference=f"demo/{made.name}"
+            )
+        tried.job_id, tried.image_id = str(accepted.job_id), str(accepted.image_id)
+        job = await self._client.finished_job(tried.job_id, within=JOB_WITHIN)
+        tried.status = job.status.value
+        if job.failure is not None:
+            tried.fault = f"{job.failure.code}: {job.failure.message}"
+            return
+        image = await self._client.image(tried.image_id)
+        if image.source is not None:
+            tried.size = f"{image.source.width}x{image.source.height}"
+        await self._look_at(image, tried)
+
+    async def _look_at(self, image: Image, tried: Tried) -> None:
+        if not image.variants:
+            tried.fault = "no variants"
+        for variant in image.variants:
+            async with self._fetches:
+                fault = await self._fault_of(variant)
+            if fault is not None:
+                tried.fault = f"{variant.name}.{variant.format}: {fault}"
+                return
+            tried.variants += 1
+            tried.variant_bytes += variant.bytes
+
+    async def _fault_of(self, variant: Variant) -> str | None:
+        answer = await self._public.get(variant.url)
+        if answer.is_error:
+            return f"GET {variant.url}: {answer.status_code}"
+        content = answer.content
+        found = await in_thread(lambda: decode(content))
+        said = (variant.format, variant.width, variant.height, variant.bytes)
+        seen = (found.format, found.width, found.height, len(content))
+        return None if said == seen else f"said to be {said}, is {seen}"
+
+
+async def run_demo(client: ApiClient, count: int, terminal: Terminal) -> Shown:
+    """Try that many samples, with a bar."""
+    begun = time.monotonic()
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    async with httpx.AsyncClient(timeout=FETCH_TIMEOUT) as public:
+        demo = Demo(client, public)
+        with Progress(*columns, console=terminal.messages, transient=True) as progress:
+            bar = progress.add_task("demo", total=count)
+
+            async def one(number: int) -> Tried:
+                tried = await demo.run(number)
+                progress.advance(bar)
+                return tried
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(number)) for number in range(count)]
+    return Shown([task.result() for task in tasks], round(time.monotonic() - begun, 2))
+
+
+def table_of(shown: Shown) -> Table:
+    """The results for people."""
+    table = Table("sample", "source", "bytes", "variants", "their bytes", "seconds", "result")
+    for one in shown.tried:
+        result = "[green]completed[/]" if one.completed else f"[red]{one.fault or one.status}[/]"
+        table.add_row(
+            one.name, one.size, f"{one.bytes:,}", str(one.variants), f"{one.variant_bytes:,}",
+            f"{one.seconds:.2f}", result,
+        )  # fmt: skip
+    return table

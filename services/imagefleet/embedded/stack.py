@@ -1,0 +1,164 @@
+"""What the processes stand on: Postgres and AWS, with everything in them that they expect.
+
+All of it is brought into agreement at every start, so it does not matter what a folder still holds:
+roles and their passwords, the database, its schema, the queues, buckets and distribution, two API
+keys. Either server is started again when it dies.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
+from imagefleet.embedded.environments import Facts
+from imagefleet.embedded.ports import HOST, Ports
+from imagefleet.embedded.postgres import EmbeddedPostgres
+from imagefleet.embedded.state import StateFolder
+from imagefleet.jobs.model import TenantId
+from imagefleet.runtime import Drain
+from imagefleet.store.database import connect
+from imagefleet.store.keys import create_key, find_key
+from imagefleet.store.migrations import migrate
+from imagefleet.store.roles import ROLES, ensure_database, ensure_roles
+
+DATABASE: Final = "imagefleet"
+TENANT: Final = TenantId("demo")
+KEYS: Final = {"api-key": ("submit", "read"), "operator-key": ("submit", "read", "operate")}
+LOOK_EVERY: Final = 0.5  # seconds between looks at the two servers
+
+Result = TypeVar("Result")
+
+
+class Stack:
+    """Two servers on one state folder."""
+
+    def __init__(self, state: StateFolder, ports: Ports, say: Callable[[str], None]) -> None:
+        self.keys: dict[str, str] = {}
+        self.restarts = 0
+        self._state = state
+        self._say = say
+        self._edge_port = ports.edge
+        self._postgres = EmbeddedPostgres(state.path, port=ports.postgres or None)
+        self._aws = EmbeddedAws(state.path, port=ports.aws or None, say=say)
+        self._passwords = state.role_passwords(ROLES)
+        self._topology: dict[str, str] = {}
+
+    @property
+    def facts(self) -> Facts:
+        """What the processes need to know."""
+        urls = {
+            role.removeprefix("imagefleet_"): self._postgres.url(role, password, DATABASE)
+            for role, password in self._passwords.items()
+        }
+        return Facts(
+            database_urls=urls,
+            aws=self._aws.environment(),
+            topology=self._topology,
+            public_base_url=f"http://{HOST}:{self._edge_port}",
+        )
+
+    @property
+    def aws_url(self) -> str:
+        """The endpoint of all AWS services."""
+        return self._aws.url
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The servers that run now."""
+        found = {"aws": self._aws.pid, "postgres": self._postgres.pid}
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    async def start(self) -> None:
+        """Start both side by side; return when a process could start."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._start_postgres())
+                group.create_task(self._start_aws())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def stop(self) -> None:
+        """Stop AWS, then Postgres."""
+        await in_thread(self._aws.stop)
+        await in_thread(self._postgres.stop)
+
+    async def watch(self, stop: Drain, changed: Callable[[], None]) -> None:
+        """Start a server again that died, on the same port; `changed` when the facts did."""
+        while not stop.requested:
+            if self._postgres.pid is None:
+                self._died("postgres")
+                await self._restart_postgres()
+                changed()
+            if self._aws.pid is None:
+                self._died("aws")
+                await self._restart_aws()
+                changed()
+            try:
+                async with asyncio.timeout(LOOK_EVERY):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    def _died(self, name: str) -> None:
+        self.restarts += 1
+        self._say(f"{name} ended, starts again (restart {self.restarts})")
+
+    async def _restart_postgres(self) -> None:
+        port = self._postgres.port
+        await in_thread(self._postgres.stop)
+        self._postgres = EmbeddedPostgres(self._state.path, port=port)
+        await in_thread(self._postgres.start)
+
+    async def _restart_aws(self) -> None:
+        port = self._aws.port
+        await in_thread(self._aws.stop)
+        self._aws = EmbeddedAws(self._state.path, port=port, say=self._say)
+        await self._start_aws()
+
+    async def _start_postgres(self) -> None:
+        await in_thread(self._postgres.start)
+        async with connect(self._postgres.url(), process="up") as admin:
+            await ensure_roles(admin, self._passwords)
+            await ensure_database(admin, DATABASE)
+        urls = self.facts.database_urls
+        applied = await migrate(urls["owner"])
+        if applied:
+            self._say(f"postgres: migrated to {applied[-1]}")
+        await self._ensure_keys(urls["operator"])
+
+    async def _start_aws(self) -> None:
+        await in_thread(self._aws.start)
+        # Imported here, as it takes longer than Postgres and the emulator take to start.
+        from imagefleet.aws.session import Credentials  # noqa: PLC0415
+        from imagefleet.embedded.bootstrap import Endpoints, apply  # noqa: PLC0415
+
+        applied = await apply(
+            Endpoints.all_at(self._aws.url),
+            region=self._aws.region,
+            credentials=Credentials(KEY_ID, SECRET),
+        )
+        self._topology = applied.environment()
+
+    async def _ensure_keys(self, operator_url: str) -> None:
+        async with connect(operator_url, process="up") as operator:
+            for name, scopes in KEYS.items():
+                secret = self._state.kept_key(name)
+                if secret is None or await find_key(operator, secret) is None:
+                    secret = await create_key(operator, TENANT, name=name, scopes=scopes)
+                    self._state.keep_key(name, secret)
+                self.keys[name] = secret
+
+    def key_file(self, name: str) -> Path:
+        """Where the secret of a key is kept."""
+        return self._state.key_file(name)
+
+
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """Run what blocks in a thread. Cancelled, it first comes to its end: it may have started things."""
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,87 @@
+"""Pictures to try the fleet with: of several formats and sizes, the same ones every time."""
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from PIL import Image, ImageDraw
+
+from imagefleet.imaging.codecs import open_image, reading
+
+SIZES: Final = ((1600, 1200), (900, 1400), (640, 480), (1280, 720), (320, 320), (2048, 1152))
+FORMATS: Final = ("jpeg", "png", "webp", "gif")
+SUFFIXES: Final = {"jpeg": "jpg"}
+ORIENTATION: Final = 0x0112
+LIES_ON_ITS_SIDE: Final = 6
+GIF_FRAMES: Final = 3
+MAX_PIXELS: Final = 50_000_000
+RINGS: Final = 12
+GOLDEN: Final = 137.5  # degrees of hue between neighbours, so that no two look alike
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A file to upload."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a decoder found in a file, having read every pixel of it."""
+
+    format: str
+    width: int
+    height: int
+
+
+def sample(number: int) -> Sample:
+    """The picture of this number: a JPEG that lies on its side, a PNG with alpha, and so on."""
+    kind = FORMATS[number % len(FORMATS)]
+    width, height = SIZES[number % len(SIZES)]
+    picture = _drawn(number, width, height, "RGBA" if kind in {"png", "webp"} else "RGB")
+    out = io.BytesIO()
+    match kind:
+        case "jpeg":
+            exif = Image.Exif()
+            exif[ORIENTATION] = LIES_ON_ITS_SIDE
+            picture.save(out, "JPEG", quality=88, exif=exif)
+        case "png":
+            picture.save(out, "PNG", compress_level=1)
+        case "webp":
+            picture.save(out, "WEBP", quality=85, method=0)
+        case _:
+            frames = [picture.rotate(90 * turn).quantize(64, Image.Quantize.FASTOCTREE) for turn in range(GIF_FRAMES)]
+            frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=200)
+    return Sample(f"sample-{number:03}.{SUFFIXES.get(kind, kind)}", out.getvalue())
+
+
+def decode(content: bytes) -> Decoded:
+    """Read every pixel; InputRejected when that is not possible."""
+    with reading(MAX_PIXELS):
+        picture = open_image(content)
+        picture.load()
+    return Decoded((picture.format or "").lower(), picture.width, picture.height)
+
+
+def _drawn(number: int, width: int, height: int, mode: str) -> Image.Image:
+    """A gradient with rings: smooth parts, hard edges, and a see-through corner where there is alpha."""
+    hue = int(number * GOLDEN) % 360
+    across = Image.linear_gradient("L").rotate(90).resize((width, height))
+    down = Image.linear_gradient("L").resize((width, height))
+    base = Image.merge("RGB", (across, down, Image.new("L", (width, height), hue * 255 // 360)))
+    picture = base.convert(mode)
+    draw = ImageDraw.Draw(picture)
+    for ring in range(RINGS):
+        radius = min(width, height) * (ring + 1) // (2 * RINGS)
+        angle = math.radians(hue + ring * GOLDEN)
+        x = width // 2 + int(math.cos(angle) * width / 4)
+        y = height // 2 + int(math.sin(angle) * height / 4)
+        colour = f"hsl({(hue + ring * 30) % 360}, 80%, 55%)"
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour, width=5)
+    if mode == "RGBA":
+        hole = (0, 0, width // 4, height // 4)
+        picture.paste((0, 0, 0, 0), hole)
+    return picture

@@ -1,0 +1,175 @@
+"""What the end of a child means: a result, a fault of the input, or one of the errors below.
+
+The kernel's word comes first: a child that a signal ended has not finished, whatever it wrote
+before. Its own word counts after that, and only if it is exactly one well-formed report.
+"""
+
+import math
+import os
+import signal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+
+from imagefleet.errors import FleetError, InputRejected, Unavailable
+from imagefleet.jobs.lifecycle import failure_sentence
+from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.child import FRAME_HEADER, FRAME_MARK
+from imagefleet.worker.children import Ending, Killed, Usage
+from imagefleet.worker.sandbox import Confinement
+
+_MIB: Final = 2**20
+GENERAL_MEMORY_BYTES: Final = 512 * _MIB  # 50 megapixels decoded at once, and as much again
+QUARANTINE_MEMORY_BYTES: Final = 1024 * _MIB  # the only one at a time, so it may have more
+LONGEST_OUTPUT: Final = 32 * _MIB  # some ten times the largest variant of any recipe
+LONGEST_REPORT: Final = 256 * 1024  # bytes; that of a rendering has some 3,000
+
+
+class ChildCrashed(FleetError):
+    """It died, or said what no honest child says. `signal` is None where no signal did it."""
+
+    def __init__(self, detail: str, killed_by: int | None = None) -> None:
+        super().__init__("crashed", failure_sentence("crashed"), detail)
+        self.signal = killed_by
+
+
+class ChildDeadline(FleetError):
+    """It ran out of time, by the worker's clock or by its own allowance of processor time."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("deadline", failure_sentence("deadline"), detail)
+
+
+class ChildCancelled(FleetError):
+    """It was killed because its result is not wanted any more."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled", failure_sentence("cancelled"))
+
+
+class ChildFailed(FleetError):
+    """Its task raised something it should not have: a bug; the detail is the traceback."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("internal_error", failure_sentence("internal_error"), detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What one child may use. The default processor time is all there is before the deadline."""
+
+    deadline_seconds: float
+    memory_bytes: int = GENERAL_MEMORY_BYTES
+    file_bytes: int = LONGEST_OUTPUT
+    cpu_seconds: int | None = None
+    report_bytes: int = LONGEST_REPORT
+
+    def confinement(self) -> Confinement:
+        """The part of it that the kernel enforces."""
+        cpu_seconds = self.cpu_seconds or math.ceil(self.deadline_seconds) + 1
+        return Confinement(
+            memory_bytes=self.memory_bytes, file_bytes=self.file_bytes, cpu_seconds=cpu_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a task returned: JSON, and otherwise anything. What it cost is the kernel's word."""
+
+    value: JsonObject
+    usage: Usage | None
+
+
+class _Done(BaseModel):
+    kind: Literal["done"]
+    value: dict[str, JsonValue]
+
+
+class _Rejected(BaseModel):
+    kind: Literal["rejected"]
+    code: str = Field(pattern=r"^[a-z][a-z_]{0,39}$")
+    public_message: str = Field(pattern=r"^[ -~]{1,200}$")  # the producer reads it
+    detail: str | None
+
+
+class _Failed(BaseModel):
+    kind: Literal["failed"]
+    error: str
+
+
+_Report: TypeAlias = Annotated[_Done | _Rejected | _Failed, Field(discriminator="kind")]
+_REPORT: Final[TypeAdapter[_Report]] = TypeAdapter(_Report)
+
+
+def no_child(detail: str) -> Unavailable:
+    """The error for a task of which nothing has run."""
+    return Unavailable("no_child", failure_sentence("unavailable"), detail)
+
+
+def result_of(ending: Ending, allowance: Allowance) -> Finished:
+    """The result of a task, or the error that says why there is none."""
+    killed_by = None
+    if ending.status is not None and os.WIFSIGNALED(ending.status):
+        killed_by = os.WTERMSIG(ending.status)
+    if ending.killed is Killed.TALKATIVE:
+        detail = f"a report of more than {allowance.report_bytes} bytes"
+        raise ChildCrashed(detail)
+    if ending.killed is not None and (ending.status is None or killed_by == signal.SIGKILL):
+        raise _wanted(ending.killed, allowance)
+    if ending.status is None:
+        raise _lost(ending)
+    if killed_by is not None:
+        raise _unwanted(killed_by, ending.usage, allowance)
+    return _reported(ending, os.waitstatus_to_exitcode(ending.status))
+
+
+def _lost(ending: Ending) -> FleetError:
+    if ending.started:
+        detail = "the process it was forked from ended"
+        return ChildCrashed(detail)
+    detail = "the decoding process could not start a child"
+    return no_child(detail)
+
+
+def _wanted(why: Killed, allowance: Allowance) -> FleetError:
+    if why is Killed.DEADLINE:
+        return ChildDeadline(f"killed after {allowance.deadline_seconds:g} s")
+    return ChildCancelled()
+
+
+def _unwanted(killed_by: int, usage: Usage | None, allowance: Allowance) -> FleetError:
+    cpu_seconds = allowance.confinement().cpu_seconds
+    used_up = usage is not None and usage.cpu_seconds >= cpu_seconds
+    if killed_by == signal.SIGXCPU or (killed_by == signal.SIGKILL and used_up):
+        return ChildDeadline(f"{cpu_seconds} s of processor time used up")
+    # SIGKILL is the kernel's, short of memory; a neighbour may be to blame, so it is tried again.
+    return ChildCrashed(f"killed by signal {killed_by} ({signal.strsignal(killed_by)})", killed_by)
+
+
+def _reported(ending: Ending, exit_code: int) -> Finished:
+    report = _parsed(ending.report)
+    if exit_code != 0:
+        why = report.error if isinstance(report, _Failed) else "no report"
+        detail = f"exit status {exit_code}: {why}"
+        raise ChildCrashed(detail)
+    match report:
+        case _Done():
+            return Finished(value=report.value, usage=ending.usage)
+        case _Rejected():
+            raise InputRejected(report.code, report.public_message, report.detail)
+        case _Failed():
+            raise ChildFailed(report.error)
+        case None:
+            detail = f"a report of {len(ending.report)} bytes that cannot be read"
+            raise ChildCrashed(detail)
+
+
+def _parsed(pipe: bytes) -> _Report | None:
+    header, body = pipe[: FRAME_HEADER.size], pipe[FRAME_HEADER.size :]
+    if header != FRAME_HEADER.pack(FRAME_MARK, len(body)):
+        return None
+    try:
+        return _REPORT.validate_json(body)
+    except ValidationError:
+        return None

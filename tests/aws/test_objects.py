@@ -1,0 +1,277 @@
+"""S3 as uploads, the worker and the sweeper use it."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagefleet.aws.objects import AlreadyThere, Headers, Objects, Stored
+from imagefleet.aws.session import Session
+from imagefleet.aws.transfers import PART_BYTES
+from imagefleet.embedded.bootstrap import Applied
+from imagefleet.errors import InputRejected, NotFound, Unavailable
+from tests.support.aws import Heard, a_name
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3.client import S3Client
+
+WEBP = Headers(content_type="image/webp")
+MEGABYTE = 2**20
+
+
+async def in_chunks(body: bytes, size: int = 300_000) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+def sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+async def unfinished_uploads(s3: "S3Client", objects: Objects, key: str) -> int:
+    answer = await s3.list_multipart_uploads(Bucket=objects.bucket, Prefix=key)
+    return len(answer.get("Uploads", ()))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+async def test_a_small_upload_is_one_request(
+    objects: Objects, heard: Heard, tmp_path: Path, size: int
+) -> None:
+    key, body = a_name("small"), os.urandom(size)
+
+    stored = await objects.upload(key, in_chunks(body), WEBP)
+
+    assert heard.sent_requests == {("s3", "PutObject"): 1}
+    assert (size, sha256(body)) == (stored.bytes, stored.sha256)
+    fetched = await objects.fetch_to_file(key, tmp_path / "file", max_bytes=MEGABYTE)
+    assert fetched == stored
+    assert (tmp_path / "file").read_bytes() == body
+
+
+@pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 77])
+async def test_a_large_upload_goes_in_parts(
+    objects: Objects, heard: Heard, tmp_path: Path, size: int
+) -> None:
+    key, body = a_name("large"), os.urandom(size)
+
+    stored = await objects.upload(key, in_chunks(body), WEBP)
+
+    assert heard.sent_requests["s3", "UploadPart"] == (
+        0 if size == PART_BYTES else -(-size // PART_BYTES)
+    )
+    assert (size, sha256(body)) == (stored.bytes, stored.sha256)
+    assert await objects.fetch_to_file(key, tmp_path / "file", max_bytes=size) == stored
+    assert (await objects.head(key)).content_type == "image/webp"
+
+
+async def test_an_upload_that_breaks_leaves_nothing(objects: Objects, s3: "S3Client") -> None:
+    key = a_name("broken")
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield os.urandom(PART_BYTES + 1)
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await objects.upload(key, broken(), WEBP)
+
+    assert await unfinished_uploads(s3, objects, key) == 0
+    with pytest.raises(NotFound):
+        await objects.head(key)
+
+
+async def test_an_upload_that_is_cancelled_leaves_nothing(objects: Objects, s3: "S3Client") -> None:
+    key, waiting = a_name("cancelled"), asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield os.urandom(PART_BYTES + 1)
+        waiting.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as group:
+        upload = group.create_task(objects.upload(key, endless(), WEBP))
+        await waiting.wait()
+        upload.cancel()
+
+    assert upload.cancelled()
+    assert await unfinished_uploads(s3, objects, key) == 0
+
+
+async def test_a_put_stores_what_the_edge_serves(objects: Objects) -> None:
+    key = a_name("put")
+    headers = Headers(
+        content_type="image/webp", cache_control="public, max-age=1", cache_tag="image-1"
+    )
+
+    stored = await objects.put(key, b"pixels", headers)
+
+    assert isinstance(stored, Stored)
+    facts = await objects.head(key)
+    assert (facts.bytes, facts.etag, facts.content_type) == (6, stored.etag, "image/webp")
+    assert facts.metadata == {"cache-tag": "image-1"}
+    assert abs(datetime.now(UTC) - facts.modified_at) < timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("size", [100, PART_BYTES + 1], ids=["small", "in parts"])
+async def test_a_put_never_replaces(
+    objects: Objects, s3: "S3Client", tmp_path: Path, size: int
+) -> None:
+    key, file = a_name("put"), tmp_path / "file"
+    file.write_bytes(os.urandom(size))
+    first = await objects.put(key, file, WEBP)
+
+    second = await objects.put(key, os.urandom(size), WEBP)
+
+    assert isinstance(first, Stored)
+    assert second == AlreadyThere()
+    assert (await objects.head(key)).etag == first.etag
+    assert await unfinished_uploads(s3, objects, key) == 0
+
+
+async def test_of_many_puts_at_once_one_wins(objects: Objects) -> None:
+    key = a_name("race")
+
+    answers = await asyncio.gather(*[objects.put(key, bytes([n]), WEBP) for n in range(8)])
+
+    assert 1 == sum(isinstance(answer, Stored) for answer in answers)
+
+
+async def test_a_damaged_body_is_refused(
+    objects: Objects,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    differs: Callable[[str], bool],
+) -> None:
+    """S3 compares the body with the checksum we computed."""
+    key = a_name("damaged")
+    monkeypatch.setattr(
+        "base64.b64encode", lambda _: b"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
+    )
+
+    if differs("checksum-is-not-compared"):
+        await objects.upload(key, in_chunks(b"damaged"), WEBP)
+        return
+    with pytest.raises(Unavailable) as error:
+        await objects.upload(key, in_chunks(b"damaged"), WEBP)
+    assert error.value.code == "s3_unavailable"
+
+
+async def test_a_fetch_stops_at_the_cap(objects: Objects, tmp_path: Path) -> None:
+    key = a_name("fetch")
+    await objects.put(key, b"x" * 101, WEBP)
+
+    with pytest.raises(InputRejected) as error:
+        await objects.fetch_to_file(key, tmp_path / "file", max_bytes=100)
+
+    assert error.value.code == "too_large"
+    assert not (tmp_path / "file").exists()
+
+
+async def test_a_fetch_of_another_object_than_expected_is_refused(
+    objects: Objects, tmp_path: Path
+) -> None:
+    key = a_name("fetch")
+    first = await objects.upload(key, in_chunks(b"first"), WEBP)
+    await objects.upload(key, in_chunks(b"second"), WEBP)
+
+    with pytest.raises(InputRejected) as error:
+        await objects.fetch_to_file(key, tmp_path / "file", max_bytes=100, expected_etag=first.etag)
+
+    assert error.value.code == "source_changed"
+
+
+async def test_a_fetch_may_write_to_an_open_file(objects: Objects, tmp_path: Path) -> None:
+    key = a_name("fetch")
+    stored = await objects.upload(key, in_chunks(b"pixels"), WEBP)
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+
+    await objects.fetch_to_file(key, descriptor, max_bytes=6, expected_etag=stored.etag)
+
+    assert os.pread(descriptor, 10, 0) == b"pixels"
+    os.close(descriptor)
+
+
+async def test_what_does_not_exist_is_not_found(objects: Objects, tmp_path: Path) -> None:
+    key = a_name("nothing")
+
+    with pytest.raises(NotFound):
+        await objects.head(key)
+    with pytest.raises(NotFound):
+        await objects.fetch_to_file(key, tmp_path / "file", max_bytes=1)
+
+
+async def test_a_bucket_that_is_missing_is_unavailable(session: Session, tmp_path: Path) -> None:
+    """An emulator that was wiped, before the bootstrap: the job is not to blame."""
+    objects = await session.objects(a_name("bucket"))
+
+    with pytest.raises(Unavailable) as error:
+        await objects.fetch_to_file("key", tmp_path / "file", max_bytes=1)
+    assert error.value.code == "s3_missing"
+
+
+async def test_a_listing_has_as_many_pages_as_it_needs(objects: Objects, heard: Heard) -> None:
+    prefix = a_name("list")
+    keys = sorted(f"{prefix}/{number}" for number in range(3))
+    await asyncio.gather(*[objects.put(key, b"x", WEBP) for key in [*keys, f"{prefix}-other"]])
+
+    listed = [entry async for entry in objects.listing(f"{prefix}/")]
+
+    assert keys == [entry.key for entry in listed]
+    assert {1} == {entry.bytes for entry in listed}
+
+
+async def test_objects_are_deleted_a_thousand_at_a_time(objects: Objects, heard: Heard) -> None:
+    prefix = a_name("delete")
+    await objects.put(f"{prefix}/there", b"x", WEBP)
+    keys = [f"{prefix}/{number}" for number in range(1500)]
+
+    answer = await objects.delete([*keys, f"{prefix}/there"])
+
+    assert (len(answer.deleted), answer.failures) == (1501, {})
+    assert heard.sent_requests["s3", "DeleteObjects"] == 2
+    with pytest.raises(NotFound):
+        await objects.head(f"{prefix}/there")
+
+
+@pytest.mark.parametrize("versioned", [False, True], ids=["plain", "versioned"])
+async def test_every_version_below_a_prefix_is_deleted(
+    session: Session,
+    s3: "S3Client",
+    applied: Applied,
+    versioned: bool,  # noqa: FBT001
+) -> None:
+    objects = await session.objects(await a_bucket(s3, versioned=versioned))
+    for body in (b"1", b"2"):
+        await objects.upload("i/1/a", in_chunks(body), WEBP)
+    await objects.upload("i/1/b", in_chunks(b"3"), WEBP)
+    await objects.upload("i/10/kept", in_chunks(b"4"), WEBP)
+    await objects.delete(["i/1/b"])
+
+    answer = await objects.delete_all("i/1/")
+
+    left = await s3.list_object_versions(Bucket=objects.bucket)
+    assert answer.failures == {}
+    assert {"i/1/a"} <= {version.key for version in answer.deleted}
+    assert len(answer.deleted) == (4 if versioned else 1)
+    assert ["i/10/kept"] == [version["Key"] for version in left["Versions"]]
+    assert left.get("DeleteMarkers", []) == []
+    assert (await objects.delete_all("i/1/")).deleted == ()
+
+
+async def test_a_whole_bucket_is_never_deleted(objects: Objects) -> None:
+    with pytest.raises(ValueError, match="whole bucket"):
+        await objects.delete_all("")
+
+
+async def a_bucket(s3: "S3Client", *, versioned: bool) -> str:
+    name = a_name("bucket")
+    await s3.create_bucket(
+        Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+    )
+    if versioned:
+        await s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return name

@@ -1,0 +1,426 @@
+"""Writing down what attempts came to: everything at once, each row fenced, nothing twice."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
+from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Lane, Submission, WorkerId
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.claims import claim_jobs
+from imagefleet.store.control import Pause, PauseScope, pause, resume
+from imagefleet.store.database import Connection, connect
+from imagefleet.store.rings import confirm_rings, take_due_rings
+from imagefleet.store.settlements import Settled, Settlement, SettleReport, settle_jobs
+from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.upkeep import WorkerSeen, look_at_workers, rescue_worker
+from tests.conftest import OpenConnection
+from tests.support.database import Database
+from tests.support.factories import (
+    ALL_LANES,
+    CORRUPT,
+    TENANT,
+    TYPES,
+    UNAVAILABLE,
+    MadeJob,
+    a_job,
+    a_submission,
+    a_worker,
+    claim_job,
+    expire_lock,
+    settle_job,
+)
+from tests.support.proxy import a_wire
+from tests.support.races import many_connections, no_deadlocks
+from tests.support.rows import attempts_rows, job_row, ring_row, running_job
+
+POLICY = RetryPolicy()
+NUL = "before\x00after"
+
+
+async def claimed(
+    worker: Connection, me: WorkerId, submissions: Sequence[Submission]
+) -> list[Claim]:
+    await submit_jobs(worker, submissions)
+    ids = [one.job_id for one in submissions]
+    answers = await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
+    return [answer.claim for answer in answers if answer.claim is not None]
+
+
+async def states(connection: Connection, job_ids: Sequence[JobId]) -> list[str]:
+    return [(await job_row(connection, job_id))["state"] for job_id in job_ids]
+
+
+async def test_outcomes_of_every_kind_are_written_in_one_go(worker: OpenConnection) -> None:
+    me = await a_worker(worker)
+    claims = await claimed(worker, me, [a_submission() for _ in range(4)])
+    outcomes = [
+        Completed(result={"variants": 3}),
+        UNAVAILABLE,
+        CORRUPT,
+        Released(why="drain", log_excerpt="SIGTERM"),
+    ]
+
+    report = await settle_jobs(
+        worker,
+        me,
+        [Settlement.of(claim, one, POLICY) for claim, one in zip(claims, outcomes, strict=True)],
+    )
+
+    assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN] * 4
+    done, retried, failed, released = [await job_row(worker, one.job_id) for one in claims]
+    assert (done["state"], done["result"]) == ("completed", {"variants": 3})
+    assert (retried["state"], retried["attempts"]) == ("failed_retryable", 1)
+    assert timedelta(seconds=29) < retried["run_at"] - retried["updated_at"]
+    assert retried["run_at"] - retried["updated_at"] <= timedelta(seconds=36)
+    assert (failed["state"], failed["failure_code"]) == ("failed", "corrupt")
+    assert (released["state"], released["attempts"]) == ("failed_retryable", 0)
+    assert released["failure_code"] is None
+    ends = [(await attempts_rows(worker, one.job_id))[0] for one in claims]
+    assert [(end["outcome"], end["charged"]) for end in ends] == [
+        ("completed", True),
+        ("retried", True),
+        ("failed", True),
+        ("released", False),
+    ]
+    assert ends[3]["log_excerpt"] == "SIGTERM"
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        pytest.param(Retry(code="unavailable", message=NUL), id="NUL in the message of a retry"),
+        pytest.param(
+            Failed(code="corrupt", message="-", detail=NUL), id="NUL in the detail of a failure"
+        ),
+        pytest.param(Completed(result={"text": NUL}), id="NUL in a result"),
+        pytest.param(Completed(result={"n": {1, 2}}), id="no JSON in a result"),
+        pytest.param(Completed(log_excerpt="x" * 16385), id="too long a log excerpt"),
+        pytest.param(Released(why=NUL), id="NUL in the reason of a release"),
+        pytest.param(
+            Completed(follow_ups=(a_submission(payload={"text": NUL}),)), id="NUL in a follow-up"
+        ),
+        pytest.param(
+            Completed(follow_ups=(replace(a_submission(), priority=-1),)), id="a refused follow-up"
+        ),
+    ],
+)
+async def test_a_poisonous_outcome_fails_alone(worker: OpenConnection, poison: Outcome) -> None:
+    me = await a_worker(worker)
+    claims = await claimed(worker, me, [a_submission(target=f"photo-{n}") for n in range(5)])
+    outcomes: list[Outcome] = [Completed()] * 5
+    outcomes[2] = poison
+
+    report = await settle_jobs(
+        worker,
+        me,
+        [Settlement.of(claim, one, POLICY) for claim, one in zip(claims, outcomes, strict=True)],
+    )
+
+    assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN] * 5
+    assert await states(worker, [one.job_id for one in claims]) == [
+        "completed",
+        "completed",
+        "failed",
+        "completed",
+        "completed",
+    ]
+    row = await job_row(worker, claims[2].job_id)
+    assert row["failure_code"] == "settle_rejected"
+    assert row["failure_detail"] == "store_rejected"
+    assert [end["outcome"] for end in await attempts_rows(worker, row["id"])] == ["failed"]
+    assert await running_job(worker, "photo-2") is None
+    assert await worker.fetchval("SELECT count(*) FROM jobs") == 5
+
+
+async def test_the_longest_log_excerpt_is_kept(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+
+    await settle_job(worker, job, Completed(log_excerpt="x" * 16384))
+
+    (ended,) = await attempts_rows(worker, job.job_id)
+    assert len(ended["log_excerpt"]) == 16384
+
+
+@pytest.mark.parametrize("outcome", [Completed(), UNAVAILABLE, CORRUPT, Released(why="drain")])
+async def test_settling_again_is_already_done(
+    worker: OpenConnection, superuser: OpenConnection, outcome: Outcome
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    await settle_job(worker, job, outcome)
+    before = await job_row(worker, job.job_id), await attempts_rows(worker, job.job_id)
+
+    receipt = await settle_job(worker, job, outcome)
+
+    assert (receipt.settled, receipt.outcome) == (Settled.ALREADY, None)
+    assert before == (await job_row(worker, job.job_id), await attempts_rows(worker, job.job_id))
+
+
+async def test_a_settle_whose_reply_is_lost_is_recognised_as_success(
+    database: Database, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """The commit reaches Postgres; what Postgres says to it reaches nobody."""
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+
+    async with a_wire(database.url("worker")) as wire:
+        with pytest.raises(Unavailable):
+            async with connect(wire.url, process="test-worker") as far_away:
+                wire.cut_after = b"COMMIT"
+                await settle_job(far_away, job, Completed(result={"n": 1}))
+    assert wire.cut.is_set()
+    receipt = await settle_job(worker, job, Completed(result={"n": 1}))
+
+    assert receipt.settled is Settled.ALREADY
+    assert (await job_row(worker, job.job_id))["result"] == {"n": 1}
+    assert len(await attempts_rows(worker, job.job_id)) == 1
+
+
+async def test_a_settle_that_never_arrived_is_simply_written(
+    database: Database, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+
+    async with database.connect("worker") as doomed:
+        transaction = doomed.transaction()
+        await transaction.start()
+        await settle_job(doomed, job, Completed())
+        doomed.terminate()
+    receipt = await settle_job(worker, job, Completed())
+
+    assert receipt.settled is Settled.WRITTEN
+
+
+async def test_settle_after_a_rescue_is_lost(
+    worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    (seen,) = await look_at_workers(maintenance)
+    await rescue_worker(maintenance, seen)
+
+    receipt = await settle_job(worker, job, Completed())
+
+    assert receipt.settled is Settled.LOST
+    assert (await job_row(worker, job.job_id))["state"] == "failed_retryable"
+
+
+async def test_settle_after_a_takeover_is_lost_and_leaves_the_heirs_of_the_batch_alone(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    me, other = await a_worker(worker), await a_worker(worker)
+    mine, taken = await claimed(worker, me, [a_submission(), a_submission(target="photo")])
+    await expire_lock(superuser, taken.job_id)
+    await claim_job(worker, taken.job_id, other)
+
+    report = await settle_jobs(
+        worker, me, [Settlement.of(one, Completed(), POLICY) for one in (taken, mine)]
+    )
+
+    assert [receipt.settled for receipt in report.receipts] == [Settled.LOST, Settled.WRITTEN]
+    row = await job_row(worker, taken.job_id)
+    assert (row["state"], row["locked_by"]) == ("processing", other)
+    assert await running_job(worker, "photo") == taken.job_id
+
+
+async def test_a_claim_of_somebody_else_is_not_mine_to_settle(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    stranger = MadeJob(job_id=job.job_id, claim_no=1, worker_id=await a_worker(worker))
+
+    receipt = await settle_job(worker, stranger, Completed())
+
+    assert receipt.settled is Settled.LOST
+    assert (await job_row(worker, job.job_id))["state"] == "processing"
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["flagged, then claimed", "flagged running"])
+@pytest.mark.parametrize(
+    ("outcome", "state", "code"),
+    [
+        (UNAVAILABLE, "failed", "image_deleted"),
+        (Released(why="drain"), "failed", "image_deleted"),
+        (CORRUPT, "failed", "corrupt"),
+        (Completed(), "completed", None),
+    ],
+    ids=["retry", "release", "fail", "complete"],
+)
+async def test_a_flagged_job_does_not_run_again(
+    worker: OpenConnection,
+    superuser: OpenConnection,
+    *,
+    before: bool,
+    outcome: Outcome,
+    state: str,
+    code: str | None,
+) -> None:
+    job = await a_job(
+        worker,
+        superuser,
+        state=JobState.PROCESSING,
+        flag=CancelCode.IMAGE_DELETED,
+        flagged_before_claim=before,
+    )
+
+    await settle_job(worker, job, outcome)
+
+    row = await job_row(worker, job.job_id)
+    assert (row["state"], row["failure_code"]) == (state, code)
+    assert await ring_row(worker, job.job_id) is None
+
+
+async def test_follow_ups_come_with_their_parent_or_not_at_all(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    me, other = await a_worker(worker), await a_worker(worker)
+    mine, taken = await claimed(worker, me, [a_submission(), a_submission()])
+    await expire_lock(superuser, taken.job_id)
+    await claim_job(worker, taken.job_id, other)
+    children = [
+        replace(a_submission(), parent_job_id=parent.job_id) for parent in (mine, taken, mine)
+    ]
+
+    report = await settle_jobs(
+        worker,
+        me,
+        [
+            Settlement.of(mine, Completed(follow_ups=(children[0], children[2])), POLICY),
+            Settlement.of(taken, Completed(follow_ups=(children[1],)), POLICY),
+        ],
+    )
+    again = await settle_jobs(
+        worker, me, [Settlement.of(mine, Completed(follow_ups=(a_submission(),)), POLICY)]
+    )
+
+    rows = await worker.fetch("SELECT id FROM jobs WHERE state = 'queued' ORDER BY id")
+    assert [row["id"] for row in rows] == sorted([children[0].job_id, children[2].job_id])
+    assert {ring.job_id for ring in report.rings} == {row["id"] for row in rows}
+    assert again.receipts[0].settled is Settled.ALREADY
+
+
+@pytest.mark.parametrize("wish", [True, False])
+@pytest.mark.parametrize(
+    ("outcome", "fails"), [(CORRUPT, True), (UNAVAILABLE, False), (Completed(), False)]
+)
+async def test_a_failure_pauses_its_target_where_the_type_asks_for_it(
+    worker: OpenConnection, *, wish: bool, outcome: Outcome, fails: bool
+) -> None:
+    me = await a_worker(worker)
+    (claim,) = await claimed(worker, me, [a_submission(target="photo")])
+    settlement = replace(Settlement.of(claim, outcome, POLICY), pause_target_on_failure=wish)
+
+    await settle_jobs(worker, me, [settlement])
+
+    pauses = await worker.fetch("SELECT scope, tenant_id, name FROM pauses")
+    expected = [("target", TENANT, "photo")] if wish and fails else []
+    assert [tuple(row) for row in pauses] == expected
+
+
+async def test_exhausted_attempts_fail_with_a_dead_letter(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    job = await a_job(
+        worker, superuser, state=JobState.PROCESSING, submission=a_submission(max_attempts=1)
+    )
+
+    receipt = await settle_job(worker, job, UNAVAILABLE)
+
+    assert isinstance(receipt.outcome, Failed)
+    row = await job_row(worker, job.job_id)
+    assert (row["state"], row["failure_code"]) == ("failed", "unavailable")
+    assert await superuser.fetchval("SELECT job_id FROM dead_letters") == job.job_id
+
+
+STRESS_ROUNDS = 60
+STRESS_ROWS = 400
+EVERYTHING = Pause(scope=PauseScope.ALL)
+
+
+class Stress:
+    """One round: two workers that hold everything settle it, while others write the same rows."""
+
+    def __init__(self, connections: Sequence[asyncpg.Connection], operator: Connection) -> None:
+        (self.settling, self.settling_too, self.rescuing, self.claiming, self.ringing) = connections
+        self.operator = operator
+        self.dice = random.Random(7)
+
+    async def run(self) -> set[Settled]:
+        mine, theirs = await a_worker(self.settling), await a_worker(self.settling)
+        jobs = [a_submission(target=f"photo-{n}" if n % 2 else None) for n in range(STRESS_ROWS)]
+        held = await self._held(mine, jobs[::2]), await self._held(theirs, jobs[1::2])
+        # The next of each target, so that settle and rescue ring what others claim and push.
+        waiting = [a_submission(target=f"photo-{n}") for n in range(1, STRESS_ROWS, 8)]
+        await submit_jobs(self.settling, waiting)
+        await pause(self.operator, EVERYTHING, by="tests", reason="a test")
+        seen = {one.worker_id: one for one in await look_at_workers(self.rescuing)}
+
+        async with asyncio.TaskGroup() as group:
+            settles = [
+                group.create_task(self._settle(self.settling, mine, held[0])),
+                group.create_task(self._settle(self.settling_too, theirs, held[1])),
+            ]
+            group.create_task(self._rescue([seen[mine], seen[theirs]]))
+            group.create_task(self._claim([*jobs, *waiting]))
+            group.create_task(self._ring())
+            group.create_task(self._resume())
+        return {receipt.settled for task in settles for receipt in task.result().receipts}
+
+    async def _held(self, me: WorkerId, jobs: Sequence[Submission]) -> list[Claim]:
+        held = await claimed(self.settling, me, jobs)
+        self.dice.shuffle(held)
+        return held
+
+    async def _settle(
+        self, connection: Connection, me: WorkerId, claims: Sequence[Claim]
+    ) -> SettleReport:
+        outcomes: tuple[Outcome, ...] = (Completed(), UNAVAILABLE, CORRUPT, Released(why="drain"))
+        return await settle_jobs(
+            connection,
+            me,
+            [Settlement.of(claim, self.dice.choice(outcomes), POLICY) for claim in claims],
+        )
+
+    async def _rescue(self, workers: Sequence[WorkerSeen]) -> None:
+        for one in workers:
+            await rescue_worker(self.rescuing, one)
+
+    async def _claim(self, jobs: Sequence[Submission]) -> None:
+        other = await a_worker(self.claiming)
+        ids = [job.job_id for job in jobs]
+        for _ in range(2):
+            self.dice.shuffle(ids)
+            await claim_jobs(self.claiming, ids, worker_id=other, lanes=ALL_LANES, types=TYPES)
+
+    async def _ring(self) -> None:
+        for _ in range(3):
+            rings = await take_due_rings(self.ringing, Lane.FAST, limit=100, repeats=True)
+            self.dice.shuffle(rings)
+            await confirm_rings(self.ringing, rings)
+
+    async def _resume(self) -> None:
+        assert await resume(self.operator, EVERYTHING) is not None
+
+
+@pytest.mark.timeout(120)
+async def test_sixty_rounds_of_many_writers_of_the_same_rows_meet_no_deadlock(
+    database: Database,
+) -> None:
+    seen: set[Settled] = set()
+    async with (
+        no_deadlocks(database),
+        many_connections(database, "superuser", 5) as connections,
+        database.connect("operator") as operator,
+    ):
+        stress = Stress(connections, operator)
+        for number in range(STRESS_ROUNDS):
+            if number in {2, 20}:
+                await connections[0].execute("ANALYZE")
+            seen |= await stress.run()
+    assert seen == {Settled.WRITTEN, Settled.LOST}

@@ -1,0 +1,323 @@
+"""What an attacker would run in a decoding child, and a worker that can be killed.
+
+The functions are tasks for `Renderer.run_isolated`. As a program this file is a worker with a
+secret in its environment: `burgle` prints what its children could get hold of, `hold` keeps some
+alive until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import gc
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from imagefleet.errors import InputRejected
+from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.renderer import Allowance, Renderer
+from tests.support.eventually import eventually
+
+Files = Mapping[str, int]
+
+SECRET = "AWS_SECRET_ACCESS_KEY"
+TASKS = "tests.support.children"
+HELD = 2  # children of a worker that holds
+PAGE = 4096
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def task(function: Callable[[JsonObject, Files], JsonObject]) -> str:
+    """The name under which a child finds it."""
+    return f"{TASKS}:{function.__name__}"
+
+
+def echo(argument: JsonObject, files: Files) -> JsonObject:
+    return dict(argument)
+
+
+def sleep_for_ever(argument: JsonObject, files: Files) -> JsonObject:
+    while True:
+        signal.pause() if argument.get("pause") else time.sleep(3600)  # noqa: TID251 - no loop here
+
+
+def spin(argument: JsonObject, files: Files) -> JsonObject:
+    while True:
+        pass
+
+
+def spin_holding_the_lock(argument: JsonObject, files: Files) -> JsonObject:
+    """One call into C that takes hours and lets no signal handler run."""
+    return {"length": len(str(pow(7, 10**9)))}
+
+
+def segfault(argument: JsonObject, files: Files) -> JsonObject:
+    return {"bytes": ctypes.string_at(1).hex()}
+
+
+def abort(argument: JsonObject, files: Files) -> JsonObject:
+    os.abort()
+
+
+def die_of(argument: JsonObject, files: Files) -> JsonObject:
+    """Of a signal that it sends itself."""
+    number = argument["signal"]
+    assert isinstance(number, int)
+    libc.tgkill(os.getpid(), threading.get_native_id(), number)
+    return {}
+
+
+def exit_with(argument: JsonObject, files: Files) -> JsonObject:
+    status = argument["status"]
+    assert isinstance(status, int)
+    os._exit(status)
+
+
+def hog_memory(argument: JsonObject, files: Files) -> JsonObject:
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 20))
+
+
+def flood(argument: JsonObject, files: Files) -> JsonObject:
+    while True:
+        os.write(files["out"], bytes(1 << 16))
+
+
+def say(argument: JsonObject, files: Files) -> JsonObject:
+    """Raw bytes in place of a report."""
+    raw = str(argument["hex"])
+    os.write(files["result"], bytes.fromhex(raw))
+    os._exit(0)
+
+
+def say_without_end(argument: JsonObject, files: Files) -> JsonObject:
+    while True:
+        os.write(files["result"], b"IFR1" * 4096)
+
+
+def report_at_length(argument: JsonObject, files: Files) -> JsonObject:
+    length = argument["length"]
+    assert isinstance(length, int)
+    return {"blob": "x" * length}
+
+
+def hang_up_and_sleep(argument: JsonObject, files: Files) -> JsonObject:
+    os.close(files["result"])
+    return sleep_for_ever(argument, files)
+
+
+def reject(argument: JsonObject, files: Files) -> JsonObject:
+    raise InputRejected(str(argument["code"]), str(argument["message"]), "seen by operators")
+
+
+def break_down(argument: JsonObject, files: Files) -> JsonObject:
+    message = "a bug in a task"
+    raise LookupError(message)
+
+
+def open_files(argument: JsonObject, files: Files) -> JsonObject:
+    found = []
+    for number in range(1024):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        found.append(number)
+    return {"open": found, "given": sorted(files.values()), "environment": _environment()}
+
+
+def _environment() -> dict[str, str]:
+    return dict(os.environ)  # noqa: TID251 - to see that it is empty
+
+
+def burgle(argument: JsonObject, files: Files) -> JsonObject:
+    """Try everything; each attempt with the error it met, or with what it got."""
+    pids = {name: argument[name] for name in ("worker", "zygote")}
+    folder = str(argument["folder"])
+    attempts: dict[str, Callable[[], object]] = {
+        **dict(_readings(pids)),
+        **dict(_writings(folder)),
+        **dict(_processes(pids)),
+        **dict(_rights()),
+    }
+    return {name: _met(attempt) for name, attempt in attempts.items()}
+
+
+def _readings(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], object]]]:
+    paths = ["/etc/passwd", "/proc/self/environ", "/proc/self/mem", "/dev/null", __file__]
+    paths += [f"/proc/{pid}/{file}" for pid in pids.values() for file in ("environ", "mem", "maps")]
+    for path in paths:
+        yield f"open {path}", partial(os.open, path, os.O_RDONLY)
+        yield f"stat {path}", partial(os.stat, path)
+    yield "list /", lambda: os.listdir("/")  # noqa: PTH208 - the bare call
+    yield "openat2", lambda: _call("syscall", 437, -100, b"/etc/passwd", bytes(24), 24)
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
+        yield f"socket {family.name}", partial(socket.socket, family)
+    yield "socketpair", socket.socketpair
+    yield "io_uring_setup", lambda: _call("syscall", 425, 8, bytes(120))
+    yield "getcwd", os.getcwd
+
+
+def _writings(folder: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    file = f"{folder}/planted"
+    yield "create", lambda: os.open(file, os.O_CREAT | os.O_WRONLY, 0o600)
+    yield "mkdir", lambda: os.mkdir(file)  # noqa: PTH102 - the bare call
+    yield "symlink", lambda: os.symlink("/etc/passwd", file)  # noqa: PTH211 - the bare call
+    yield "rename", lambda: os.rename(folder, file)  # noqa: PTH104 - the bare call
+    yield "unlink", lambda: os.unlink(file)  # noqa: PTH108 - the bare call
+    yield "chmod", lambda: os.chmod(folder, 0o777)  # noqa: PTH101, S103 - the bare call
+    yield "memfd_create", lambda: os.memfd_create("planted")
+    yield "pipe", os.pipe
+    yield "dup", lambda: os.dup(0)
+    yield "mount", lambda: _call("mount", b"none", folder.encode(), b"tmpfs", 0, None)
+
+
+def _processes(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield "fork", _fork
+    yield "posix_spawn", lambda: os.posix_spawn("/bin/true", ["true"], {})
+    yield "subprocess", lambda: subprocess.run(["/bin/true"], check=False)
+    yield "execve", lambda: os.execve("/bin/true", ["true"], {})  # noqa: S606 - no shell
+    yield "execveat", lambda: os.execve(0, ["true"], {})  # noqa: S606 - no shell
+    yield "clone3", lambda: _call("syscall", 435, bytes(88), 88)
+    yield "thread", lambda: threading.Thread(target=int).start()
+    for name, pid in pids.items():
+        assert isinstance(pid, int)
+        yield f"kill {name}", partial(os.kill, pid, 0)
+        yield f"tgkill {name}", partial(_call, "tgkill", pid, pid, 0)
+        yield f"pidfd_open {name}", partial(os.pidfd_open, pid)
+        yield f"ptrace {name}", partial(_call, "ptrace", 16, pid, None, None)
+        yield (
+            f"process_vm_readv {name}",
+            partial(_call, "process_vm_readv", pid, bytes(16), 1, bytes(16), 1, 0),
+        )
+    yield "kill everybody", lambda: os.kill(-1, 0)
+
+
+def _rights() -> Iterator[tuple[str, Callable[[], object]]]:
+    code = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    yield "setuid", lambda: os.setuid(0)
+    yield "unshare", lambda: _call("unshare", 0x10000000)
+    yield "prctl", lambda: _call("prctl", 4, 1, 0, 0, 0)
+    yield "setrlimit", lambda: _call("setrlimit", 2, bytes(16))
+    yield "executable memory", lambda: mmap.mmap(-1, PAGE, flags=private, prot=code)
+    yield "unlimited memory", lambda: mmap.mmap(-1, PAGE, flags=mmap.MAP_SHARED)
+    yield "growing memory", lambda: mmap.mmap(-1, PAGE, flags=private | 0x100)
+    yield "ioctl", lambda: _call("ioctl", 0, 0x5412, b"x")
+
+
+def _fork() -> None:
+    if os.fork() == 0:
+        os._exit(0)
+
+
+def _call(name: str, *arguments: object) -> int:
+    """A function of libc, with whatever it is given as a word of the machine."""
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    answer: int = getattr(libc, name)(*words)
+    if answer == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return answer
+
+
+def _met(attempt: Callable[[], object]) -> str:
+    try:
+        return f"got {attempt()!r}"
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    except RuntimeError as error:
+        return str(error)
+
+
+def dump_memory(argument: JsonObject, files: Files) -> JsonObject:
+    """All memory around all it knows: objects, heaps, libraries, the stack's end.
+
+    The kernel tells what is mapped: a write from an address that is not fails, and does no harm.
+    """
+    stack = ctypes.c_char_p.in_dll(libc, "program_invocation_name")
+    anchors = [ctypes.cast(stack, ctypes.c_void_p).value or 0, id(libc.write)]
+    anchors += [id(each) for each in gc.get_objects()]
+    anchors += [id(each) for each in argument.values()]
+    seen: set[int] = set()
+    for anchor in anchors:
+        page = anchor // PAGE
+        for neighbours in (count(page), count(page - 1, -1)):
+            for number in neighbours:
+                address = ctypes.c_void_p(number * PAGE)
+                if number in seen or libc.write(files["out"], address, PAGE) != PAGE:
+                    break
+                seen.add(number)
+    return {"pages": len(seen)}
+
+
+async def burgle_and_tell(folder: Path) -> None:
+    secret = os.environ[SECRET]  # noqa: TID251 - it plays a worker; also in its memory, like this
+    async with Renderer(preload=(TASKS,)) as renderer:
+        argument = {"worker": os.getpid(), "zygote": renderer.zygote_pid, "folder": str(folder)}
+        allowance = Allowance(deadline_seconds=30, file_bytes=1 << 30)
+        loot = await renderer.run_isolated(task(burgle), argument, {}, allowance)
+        belongings = await renderer.run_isolated(task(open_files), {}, {}, allowance)
+        dump = os.open(folder / "dump", os.O_CREAT | os.O_WRONLY, 0o600)
+        marked = {"marker": f"of {os.getpid()}, which is here"}
+        dumped = await renderer.run_isolated(task(dump_memory), marked, {"out": dump}, allowance)
+        os.close(dump)
+    assert secret
+    tell = {"loot": loot.value, "belongings": belongings.value, "dumped": dumped.value, **marked}
+    print(json.dumps(tell))  # noqa: T201 - to the test
+
+
+async def hold(folder: Path) -> None:
+    """Print the pids of this worker, of its zygote and of two children; live until killed."""
+    async with Renderer(preload=(TASKS,)) as renderer, asyncio.TaskGroup() as group:
+        allowance = Allowance(deadline_seconds=3600)
+        for _ in range(HELD):
+            group.create_task(renderer.run_isolated(task(sleep_for_ever), {}, {}, allowance))
+        zygote = renderer.zygote_pid
+        assert zygote is not None
+        children = await eventually(
+            lambda: found if len(found := children_of(zygote)) == HELD else None, within=20
+        )
+        print(json.dumps([os.getpid(), zygote, *children]), flush=True)  # noqa: T201 - to the test
+
+
+def children_of(parent: int) -> list[int]:
+    """The living, by what everybody may read."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, ppid, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            if int(ppid) == parent and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+if __name__ == "__main__":
+    scenario = {"burgle": burgle_and_tell, "hold": hold}[sys.argv[1]]
+    asyncio.run(scenario(Path(sys.argv[2])))

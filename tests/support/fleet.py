@@ -1,0 +1,251 @@
+"""Processes of the product on a test's own database and queues, and what they wrote."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+from uuid import UUID, uuid4
+
+from imagefleet.aws.objects import Headers, Stored
+from imagefleet.aws.queue import Queue, ringing
+from imagefleet.aws.session import Session, open_session
+from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.model import Lane, Ring, Submission, Submitted
+from imagefleet.settings.slices import Aws
+from imagefleet.store.database import Connection
+from imagefleet.store.images import submit_image
+from imagefleet.store.submissions import submit_job
+from tests.support.aws import a_name, settings_for
+from tests.support.database import Database
+from tests.support.emulators import CREDENTIALS, REGION, Emulator
+from tests.support.eventually import eventually
+from tests.support.factories import a_submission
+
+Process: TypeAlias = Literal["worker", "maintenance"]
+Line: TypeAlias = dict[str, object]
+
+SERVICES = Path(__file__).parents[2] / "services"
+STARTS_WITHIN = 10.0  # seconds; two cores may have much else to do
+ENDS_WITHIN = 20.0
+NOISE = frozenset({"timestamp", "level", "process", "settings"})
+SOME_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # messages do not carry it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a fleet lives in a test: its own database, queues and buckets."""
+
+    database: Database
+    emulator: Emulator
+    applied: Applied
+    settings: Aws
+    session: Session
+
+    async def queue(self, lane: Lane) -> Queue:
+        return await self.session.queue(self.applied.queue_urls[lane.value])
+
+    async def queues(self) -> dict[Lane, Queue]:
+        return {lane: await self.queue(lane) for lane in Lane}
+
+    async def dead_letters(self) -> Queue:
+        return await self.session.queue(self.applied.queue_urls["dead-letter"])
+
+    async def ring(self, submission: Submission) -> None:
+        """Send the message that an API would send."""
+        ring = Ring(
+            job_id=submission.job_id,
+            lane=submission.lane,
+            due_at=SOME_TIME,
+            tenant_id=submission.tenant_id,
+            traceparent=submission.traceparent,
+            tracestate=submission.tracestate,
+        )
+        assert await (await self.queue(submission.lane)).send([ringing(ring)]) == (None,)
+
+    async def submit(self, api: Connection, submission: Submission) -> Submitted:
+        """Accept the job and ring for it, as the API does."""
+        submitted = await submit_job(api, submission)
+        await self.ring(submission)
+        return submitted
+
+    async def upload(self, api: Connection, image_id: UUID, original: bytes) -> Submission:
+        """Store an original and accept its job, as the API does."""
+        upload_id = uuid4()
+        key = original_key(image_id, upload_id)
+        originals = await self.session.objects(self.settings.originals_bucket)
+        stored = await originals.put(key, original, Headers(content_type="image/jpeg"))
+        assert isinstance(stored, Stored)
+        submission = an_image_submission(
+            image_id,
+            source_key=key,
+            source_bytes=stored.bytes,
+            source_sha256=stored.sha256,
+            source_etag=stored.etag,
+        )
+        source = NewSource(
+            image_id=image_id,
+            tenant_id=submission.tenant_id,
+            key=key,
+            bytes=stored.bytes,
+            content_type="image/jpeg",
+            etag=stored.etag,
+            sha256=stored.sha256,
+        )
+        await submit_image(api, submission, source)
+        await self.ring(submission)
+        return submission
+
+    def environment(self, process: Process) -> dict[str, str]:
+        return {
+            "PATH": os.defpath,
+            "PYTHONPATH": f"{SERVICES}{os.pathsep}{SERVICES.parent}",
+            "DATABASE_URL": self.database.url(process),
+            "AWS_ENDPOINT_URL": self.emulator.url,
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": CREDENTIALS.key_id,
+            "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret,
+            "HEALTH_LISTEN_PORT": "0",
+            "RECEIVE_WAIT_SECONDS": "1",
+            **self.applied.environment(),
+        }
+
+
+def an_image_submission(image_id: UUID, **payload: object) -> Submission:
+    kind = BUILT_IN["process_image"]
+    return replace(
+        a_submission(
+            type=kind.name,
+            lane=kind.lane,
+            target=image_target(image_id),
+            services=kind.services,
+            payload={"image_id": str(image_id), "content_type": "image/jpeg", **payload},
+        ),
+        correlation_id=f"upload-{image_id}",
+    )
+
+
+@asynccontextmanager
+async def a_place(database: Database, emulator: Emulator) -> AsyncIterator[Place]:
+    """Queues and buckets that no other test has."""
+    endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
+    applied = await apply(
+        endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("fleet")
+    )
+    settings = settings_for(emulator.url).model_copy(
+        update={
+            "fast_queue_url": applied.queue_urls["fast"],
+            "general_queue_url": applied.queue_urls["general"],
+            "quarantine_queue_url": applied.queue_urls["quarantine"],
+            "dead_letter_queue_url": applied.queue_urls["dead-letter"],
+            "originals_bucket": applied.buckets["originals"],
+            "outputs_bucket": applied.buckets["outputs"],
+        }
+    )
+    async with open_session(settings, credentials=CREDENTIALS) as session:
+        yield Place(
+            database=database,
+            emulator=emulator,
+            applied=applied,
+            settings=settings,
+            session=session,
+        )
+
+
+@dataclass(slots=True)
+class Running:
+    """A process of the product, and every line it wrote."""
+
+    process: asyncio.subprocess.Process
+    lines: list[Line] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def told(self, event: str) -> list[Line]:
+        return [line for line in self.lines if line.get("event") == event]
+
+    async def tells(self, event: str, *, times: int = 1, within: float = STARTS_WITHIN) -> Line:
+        """Wait until it has written this event so often; the newest of them."""
+
+        def enough() -> Line | None:
+            found = self.told(event)
+            assert len(found) >= times, f"{len(found)} {event}; {self.story()}"
+            return found[-1]
+
+        return await eventually(enough, within=within)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ends(self, *, within: float = ENDS_WITHIN) -> int:
+        async with asyncio.timeout(within):
+            return await self.process.wait()
+
+    async def drains(self) -> int:
+        self.signal(signal.SIGTERM)
+        return await self.ends()
+
+    def story(self) -> str:
+        told = [
+            json.dumps({key: value for key, value in line.items() if key not in NOISE})
+            for line in self.lines
+        ]
+        return "\n".join([*told[-40:], *self.errors[-20:]])
+
+    async def read(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read_lines(self.process.stdout))
+            group.create_task(self._read_errors(self.process.stderr))
+
+    async def _read_lines(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self.lines.append(json.loads(line))
+
+    async def _read_errors(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self.errors.append(line.decode())
+
+
+@asynccontextmanager
+async def running(
+    place: Place,
+    process: Process,
+    *,
+    started: bool = True,
+    environment: Mapping[str, str] | None = None,
+    module: str = "imagefleet",
+) -> AsyncIterator[Running]:
+    """Run it until the end of the context, where it is killed if it has not ended by itself."""
+    async with AsyncExitStack() as stack:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            process,
+            env={**place.environment(process), **(environment or {})},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=2**20,
+        )
+        run = Running(child)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        group.create_task(run.read())
+        stack.push_async_callback(_end, child)
+        if started:
+            await run.tells(f"{process}.started")
+        yield run
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()

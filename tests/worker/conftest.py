@@ -1,0 +1,21 @@
+"""A place for a fleet: a test's own database, and queues and buckets of its own on an emulator."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.database import Database
+from tests.support.emulators import Emulator, shared, shared_folder
+from tests.support.fleet import Place, a_place
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Emulator]:
+    with shared("ministack", shared_folder(tmp_path_factory, worker_id)) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+async def place(database: Database, emulator: Emulator) -> AsyncIterator[Place]:
+    async with a_place(database, emulator) as place:
+        yield place
