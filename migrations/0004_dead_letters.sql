@@ -23,8 +23,12 @@ CREATE TABLE dead_letters (
 );
 CREATE INDEX dead_letters_unacknowledged ON dead_letters (died_at, id) WHERE acknowledged_at IS NULL;
 CREATE INDEX dead_letters_by_age ON dead_letters (died_at, id);
-CREATE INDEX dead_letters_by_fingerprint ON dead_letters (fingerprint, died_at);
+CREATE INDEX dead_letters_by_fingerprint ON dead_letters (fingerprint, died_at, id);
 CREATE INDEX dead_letters_of_a_tenant ON dead_letters (tenant_id, died_at, id);
+-- A message of no job is known by its content, and is one open letter however often it comes.
+CREATE UNIQUE INDEX dead_letters_one_open_for_a_message
+ON dead_letters ((snapshot ->> 'sha256'), coalesce(acknowledged_at, 'infinity'::timestamptz))
+WHERE job_id IS NULL;
 
 -- The outbox of the dead-letter queue; a row goes when SQS has said yes.
 CREATE TABLE dead_letter_sends (
@@ -33,6 +37,15 @@ CREATE TABLE dead_letter_sends (
     sends integer NOT NULL DEFAULT 0
 );
 CREATE INDEX dead_letter_sends_due ON dead_letter_sends (due_at);
+
+-- The same fault of the same type is one group; numbers and ids in the detail are not the fault.
+CREATE FUNCTION fault_fingerprint(type text, code text, detail text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+    SELECT encode(sha256(convert_to(concat_ws(
+        E'\x1f', type, code,
+        regexp_replace(coalesce(detail, ''), '[0-9a-f-]*[0-9][0-9a-f-]*', '#', 'gi')
+    ), 'UTF8')), 'hex')
+$$;
 
 -- Whoever fails a job, by whatever statement: the dead letter is in the same transaction, or neither is.
 -- A job that somebody asked to stop is no failure of ours and leaves none.
@@ -45,11 +58,7 @@ BEGIN
         (id, job_id, tenant_id, type, reason, fingerprint, message, detail, snapshot)
     VALUES (
         letter, NEW.id, NEW.tenant_id, NEW.type, NEW.failure_code,
-        -- The same fault of the same type is one group; numbers and ids in the detail are not the fault.
-        encode(sha256(convert_to(concat_ws(
-            E'\x1f', NEW.type, NEW.failure_code,
-            regexp_replace(coalesce(NEW.failure_detail, ''), '[0-9a-f-]*[0-9][0-9a-f-]*', '#', 'gi')
-        ), 'UTF8')), 'hex'),
+        public.fault_fingerprint(NEW.type, NEW.failure_code, NEW.failure_detail),
         NEW.failure_message, NEW.failure_detail, to_jsonb(NEW)
     );
     INSERT INTO public.dead_letter_sends (dead_letter_id) VALUES (letter);

@@ -6,8 +6,9 @@ away, or more rings wait than memory should hold, they are simply left to their 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from imagefleet.store.rings import confirm_rings
 LINGER: Final = 0.005  # seconds; enough for the requests of one moment to share a call
 MOST_WAITING: Final = 10_000
 MOST_AT_ONCE: Final = 200
+CLOSE_WITHIN: Final = 5.0  # seconds for the last rings; what is left is the dispatcher's
 
 log = structlog.get_logger()
 
@@ -44,9 +46,17 @@ async def ring_jobs(queues: Mapping[Lane, Queue], rings: Sequence[Ring]) -> list
 class Doorbell:
     """Takes rings from whoever committed them and sends them from one place, a few at a time."""
 
-    def __init__(self, pool: Pool, queues: Mapping[Lane, Queue]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        queues: Mapping[Lane, Queue],
+        *,
+        confirming: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Ring for this pool's rows; `confirming` surrounds each use of it, to be timed."""
         self._pool = pool
         self._queues = queues
+        self._confirming = confirming
         self._waiting: list[Ring] = []
         self._wake = asyncio.Event()
         self._closed = False
@@ -54,19 +64,24 @@ class Doorbell:
     def ring(self, rings: Iterable[Ring]) -> None:
         """Send these soon. Never waits, never fails: what is too much is left to the dispatcher."""
         room = MOST_WAITING - len(self._waiting)
-        self._waiting += list(rings)[:room]
+        self._waiting += islice(rings, max(0, room))
         self._wake.set()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Doorbell"]:
         """Ring until the end of the context, and send the last ones before it."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._run(), name="doorbell")
+            ringing_on = group.create_task(self._run(), name="doorbell")
             try:
                 yield self
+            except asyncio.CancelledError:  # now means now
+                ringing_on.cancel()
+                raise
             finally:
                 self._closed = True
                 self._wake.set()
+                await asyncio.wait([ringing_on], timeout=CLOSE_WITHIN)
+                ringing_on.cancel()
 
     async def _run(self) -> None:
         while self._waiting or not self._closed:
@@ -81,8 +96,10 @@ class Doorbell:
     async def _send(self, rings: Sequence[Ring]) -> None:
         try:
             sent = await ring_jobs(self._queues, rings)
-            async with acquire(self._pool) as connection:
-                await confirm_rings(connection, sent)
+            if sent:
+                with self._confirming():
+                    async with acquire(self._pool) as connection:
+                        await confirm_rings(connection, sent)
         except Unavailable as error:
             log.warning("ring.unconfirmed", jobs=len(rings), code=error.code)
         except Exception:

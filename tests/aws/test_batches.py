@@ -50,7 +50,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 async def a_queue(stack: AsyncExitStack, server: Server) -> Queue:
-    settings = settings_for(server.url, read_timeout=1)
+    settings = settings_for(server.url)  # room for what the SDK waits between its tries
     session = await stack.enter_async_context(open_session(settings, credentials=CREDENTIALS))
     return await session.queue(f"{server.url}/000000000000/queue")
 

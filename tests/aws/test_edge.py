@@ -15,7 +15,7 @@ from tests.support.eventually import eventually
 
 @asynccontextmanager
 async def edge_at(server: Server) -> AsyncIterator[Edge]:
-    settings = settings_for(server.url, read_timeout=1)
+    settings = settings_for(server.url)
     async with open_session(settings, credentials=CREDENTIALS) as session:
         yield await session.edge("E1")
 

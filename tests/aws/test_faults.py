@@ -138,7 +138,7 @@ async def test_a_lost_reply_is_asked_for_again(tmp_path: Path) -> None:
     async def respond(request: object) -> Answer:
         return await replies[min(server.requests.total(), 2) - 1](request)  # type: ignore[arg-type]
 
-    async with serving(respond) as server, session_at(server.url) as session:
+    async with serving(respond) as server, session_at(server.url, read_timeout=1) as session:
         with pytest.raises(Unavailable):
             await depth(session, tmp_path)
 

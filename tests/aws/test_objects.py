@@ -69,6 +69,23 @@ async def test_a_large_upload_goes_in_parts(
     assert (await objects.head(key)).content_type == "image/webp"
 
 
+async def test_at_most_two_parts_are_in_memory(objects: Objects, heard: Heard) -> None:
+    """The stream is asked for more only after what came before is on its way."""
+    pulled = 0
+    held: list[int] = []
+
+    async def watched() -> AsyncIterator[bytes]:
+        nonlocal pulled
+        for _ in range(5 * PART_BYTES // MEGABYTE):
+            pulled += MEGABYTE
+            yield bytes(MEGABYTE)
+            held.append(pulled - heard.sent_requests["s3", "UploadPart"] * PART_BYTES)
+
+    await objects.upload(a_name("stream"), watched(), WEBP)
+
+    assert max(held) <= 2 * PART_BYTES
+
+
 async def test_an_upload_that_breaks_leaves_nothing(objects: Objects, s3: "S3Client") -> None:
     key = a_name("broken")
 

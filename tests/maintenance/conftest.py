@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.support.database import Database
-from tests.support.emulators import Emulator, shared, shared_folder
+from tests.support.emulators import CREDENTIALS, Emulator, shared, shared_folder
 from tests.support.fleet import Place, a_place
 
 
@@ -16,6 +16,11 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterat
 
 
 @pytest.fixture
-async def place(database: Database, emulator: Emulator) -> AsyncIterator[Place]:
+async def place(
+    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Place]:
+    # Where the AWS SDK looks for them by itself, in processes and in mains that run in this one.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
     async with a_place(database, emulator) as place:
         yield place

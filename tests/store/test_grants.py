@@ -260,6 +260,7 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.C
     assert {
         "check_transition": ["search_path=pg_catalog, public"],
         "count_accepted": ["search_path=pg_catalog, public"],
+        "fault_fingerprint": ["search_path=pg_catalog"],
         "refuse": ["search_path=pg_catalog"],
         "write_dead_letter": ["search_path=pg_catalog, public"],
     } == settings

@@ -42,7 +42,7 @@ from imagefleet.store.reports import (
     list_attempts,
     list_jobs,
 )
-from imagefleet.store.rings import confirm_rings, take_due_rings
+from imagefleet.store.rings import confirm_rings, look_at_due_rings, take_due_rings
 from imagefleet.store.settlements import Settled, Settlement, settle_jobs
 from imagefleet.store.submissions import submit_jobs
 from imagefleet.store.upkeep import (
@@ -209,7 +209,7 @@ Node: TypeAlias = dict[str, Any]
 class Work:
     """What the statements of one call touched, as Postgres itself counted it."""
 
-    plans: list[Node] = field(default_factory=list)
+    plans: list[Node] = field(default_factory=list, repr=False)
 
     def listen(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         _, _, plan = str(message.message).partition(" plan:")
@@ -228,8 +228,17 @@ class Work:
 
     @property
     def told(self) -> str:
-        """The plans, for whoever has to find out."""
-        return json.dumps(self.plans, indent=1)
+        """The plans in short, for whoever has to find out."""
+        return "\n\n".join("\n".join(lines_of(plan["Plan"])) for plan in self.plans)
+
+
+def lines_of(node: Node, depth: int = 0) -> Iterator[str]:
+    named = [str(node[what]) for what in ("Index Name", "Relation Name") if what in node]
+    rows = f"{node['Actual Rows']:.0f} rows x {node['Actual Loops']}"
+    removed = "".join(f", {what} {node[what]}" for what in REMOVED if what in node)
+    yield f"{'  ' * depth}{' '.join([node['Node Type'], *named])}: {rows}{removed}"
+    for child in node.get("Plans", []):
+        yield from lines_of(child, depth + 1)
 
 
 def rows_touched(node: Node) -> float:
@@ -415,6 +424,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "dispatch where none is due": Case(
             lambda c: pages(c, Lane.QUARANTINE), "maintenance", 20, 100
         ),
+        "look at what is due": Case(
+            lambda c: look_at_due_rings(c, limit=PAGE), "maintenance", 15 * PAGE, 300
+        ),
         "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 60, 60),
         "explain late in a deep target": Case(
             lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 60, 60
@@ -461,6 +473,12 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "letters, deep": Case(
             letters(LetterFilter(open_only=False), after=8000), "operator", 3 * PAGE, 300
         ),
+        "letters of a tenant, deep": Case(
+            letters(LetterFilter(tenant_id=TENANT, open_only=False), after=8000),
+            "operator",
+            3 * PAGE,
+            300,
+        ),
         # People's work, so never many: all open letters and their replays may be read, but no jobs.
         "open letters": Case(letters(LetterFilter()), "operator", 2 * LETTERS, 60_000),
         "open letters, deep": Case(
@@ -469,7 +487,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "letters by a reason that none has": Case(
             letters(LetterFilter(reason="poison")), "operator", 2 * LETTERS, 3000
         ),
-        "groups of letters": Case(group_dead_letters, "operator", 2 * LETTERS, 3000),
+        "groups of letters": Case(group_dead_letters, "operator", 2 * LETTERS, 60_000),
         # Of each image the newest job is read as well.
         "images": Case(images(), "api", 3 * PAGE, 600),
         "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),

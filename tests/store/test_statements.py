@@ -21,8 +21,11 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 # Who runs what. A new constant without a line here, or among the two groups below, is a red test.
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
+        "admissions.IS_STANDING": ("api",),
+        "admissions.ROOM_FOR_JOBS": ("api",),
         "breakers.REPORT_FAILURES": ("worker",),
         "breakers.REPORT_SUCCESS": ("worker",),
+        "breakers.OPEN_UNTIL": ("worker",),
         "breakers.FORCE_OPEN": ("operator",),
         "breakers.RESET_BREAKER": ("operator",),
         "breakers.RING_HELD_BACK": ("operator",),
@@ -39,14 +42,23 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "control.RING_RESUMED_TARGET": ("operator",),
         "control.FIND_REFUSAL": READERS,
         "deadletters.ACKNOWLEDGE": ("operator",),
+        "deadletters.COUNT_UNACKNOWLEDGED": ("maintenance", "operator"),
         "deadletters.GET_LETTER": ("operator",),
         "deadletters.GROUP_LETTERS": ("operator",),
         "deadletters.LIST_LETTERS": ("operator",),
+        "deadletters.LIST_LETTERS_OF_FAULT": ("operator",),
+        "deadletters.LIST_LETTERS_OF_TENANT": ("operator",),
         "deadletters.LIST_OPEN_LETTERS": ("operator",),
+        "deadmail.FORGET_SENDS": ("maintenance",),
+        "deadmail.FORGET_STRAYS": ("maintenance",),
+        "deadmail.JUDGE_MESSAGES": ("maintenance",),
+        "deadmail.TAKE_DUE_SENDS": ("maintenance",),
+        "diagnosis.DESCRIBE_SESSION": (*ANY_SUBMITTER, "owner"),
         "elections.HOLD_ELECTION": ("maintenance",),
         "elections.RESIGN": ("maintenance",),
         "elections.BEGIN_PERIOD": ("maintenance",),
         "elections.FINISH_PERIOD": ("maintenance",),
+        "elections.FORGET_PERIODS": ("maintenance",),
         "endings.LOCK_TARGETS": ENDS_CLAIMS,
         "endings.LOCK_CLAIMS": ENDS_CLAIMS,
         "endings.COMPLETE_JOBS": ("worker",),
@@ -55,6 +67,9 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "endings.RELEASE_JOBS": ("worker",),
         "endings.FREE_TARGETS": ENDS_CLAIMS,
         "endings.RING_NEXT": ENDS_CLAIMS,
+        "glances.PING": ANY_SUBMITTER,
+        "glances.WATCH_JOBS": ("api",),
+        "images.GET_DELETION": READERS,
         "images.INSERT_IMAGE": ("api",),
         "images.INSERT_SOURCE": ("api",),
         "images.PUBLISH_IMAGES": ("worker",),
@@ -85,6 +100,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "reports.LIVING_WORKERS": ("operator",),
         "reports.EXPLAIN_JOB": ("operator",),
         "rings.CONFIRM_RINGS": ("api", "worker", "maintenance", "operator"),
+        "rings.LOOK_AT_DUE_RINGS": ("maintenance",),
         "rings.TAKE_DUE_RINGS": ("maintenance",),
         "roles.IS_SUPERUSER": ("superuser",),
         "roles.DATABASE_EXISTS": ("superuser",),
@@ -112,7 +128,8 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
 FRAGMENTS: Final = frozenset(
     {
         "deadletters._LETTER",
-        "deadletters._MATCHES",
+        "deadletters._OPEN",
+        "deadletters._PAGE",
         "endings.WRITE_ATTEMPTS",
         "images._IMAGE",
         "images._PAGE",
@@ -129,6 +146,7 @@ NO_SQL: Final = frozenset(
     {
         "claims.EXHAUSTED_SENTENCE",
         "database.ILLEGAL_TRANSITION",
+        "deadletters.HISTORY_FILTERS",
         "keys.PREFIX",
         "migration_files.COMMENT",
         "migrations.CREATE_RECORD",  # DDL, run by every migration of a test's database
@@ -136,6 +154,7 @@ NO_SQL: Final = frozenset(
         "migrations.PATIENT_LOCK_TIMEOUT",
         "reports.FILTERS_EXCLUDE_EACH_OTHER",
         "roles.OWNER",
+        "uploads.UPLOAD_USED",
     }
 )
 

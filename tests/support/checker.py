@@ -15,6 +15,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
@@ -243,14 +244,12 @@ def _unanswered(facts: Facts) -> Iterator[str]:
 @rule("I6 one key, one job, one answer")
 def _one_key_one_job(facts: Facts) -> Iterator[str]:
     rows = _rows_by_key(facts)
-    answers = defaultdict(set)
     for post in facts.posts:
         if post.outcome == "ok" and post.key is not None and post.job_id is not None:
-            answers[post.tenant, post.key].add(post.job_id)
-    for tenant_and_key in rows.keys() | answers.keys():
-        jobs = rows[tenant_and_key] | answers[tenant_and_key]
-        if tenant_and_key[1] is not None and len(jobs) > 1:
-            yield f"the key {tenant_and_key[1]} stands for {sorted(jobs)}"
+            rows[post.tenant, post.key].add(post.job_id)
+    for (_, key), jobs in rows.items():
+        if key is not None and len(jobs) > 1:
+            yield f"the key {key} stands for {sorted(jobs)}"
 
 
 @rule("I7 another request under the same key is refused")
@@ -335,7 +334,7 @@ def _claims_count(facts: Facts) -> Iterator[str]:
 @rule("I14 one owner at a time")
 def _one_owner(facts: Facts) -> Iterator[str]:
     for job_id, attempts in _attempts_by_job(facts).items():
-        for earlier, later in zip(attempts, attempts[1:], strict=False):
+        for earlier, later in pairwise(attempts):
             if later.claimed_at < earlier.ended_at:
                 yield f"claims {earlier.claim_no} and {later.claim_no} of job {job_id} overlap"
 
@@ -379,7 +378,7 @@ def _published_by_the_winner(facts: Facts) -> Iterator[str]:
             job.target_seq,
             job.image,
         ):
-            yield f"{variant.key} is published, by claim {job.claim_no} of revision {job.target_seq}"
+            yield f"{variant.key} is published, by claim {job.claim_no} of job {job.id}"
 
 
 # Attempts.
@@ -481,8 +480,9 @@ def _known_objects(facts: Facts) -> Iterator[str]:
     unanswered = sum(post.outcome != "ok" for post in facts.posts)
     stray = set(facts.originals) - facts.sources.keys()
     repeats = _repeated_requests(facts)
-    if len(stray) > unanswered + repeats:
-        yield f"{len(stray)} originals without a row, {unanswered + repeats} requests to explain them"
+    explained = unanswered + repeats
+    if len(stray) > explained:
+        yield f"{len(stray)} originals without a row, and {explained} requests to explain them"
 
 
 @rule("I24 nothing published was written after its claim had ended")

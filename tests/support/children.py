@@ -121,7 +121,7 @@ def hang_up_and_sleep(argument: JsonObject, files: Files) -> JsonObject:
 
 
 def reject(argument: JsonObject, files: Files) -> JsonObject:
-    raise InputRejected(str(argument["code"]), str(argument["message"]), "seen by operators")
+    raise InputRejected(str(argument["code"]), str(argument["message"]), str(argument["detail"]))
 
 
 def break_down(argument: JsonObject, files: Files) -> JsonObject:

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,17 +13,24 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 from uuid import UUID, uuid4
 
-from imagefleet.aws.objects import Headers, Stored
-from imagefleet.aws.queue import Queue, ringing
+import aiohttp
+from structlog.testing import capture_logs
+
+from imagefleet.aws.objects import Headers, Objects, Stored
+from imagefleet.aws.queue import Message, Queue, ringing
 from imagefleet.aws.session import Session, open_session
 from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import BUILT_IN, image_target
-from imagefleet.jobs.model import Lane, Ring, Submission, Submitted
+from imagefleet.jobs.model import JobMessage, Lane, Ring, Submission, Submitted, encode_message
+from imagefleet.maintenance.main import main as maintenance_main
+from imagefleet.runtime import Drain
+from imagefleet.settings import MaintenanceSettings, WorkerSettings, load
 from imagefleet.settings.slices import Aws
 from imagefleet.store.database import Connection
 from imagefleet.store.images import submit_image
 from imagefleet.store.submissions import submit_job
+from imagefleet.worker.main import main as worker_main
 from tests.support.aws import a_name, settings_for
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
@@ -71,19 +78,33 @@ class Place:
         )
         assert await (await self.queue(submission.lane)).send([ringing(ring)]) == (None,)
 
+    async def ring_all(self, submissions: Sequence[Submission]) -> None:
+        """Send the messages of many jobs of the fast lane, ten to a call."""
+        messages = [
+            Message(body=encode_message(JobMessage(job_id=one.job_id)), group=one.tenant_id)
+            for one in submissions
+        ]
+        assert {None} == set(await (await self.queue(Lane.FAST)).send(messages))
+
+    async def store(self, objects: Objects, key: str, body: bytes) -> Stored:
+        stored = await objects.put(key, body, Headers(content_type="image/jpeg"))
+        assert isinstance(stored, Stored)
+        return stored
+
     async def submit(self, api: Connection, submission: Submission) -> Submitted:
         """Accept the job and ring for it, as the API does."""
         submitted = await submit_job(api, submission)
         await self.ring(submission)
         return submitted
 
-    async def upload(self, api: Connection, image_id: UUID, original: bytes) -> Submission:
+    async def upload(
+        self, api: Connection, image_id: UUID, original: bytes, *, traceparent: str | None = None
+    ) -> Submission:
         """Store an original and accept its job, as the API does."""
         upload_id = uuid4()
         key = original_key(image_id, upload_id)
         originals = await self.session.objects(self.settings.originals_bucket)
-        stored = await originals.put(key, original, Headers(content_type="image/jpeg"))
-        assert isinstance(stored, Stored)
+        stored = await self.store(originals, key, original)
         submission = an_image_submission(
             image_id,
             source_key=key,
@@ -91,6 +112,7 @@ class Place:
             source_sha256=stored.sha256,
             source_etag=stored.etag,
         )
+        submission = replace(submission, traceparent=traceparent)
         source = NewSource(
             image_id=image_id,
             tenant_id=submission.tenant_id,
@@ -137,9 +159,7 @@ def an_image_submission(image_id: UUID, **payload: object) -> Submission:
 async def a_place(database: Database, emulator: Emulator) -> AsyncIterator[Place]:
     """Queues and buckets that no other test has."""
     endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
-    applied = await apply(
-        endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("fleet")
-    )
+    applied = await apply(endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("fleet"))
     settings = settings_for(emulator.url).model_copy(
         update={
             "fast_queue_url": applied.queue_urls["fast"],
@@ -249,3 +269,66 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         child.kill()
     await child.wait()
+
+
+@dataclass(slots=True)
+class Inside:
+    """A process of the product, run by this one; `lines` are those it wrote so far."""
+
+    drain: Drain
+    lines: list[MutableMapping[str, object]]
+
+    def told(self, event: str) -> list[MutableMapping[str, object]]:
+        return [line for line in self.lines if line.get("event") == event]
+
+    async def tells(
+        self, event: str, *, times: int = 1, within: float = STARTS_WITHIN
+    ) -> MutableMapping[str, object]:
+        """Wait until it has written this event so often; the newest of them."""
+
+        def enough() -> MutableMapping[str, object]:
+            found = self.told(event)
+            assert len(found) >= times, f"{len(found)} {event}; {self.lines[-20:]}"
+            return found[-1]
+
+        return await eventually(enough, within=within)
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        """GET from its health server."""
+        (started,) = [line for line in self.lines if "health_port" in line]
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{started['health_port']}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def counted(self, series: str) -> float:
+        """The sum of all samples whose name and labels begin like this."""
+        _, text = await self.ask("/metrics")
+        lines = [line for line in text.splitlines() if line.startswith(series)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@asynccontextmanager
+async def inside(
+    place: Place, process: Process, *, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Inside]:
+    """Run the process's own main in this one: all but its signals, and no time to start it."""
+    given = {**place.environment(process), **(environment or {})}
+    drain = Drain()
+    with capture_logs() as lines:
+        running_main = asyncio.create_task(  # noqa: TID251 - awaited below
+            worker_main(load(WorkerSettings, given), drain)
+            if process == "worker"
+            else maintenance_main(load(MaintenanceSettings, given), drain)
+        )
+        run = Inside(drain, lines)
+        try:
+            await eventually(
+                lambda: run.told(f"{process}.started") or running_main.done(), within=STARTS_WITHIN
+            )
+            yield run
+        finally:
+            drain.request("the test is over")
+            async with asyncio.timeout(ENDS_WITHIN):
+                await running_main

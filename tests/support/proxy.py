@@ -15,7 +15,6 @@ class Wire:
         self._parts = urlsplit(url)
         self._port = 0
         self._writers: list[asyncio.StreamWriter] = []
-        self._relays: set[asyncio.Task[None]] = set()
         self.cut_after: bytes | None = None
         self.cut = asyncio.Event()
 

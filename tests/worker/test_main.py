@@ -1,46 +1,230 @@
-"""The worker as it is run: a process with settings, signals and an end."""
+"""A whole worker at work: from the message to the end of the job, and what it tells meanwhile."""
 
+import json
+from datetime import timedelta
 from uuid import uuid4
 
-from imagefleet.jobs.model import JobState
+from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.database import Connection
 from imagefleet.store.images import get_image
+from imagefleet.store.submissions import submit_jobs
+from tests.support.eventually import eventually
 from tests.support.factories import a_submission
-from tests.support.fleet import Place, running
+from tests.support.fleet import Place, an_image_submission, inside
 from tests.support.images import quadrants, saved
-from tests.support.rows import job_row
+from tests.support.otlp import collecting
+from tests.support.rows import attempts_rows, job_row
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 async def test_a_job_runs_from_its_message_to_its_end(
     place: Place, api: Connection, superuser: Connection
 ) -> None:
     submission = a_submission(payload={"note": "hello"})
-    async with running(place, "worker") as worker:
+    async with inside(place, "worker") as worker:
         await place.submit(api, submission)
         line = await worker.tells("job.completed")
-        assert await worker.drains() == 0, worker.story()
 
     row = await job_row(superuser, submission.job_id)
-
     assert JobState.COMPLETED == row["state"]
-    assert str(submission.job_id) == line["job_id"]
+    assert ("completed", "done", 0, 5) == (
+        line["state"],
+        line["why"],
+        line["retries"],
+        line["max_attempts"],
+    )
+    queue = await place.queue(Lane.FAST)
+    depth = await queue.depth()
+    assert (0, 0) == (depth.visible, depth.in_flight)
 
 
-async def test_an_uploaded_image_is_published(
-    place: Place, api: Connection, superuser: Connection
-) -> None:
+async def test_an_uploaded_image_is_published(place: Place, api: Connection) -> None:
     image_id = uuid4()
-    submission = await place.upload(api, image_id, saved(quadrants(800, 500)))
-    async with running(place, "worker") as worker:
+    async with inside(place, "worker") as worker:
+        submission = await place.upload(api, image_id, saved(quadrants(800, 500)))
         await worker.tells("job.completed")
 
-        image = await get_image(api, image_id, submission.tenant_id)
+    image = await get_image(api, image_id, submission.tenant_id)
+    assert "ready" == image.status
+    assert 8 == len(image.variants)
+    outputs = await place.session.objects(place.settings.outputs_bucket)
+    for variant in image.variants:
+        facts = await outputs.head(str(variant["key"]))
+        assert variant["bytes"] == facts.bytes
+        assert {"cache-tag": f"img-{image_id}"} == facts.metadata
 
-        assert "ready" == image.status
-        assert 8 == len(image.variants)
-        outputs = await place.session.objects(place.settings.outputs_bucket)
-        for variant in image.variants:
-            facts = await outputs.head(str(variant["key"]))
-            assert variant["bytes"] == facts.bytes
-            assert {"cache-tag": f"img-{image_id}"} == facts.metadata
-        assert await worker.drains() == 0, worker.story()
+
+async def test_a_damaged_image_fails_and_is_counted(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    async with inside(place, "worker") as worker:
+        submission = await place.upload(api, uuid4(), saved(quadrants())[:200])
+        await worker.tells("job.failed")
+
+        row = await job_row(superuser, submission.job_id)
+        code = row["failure_code"]
+        assert 1 == await worker.counted(f'image_processing_errors_total{{error_type="{code}"}}')
+
+    assert JobState.FAILED == row["state"]
+    assert row["failure_message"]
+
+
+async def test_an_attempt_is_a_span_of_the_jobs_trace_and_its_s3_calls_are_children(
+    place: Place, api: Connection
+) -> None:
+    with collecting() as collector:
+        tracing = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+        async with inside(place, "worker", environment=tracing) as worker:
+            parent = f"00-{TRACE}-b7ad6b7169203331-01"
+            await place.upload(api, uuid4(), saved(quadrants()), traceparent=parent)
+            await worker.tells("job.completed")
+
+    attempt = collector.named("job process_image")
+    assert (TRACE, "b7ad6b7169203331", "consumer") == (
+        attempt.trace_id,
+        attempt.parent_id,
+        attempt.kind,
+    )
+    calls = [span for span in collector.spans if span.name.startswith("s3 ")]
+    assert {"s3 GetObject", "s3 PutObject"} <= {span.name for span in calls}
+    assert {TRACE} == {span.trace_id for span in calls}
+
+
+async def test_it_says_how_it_is(place: Place, api: Connection) -> None:
+    async with inside(place, "worker") as worker:
+        await place.submit(api, a_submission())
+        await worker.tells("job.completed")
+
+        alive, vitals = await worker.ask("/healthz")
+        ready, readiness = await worker.ask("/readyz")
+
+        assert (200, 200) == (alive, ready), vitals + readiness
+        assert {"beat", "attempts", "receive fast", "receive general", "receive quarantine"} == set(
+            json.loads(vitals)["checks"]
+        )
+        assert {"database", "drain", "queue fast", "queue general", "queue quarantine"} == set(
+            json.loads(readiness)["checks"]
+        )
+        for query in ("beat", "claim", "settle"):
+            assert await worker.counted(
+                f'db_query_duration_seconds_count{{query_type="{query}"}}'
+            ), query
+        assert 1 == await worker.counted('job_processed_total{job_type="noop",status="completed"}')
+        assert 1 == await worker.counted('claim_verdict_total{verdict="claimed"}')
+        slots = await worker.counted('worker_slots{lane="fast"')
+        assert 3 == slots
+
+
+async def test_a_worker_of_some_lanes_and_types_leaves_the_rest_alone(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    limited = {"WORKER_LANES": "fast", "WORKER_JOB_TYPES": "noop"}
+    mine, other_lane = a_submission(), a_submission(lane=Lane.GENERAL)
+    other_type = a_submission(type="cancel_job", payload={"job_id": str(uuid4())})
+    async with inside(place, "worker", environment=limited) as worker:
+        for one in (other_lane, other_type, mine):
+            await place.submit(api, one)
+        await worker.tells("job.completed")
+        await eventually(
+            lambda: worker.counted('claim_verdict_total{verdict="unroutable"}'), within=5
+        )
+
+    states = {
+        one.job_id: (await job_row(superuser, one.job_id))["state"]
+        for one in (mine, other_lane, other_type)
+    }
+    assert {
+        mine.job_id: "completed",
+        other_lane.job_id: "queued",
+        other_type.job_id: "queued",
+    } == states
+
+
+async def test_general_slots_help_with_fast_work_and_only_when_general_is_empty(
+    place: Place, api: Connection
+) -> None:
+    """Three fast slots are busy for good; the jobs behind them can only run on general slots."""
+    slow = [a_submission(payload={"milliseconds": 8000}) for _ in range(3)]
+    quick = [a_submission() for _ in range(6)]
+    short = {"RECEIVE_WAIT_SECONDS": "1", "SHUTDOWN_GRACE_PERIOD_SECONDS": "0"}
+    async with inside(place, "worker", environment=short) as worker:
+        await submit_jobs(api, [*slow, *quick])
+        for one in slow:
+            await place.ring(one)
+        await eventually(lambda: _busy(worker.counted, "fast", 3), within=5)
+        for one in quick:
+            await place.ring(one)
+        await worker.tells("job.completed", times=6)
+        assert not [line for line in worker.told("job.completed") if line["duration_seconds"] > 7]
+
+
+async def _busy(counted: object, lane: str, slots: int) -> bool:
+    assert callable(counted)
+    return bool(slots <= await counted(f'worker_slots{{lane="{lane}",state="busy"}}'))
+
+
+async def test_a_crashing_child_hurts_its_own_job_alone_and_no_beat(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    """The recipe is known to the API and not to the worker's child: the task itself blows up."""
+    good, image_id = a_submission(payload={"milliseconds": 500}), uuid4()
+    async with inside(place, "worker") as worker:
+        await place.submit(api, good)
+        bad = an_image_submission(
+            image_id, source_key="nowhere", source_bytes=1, source_sha256=None
+        )
+        await place.submit(api, bad)
+        await worker.tells("job.failed")
+        await worker.tells("job.completed")
+        age = await worker.counted("last_beat_age_seconds")
+
+    assert age < 5
+    assert ("failed", "not_found") == _state(await job_row(superuser, bad.job_id))
+    assert "completed" == (await job_row(superuser, good.job_id))["state"]
+
+
+def _state(row: object) -> tuple[str, str]:
+    return row["state"], row["failure_code"]  # type: ignore[index]
+
+
+async def test_a_job_at_load_costs_few_requests_and_few_statements(
+    place: Place, api: Connection
+) -> None:
+    jobs = [a_submission() for _ in range(200)]
+    roomy = {"WORKER_FAST_SLOTS": "10", "WORKER_LANES": "fast"}
+    await submit_jobs(api, jobs)
+    await place.ring_all(jobs)
+    async with inside(place, "worker", environment=roomy) as worker:
+        await worker.tells("job.completed", times=200, within=20)
+        await eventually(lambda: _all_deleted(place), within=5)
+        requests = await worker.counted("sqs_requests_total")
+        claims = await worker.counted('db_query_duration_seconds_count{query_type="claim"}')
+        settles = await worker.counted('db_query_duration_seconds_count{query_type="settle"}')
+
+    assert requests / 200 <= 0.45 - 0.1, "a tenth of a request is the sender's"
+    assert claims <= 40
+    assert settles <= 60
+
+
+async def _all_deleted(place: Place) -> bool:
+    depth = await (await place.queue(Lane.FAST)).depth()
+    return depth.visible + depth.in_flight == 0
+
+
+async def test_a_retried_job_says_when_it_is_due_and_how_often_it_ran(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    submission = an_image_submission(uuid4(), source_key="k", source_bytes=1, recipe="unheard-of")
+    quick = {"BACKOFF_BASE_SECONDS": "600", "WORKER_LANES": "general"}
+    originals = await place.session.objects(place.settings.originals_bucket)
+    await place.store(originals, "k", saved(quadrants()))
+    async with inside(place, "worker", environment=quick) as worker:
+        await place.submit(api, submission)
+        line = await worker.tells("job.retried")
+
+    row = await job_row(superuser, submission.job_id)
+    (attempt,) = await attempts_rows(superuser, submission.job_id)
+    assert ("failed_retryable", "unavailable", 1) == (*_state(row), row["attempts"])
+    assert ("unavailable", "failed_retryable") == (line["why"], line["state"])
+    assert row["run_at"] - attempt["ended_at"] >= timedelta(seconds=599)

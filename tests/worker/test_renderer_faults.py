@@ -36,6 +36,7 @@ with socket.socket(fileno=int(sys.argv[2])) as channel:
     channel.send(b'{"tidings": "ready"}')
     channel.recv(1)
 """
+TURN = {"code": "upside_down", "message": "Turn it round.", "detail": "180 degrees"}
 DONE = frame({"kind": "done", "value": {}})
 
 
@@ -208,11 +209,18 @@ async def test_a_report_longer_than_a_pipe_arrives_whole(renderer: Renderer) -> 
 
 async def test_what_a_child_rejects_is_rejected_here(renderer: Renderer) -> None:
     with pytest.raises(InputRejected) as rejected:
-        await run(renderer, tasks.reject, {"code": "upside_down", "message": "Turn it round."})
+        await run(renderer, tasks.reject, TURN)
 
     assert rejected.value.code == "upside_down"
     assert rejected.value.public_message == "Turn it round."
-    assert rejected.value.detail == "seen by operators"
+    assert rejected.value.detail == "180 degrees"
+
+
+async def test_a_detail_can_be_stored_whatever_the_file_said(renderer: Renderer) -> None:
+    with pytest.raises(InputRejected) as rejected:
+        await run(renderer, tasks.reject, {"code": "odd", "message": "x", "detail": "a\0b\udc80"})
+
+    assert rejected.value.detail == "a\N{REPLACEMENT CHARACTER}b?"
 
 
 @pytest.mark.parametrize("name", [task(tasks.break_down), f"{TASKS}:nothing", "nowhere:nothing"])
@@ -266,6 +274,8 @@ async def test_a_killed_zygote_is_replaced_and_its_children_have_crashed(
         held.extend(
             await eventually(lambda: found if len(found := children_of(first)) == 2 else None)
         )
+        # It tells of one child before it makes the next: so it has told of both.
+        await run(renderer, tasks.echo)
         os.kill(first, signal.SIGKILL)
 
     outcomes = await asyncio.gather(
@@ -312,6 +322,21 @@ async def test_requests_wait_for_a_zygote_that_is_slow_to_read(renderer: Rendere
     )
 
     assert [outcome.value for outcome in outcomes if outcome is not None] == [argument] * 8
+
+
+async def test_requests_that_wait_for_a_dying_zygote_go_to_the_next(renderer: Renderer) -> None:
+    pid = renderer.zygote_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    asyncio.get_running_loop().call_later(0.2, os.kill, pid, signal.SIGKILL)
+
+    outcomes = await asyncio.gather(
+        *(run(renderer, tasks.echo, {"blob": "x" * 100_000}) for _ in range(8)),
+        return_exceptions=True,
+    )
+
+    # What had reached the socket is lost, and nobody is blamed; what had not is done.
+    assert {type(outcome) for outcome in outcomes} == {Unavailable, Finished}
 
 
 async def test_closing_the_renderer_ends_what_still_runs() -> None:

@@ -17,7 +17,7 @@ import structlog
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
-from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.tools import Tools
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.store.keys import ApiKey, digest_of, find_key, touch_key
 
@@ -86,12 +86,9 @@ class Keys:
 def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
     """A dependency: the key of the request, which must have this scope."""
 
-    async def key_of(
-        request: Request,
-        tools: Annotated[Tools, Depends(tools_of)],
-        _documented: Annotated[object, Security(_BEARER)],
-    ) -> ApiKey:
-        key = await request.app.state.keys.find(request.headers.get("authorization"))
+    async def key_of(request: Request, _documented: Annotated[object, Security(_BEARER)]) -> ApiKey:
+        keys: Keys = request.app.state.keys
+        key = await keys.find(request.headers.get("authorization"))
         if key is None:
             raise RequestRejected("unauthorized", _UNAUTHORIZED)
         request.state.tenant_id = key.tenant_id

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, Unavailable
 
@@ -69,6 +70,14 @@ STATUSES: Final[Mapping[str, int]] = MappingProxyType(
 RETRY_LATER: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 NOT_OURS: Final = "Something went wrong on our side."
 FRAMEWORK_CODES: Final = MappingProxyType({404: "not_found", 405: "method_not_allowed"})
+FRAMEWORK_DETAILS: Final = MappingProxyType(
+    {
+        "not_found": "There is no such route.",
+        "method_not_allowed": "This route does not have this method.",
+        "bad_request": "This is not a request that can be answered.",
+    }
+)
+METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 FAULTS_SHOWN: Final = 20
 
 
@@ -159,7 +168,7 @@ def install(app: FastAPI) -> None:
         problem = problem_of(error)
         request.state.problem = problem.code
         if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.warning("request.failed", code=error.code, detail=error.detail)
+            log.warning("request.failed", code=error.code, detail=error.detail or str(error))
         return response_of(problem)
 
     @app.exception_handler(RequestValidationError)
@@ -171,9 +180,26 @@ def install(app: FastAPI) -> None:
     async def _of_framework(request: Request, error: HTTPException) -> Response:
         code = FRAMEWORK_CODES.get(error.status_code, "bad_request")
         request.state.problem = code
-        detail = "There is no such route." if code == "not_found" else "This cannot be asked here."
-        return response_of(_problem(code, detail), error.headers)
+        headers = {"Allow": _methods_at(request)} if code == "method_not_allowed" else {}
+        return response_of(_problem(code, FRAMEWORK_DETAILS[code]), headers)
 
     @app.exception_handler(ClientDisconnect)
     async def _left(request: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001
         return Response(status_code=CLIENT_LEFT)  # to nobody
+
+    @app.exception_handler(Exception)
+    async def _bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 - logged outside
+        request.state.problem = "internal_error"
+        return refused("internal_error", NOT_OURS)
+
+
+def _methods_at(request: Request) -> str:
+    """All the methods of this path; the framework knows only those of the first route it has."""
+    routes = request.app.router.routes
+    return ", ".join(
+        method
+        for method in METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
+        )
+    )

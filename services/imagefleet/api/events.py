@@ -48,12 +48,15 @@ class Streams:
         self._heartbeat = heartbeat
         self._open = 0
 
+    def refuse_if_full(self) -> None:
+        """Ask before the answer begins."""
+        if self._open >= MOST_STREAMS:
+            raise Unavailable("busy", _TOO_MANY)
+
     async def of(
         self, job: PublicJob, tenant_id: TenantId, seen: str | None, authorization: str | None
     ) -> AsyncIterator[bytes]:
         """Tell what becomes of this job; `seen` is the version that is known already."""
-        if self._open >= MOST_STREAMS:
-            raise Unavailable("busy", _TOO_MANY)
         self._open += 1
         ends_at = asyncio.get_running_loop().time() + LONGEST.total_seconds()
         try:
@@ -118,6 +121,7 @@ async def follow_job(
     if job.state in TERMINAL and version_of(job) == last_event_id:
         return Response(status_code=204)
     streams: Streams = request.app.state.streams
+    streams.refuse_if_full()
     events = streams.of(job, key.tenant_id, last_event_id, request.headers.get("authorization"))
     return StreamingResponse(
         events,

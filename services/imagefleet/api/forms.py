@@ -121,9 +121,7 @@ async def file_of(
     raise _broken()  # it was closed without a part
 
 
-async def _rest_of(
-    form: OneFile, first: bytes, body: AsyncIterator[bytes]
-) -> AsyncIterator[bytes]:
+async def _rest_of(form: OneFile, first: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for chunk in body:
         yield form.feed(chunk)

@@ -8,6 +8,7 @@ from uuid import UUID, uuid5
 
 import orjson
 from fastapi import Request
+from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.schemas import PRINTABLE_ASCII
 from imagefleet.errors import RequestRejected
@@ -48,4 +49,5 @@ def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str
     elif key is not None and not state.correlation_given:
         state.correlation_id = uuid5(_NAMESPACE, f"{tenant_id}/{key}").hex
     chosen: str = state.correlation_id
+    bind_contextvars(correlation_id=chosen)
     return chosen

@@ -105,6 +105,7 @@ class Intake:
         """Begin with nobody."""
         self._tools = tools
         self._room = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self.uploads = 0
 
     async def store(self, request: Request, key: str) -> Arrived:
         """Stream the request's image to this key; whatever is refused leaves no object there."""
@@ -112,6 +113,7 @@ class Intake:
         is_form = _is_form(request)
         _refuse_compressed(request)
         _refuse_declared(request, most + OVERHEAD if is_form else most)
+        self.uploads += 1
         try:
             async with (
                 asyncio.timeout(self._tools.settings.upload_timeout.total_seconds()),
@@ -126,6 +128,8 @@ class Intake:
                 arrived = await self._pass_on(declared, capped(file, most), key)
         except TimeoutError:
             raise RequestRejected("request_timeout", _TOO_LATE) from None
+        finally:
+            self.uploads -= 1
         self._tools.metrics.uploaded(arrived.facts.mime_type, arrived.stored.bytes)
         return arrived
 

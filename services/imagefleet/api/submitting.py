@@ -1,5 +1,6 @@
 """From a request to a submission: which kind of job, by which rules, on whose behalf."""
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -34,20 +35,48 @@ def compose(
         raise RequestRejected("payload_too_large", sentence)
     payload = validate_payload(kind, job.payload)
     asked = job.model_dump(mode="json", exclude={"idempotency_key", "correlation_id"})
-    return draft(
-        request,
-        kind,
-        by=by,
-        key=key,
-        asked_correlation_id=job.correlation_id,
+    return replace(
+        draft(request, kind, by=by, key=key, correlation_id=job.correlation_id),
+        lane=choose_lane(kind, job.priority),
         priority=job.priority,
-        changes={
-            "payload": job.payload,
-            "target": kind.target(payload),
-            "run_at": job.run_at,
-            "dedup_key": job.dedup_key,
-            "parent_job_id": None if job.parent_job_id is None else JobId(job.parent_job_id),
-            "max_attempts": job.max_attempts or kind.retry.max_attempts,
-            "fingerprint": fingerprint("POST /v1/jobs", asked),
-        },
+        payload=job.payload,
+        target=kind.target(payload),
+        run_at=job.run_at,
+        dedup_key=job.dedup_key,
+        parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
+        max_attempts=job.max_attempts or kind.retry.max_attempts,
+        fingerprint=fingerprint("POST /v1/jobs", asked),
     )
+
+
+def draft(
+    request: Request, kind: JobKind, *, by: ApiKey, key: str | None, correlation_id: str | None
+) -> Submission:
+    """A submission by the rules of its kind, still without what is asked."""
+    trace = inject()
+    return Submission(
+        job_id=new_job_id(),
+        tenant_id=by.tenant_id,
+        type=kind.name,
+        lane=kind.lane,
+        max_attempts=kind.retry.max_attempts,
+        preempts=kind.preempts,
+        services=kind.services,
+        idempotency_key=key,
+        correlation_id=correlate(request, by.tenant_id, key, correlation_id),
+        created_by=str(by.id),
+        traceparent=trace.traceparent,
+        tracestate=trace.tracestate,
+    )
+
+
+def _kind_of(kinds: Kinds, name: str) -> JobKind:
+    if name in RESERVED:
+        sentence = f"Jobs of this type are made by {RESERVED[name]}."
+        raise RequestRejected("use_another_route", sentence)
+    kind = kinds.get(name)
+    if kind is None:
+        known = ", ".join(sorted(set(kinds) - RESERVED.keys()))
+        sentence = f"There is no such job type; known are: {known}."
+        raise RequestRejected("unknown_job_type", sentence)
+    return kind

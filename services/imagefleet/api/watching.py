@@ -13,7 +13,7 @@ from imagefleet.api.tools import Tools
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId
 from imagefleet.runtime import Drain, every
-from imagefleet.store.reports import watch_jobs
+from imagefleet.store.glances import watch_jobs
 
 LOOK_EVERY: Final = timedelta(milliseconds=200)
 LOOK_WITHIN: Final = timedelta(seconds=20)  # beyond what the store allows one statement
@@ -55,9 +55,7 @@ class Watcher:
     async def run(self, drain: Drain) -> None:
         """Look until the end of the process; then wake everybody."""
         try:
-            await every(
-                self._interval, self.look, stop=drain, name="watcher", timeout=LOOK_WITHIN
-            )
+            await every(self._interval, self.look, stop=drain, name="watcher", timeout=LOOK_WITHIN)
         finally:
             self.closed = True
             self._wake_all()

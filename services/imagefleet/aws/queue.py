@@ -14,6 +14,7 @@ from imagefleet.jobs.model import JobMessage, Ring, encode_message
 
 if TYPE_CHECKING:
     from types_aiobotocore_sqs.client import SQSClient
+    from types_aiobotocore_sqs.literals import QueueAttributeNameType
     from types_aiobotocore_sqs.type_defs import (
         BatchResultErrorEntryTypeDef,
         MessageAttributeValueTypeDef,
@@ -181,21 +182,17 @@ class Queue:
 
     async def depth(self) -> Depth:
         """Ask how many messages there are; estimates, seconds old."""
-        async with self._line.calling("GetQueueAttributes"):
-            answer = await self._client.get_queue_attributes(
-                QueueUrl=self.url,
-                AttributeNames=[
-                    "ApproximateNumberOfMessages",
-                    "ApproximateNumberOfMessagesNotVisible",
-                    "ApproximateNumberOfMessagesDelayed",
-                ],
-            )
-        counts = answer["Attributes"]
-        return Depth(
-            visible=int(counts["ApproximateNumberOfMessages"]),
-            in_flight=int(counts["ApproximateNumberOfMessagesNotVisible"]),
-            delayed=int(counts["ApproximateNumberOfMessagesDelayed"]),
+        visible, in_flight, delayed = await self._attributes(
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesNotVisible",
+            "ApproximateNumberOfMessagesDelayed",
         )
+        return Depth(visible=int(visible), in_flight=int(in_flight), delayed=int(delayed))
+
+    async def visibility(self) -> timedelta:
+        """Ask for how long a message that was received stays invisible, if nothing changes that."""
+        (seconds,) = await self._attributes("VisibilityTimeout")
+        return timedelta(seconds=int(seconds))
 
     async def purge(self) -> None:
         """Delete every message. For tools; SQS allows it once a minute."""
@@ -219,12 +216,15 @@ class Queue:
     async def arn(self) -> str:
         """Ask for the queue's name in policies and redrives; asked once, it never changes."""
         if self._arn is None:
-            async with self._line.calling("GetQueueAttributes"):
-                answer = await self._client.get_queue_attributes(
-                    QueueUrl=self.url, AttributeNames=["QueueArn"]
-                )
-            self._arn = answer["Attributes"]["QueueArn"]
+            (self._arn,) = await self._attributes("QueueArn")
         return self._arn
+
+    async def _attributes(self, *names: "QueueAttributeNameType") -> list[str]:
+        async with self._line.calling("GetQueueAttributes"):
+            answer = await self._client.get_queue_attributes(
+                QueueUrl=self.url, AttributeNames=names
+            )
+        return [answer["Attributes"][name] for name in names]
 
     async def _poll(self, most: int, wait: timedelta) -> list[Received]:
         seconds = wait.total_seconds()

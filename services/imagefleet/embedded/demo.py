@@ -15,7 +15,8 @@ import httpx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from imagefleet.client import ApiClient, Image, Variant
+from imagefleet.client.api import ApiClient
+from imagefleet.client.shapes import Image, Variant
 from imagefleet.embedded.stack import in_thread
 from imagefleet.embedded.terminal import Terminal
 from imagefleet.errors import FleetError
@@ -147,7 +148,9 @@ async def run_demo(client: ApiClient, count: int, terminal: Terminal) -> Shown:
 
 def table_of(shown: Shown) -> Table:
     """The results for people."""
-    table = Table("sample", "source", "bytes", "variants", "their bytes", "seconds", "result")
+    table = Table(
+        "sample", "source", "bytes", "variants", "their bytes", "seconds", "result", box=None
+    )
     for one in shown.tried:
         result = "[green]completed[/]" if one.completed else f"[red]{one.fault or one.status}[/]"
         table.add_row(

@@ -29,6 +29,21 @@ class Facts:
     public_base_url: str
 
 
+# The AWS SDK would look for a user's profiles and for a cloud machine's credentials.
+NO_CLOUD: Final = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+def forget_cloud_account() -> None:
+    """Let the SDK in this process see nothing of the user's own AWS account."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(NO_CLOUD)
+
+
 def base_environment() -> dict[str, str]:
     """What every process has."""
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -36,14 +51,14 @@ def base_environment() -> dict[str, str]:
         "PATH": os.defpath,
         "PYTHONUNBUFFERED": "1",  # the last words of a process that dies are the ones that matter
         "LOG_FORMAT": "console",
-        # The AWS SDK would look for a user's profiles and for a cloud machine's credentials.
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    } | passed_on
+        **NO_CLOUD,
+        **passed_on,
+    }
 
 
-def environment_of(process: str, facts: Facts, *, health_port: int, port: int = 0) -> dict[str, str]:
+def environment_of(
+    process: str, facts: Facts, *, health_port: int, port: int = 0
+) -> dict[str, str]:
     """The variables of the api, a worker or maintenance."""
     own: dict[str, str]
     match process:

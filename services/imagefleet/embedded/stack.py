@@ -15,6 +15,7 @@ from imagefleet.embedded.environments import Facts
 from imagefleet.embedded.ports import HOST, Ports
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.embedded.state import StateFolder
+from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.store.database import connect
@@ -57,11 +58,6 @@ class Stack:
             topology=self._topology,
             public_base_url=f"http://{HOST}:{self._edge_port}",
         )
-
-    @property
-    def aws_url(self) -> str:
-        """The endpoint of all AWS services."""
-        return self._aws.url
 
     @property
     def pids(self) -> dict[str, int]:
@@ -122,7 +118,12 @@ class Stack:
             await ensure_roles(admin, self._passwords)
             await ensure_database(admin, DATABASE)
         urls = self.facts.database_urls
-        applied = await migrate(urls["owner"])
+        try:
+            applied = await migrate(urls["owner"])
+        except Misconfigured as error:
+            what = "choose another --state-dir, or remove this one with everything in it"
+            detail = f"{error.detail}; {self._state.path} was made by another version: {what}"
+            raise Misconfigured(detail) from error
         if applied:
             self._say(f"postgres: migrated to {applied[-1]}")
         await self._ensure_keys(urls["operator"])
@@ -155,7 +156,7 @@ class Stack:
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:
-    """Run what blocks in a thread. Cancelled, it first comes to its end: it may have started things."""
+    """Run what blocks in a thread; cancelled, it still comes to its end, for what it began."""
     running = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(running)

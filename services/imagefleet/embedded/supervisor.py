@@ -1,8 +1,8 @@
 """Keeps child processes alive, lets them speak, and ends them in order.
 
 A child that dies is started again, at first soon and then ever later, and said so in one line. The
-end goes stage by stage: a child is asked to end with SIGTERM, is killed with all it started when its
-grace is over, and only then the next stage is asked. Cancelled instead, all are killed at once.
+end goes stage by stage: a child is asked to end with SIGTERM, is killed with all it started when
+its grace is over, and only then the next stage is asked. Cancelled instead, all are killed at once.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ REFUSED_TO_START: Final = 2  # the exit code of a process whose settings are not
 Hear: TypeAlias = Callable[[str, str], None]
 """A line that a process said: its name and the line."""
 Say: TypeAlias = Callable[[str], None]
+Changed: TypeAlias = Callable[[], None]
+"""Another process runs now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class Keeper:
     """One program, running again and again until it is asked to end."""
 
     def __init__(
-        self, program: Program, *, hear: Hear, say: Say, changed: Say, watchdog: Watchdog
+        self, program: Program, *, hear: Hear, say: Say, changed: Changed, watchdog: Watchdog
     ) -> None:
         self.program = program
         self.pid: int | None = None
@@ -118,7 +120,7 @@ class Keeper:
         self.pid = process.pid
         try:
             self._watchdog.watch(process.pid)
-            self._changed(self.program.name)
+            self._changed()
             assert process.stdout is not None  # noqa: S101 - see above
             async with asyncio.TaskGroup() as group:
                 listening = group.create_task(self._listen(process.stdout))
@@ -146,7 +148,7 @@ class Supervisor:
     """Keepers in stages, in the order in which they end."""
 
     def __init__(
-        self, stages: Sequence[Sequence[Program]], *, hear: Hear, say: Say, changed: Say
+        self, stages: Sequence[Sequence[Program]], *, hear: Hear, say: Say, changed: Changed
     ) -> None:
         self._watchdog = Watchdog()
         self._stages = [
@@ -178,6 +180,13 @@ class Supervisor:
         """Start all at once; they are kept until `stop`."""
         for keeper in self.keepers:
             parts.start(f"keeper of {keeper.program.name}", keeper.keep())
+
+    def bring_to(self, stages: Sequence[Sequence[Program]]) -> None:
+        """Run these instead, by name; those that stay the same are left alone."""
+        wanted = {program.name: program for stage in stages for program in stage}
+        for keeper in self.keepers:
+            if keeper.program != wanted[keeper.program.name]:
+                keeper.replace(wanted[keeper.program.name])
 
     async def stop(self) -> None:
         """End them, stage by stage."""

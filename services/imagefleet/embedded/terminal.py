@@ -17,7 +17,7 @@ class Terminal:
     """Prefixes every line with who says it."""
 
     def __init__(self) -> None:
-        self.results = Console(file=sys.stdout, highlight=False)
+        self.results = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         # Lines of processes are not folded when nobody looks at them in a terminal.
         self.messages = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._colours: dict[str, str] = {}

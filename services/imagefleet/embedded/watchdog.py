@@ -1,8 +1,8 @@
 """Ends the processes of a supervisor that was killed outright.
 
 A process of its own that reads process ids from a pipe. When the pipe closes, however that
-happened, it asks those still alive to end, and a little later it insists. A pidfd cannot hit another
-process that was given the same number.
+happened, it asks those still alive to end, and a little later it insists. A pidfd cannot hit
+another process that was given the same number.
 """
 
 import subprocess

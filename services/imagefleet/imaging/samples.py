@@ -53,7 +53,10 @@ def sample(number: int) -> Sample:
         case "webp":
             picture.save(out, "WEBP", quality=85, method=0)
         case _:
-            frames = [picture.rotate(90 * turn).quantize(64, Image.Quantize.FASTOCTREE) for turn in range(GIF_FRAMES)]
+            frames = [
+                picture.rotate(90 * turn).quantize(64, Image.Quantize.FASTOCTREE)
+                for turn in range(GIF_FRAMES)
+            ]
             frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=200)
     return Sample(f"sample-{number:03}.{SUFFIXES.get(kind, kind)}", out.getvalue())
 
@@ -67,7 +70,7 @@ def decode(content: bytes) -> Decoded:
 
 
 def _drawn(number: int, width: int, height: int, mode: str) -> Image.Image:
-    """A gradient with rings: smooth parts, hard edges, and a see-through corner where there is alpha."""
+    """A gradient with rings: smooth parts, hard edges, and where there is alpha a hole."""
     hue = int(number * GOLDEN) % 360
     across = Image.linear_gradient("L").rotate(90).resize((width, height))
     down = Image.linear_gradient("L").resize((width, height))

@@ -143,6 +143,8 @@ class Claim:
     queue_time: timedelta
     cancel_code: CancelCode | None
     """Set when the job was claimed only to be settled as failed, without running its handler."""
+    probes: tuple[str, ...] = ()
+    """Services whose breaker is half open: how this attempt fares decides for all that wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,8 @@ class JobMessage:
     job_id: JobId
     traceparent: str | None = None
     tracestate: str | None = None
+    dead_letter: UUID | None = None
+    """The letter that it tells of, on the dead-letter queue; back in a lane it asks for a replay."""
 
 
 MESSAGE_VERSION: Final = 1
@@ -193,6 +197,8 @@ def encode_message(message: JobMessage) -> str:
         body["traceparent"] = message.traceparent
     if message.tracestate:
         body["tracestate"] = message.tracestate
+    if message.dead_letter:
+        body["dead_letter"] = str(message.dead_letter)
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -209,6 +215,7 @@ def parse_message(body: str) -> JobMessage:
         job_id=job_id,
         traceparent=_text_or_none(fields.get("traceparent")),
         tracestate=_text_or_none(fields.get("tracestate")),
+        dead_letter=_id_or_none(fields.get("dead_letter")),
     )
 
 
@@ -218,6 +225,13 @@ def _unreadable(detail: str) -> InputRejected:
 
 def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _id_or_none(value: object) -> UUID | None:
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def new_job_id() -> JobId:

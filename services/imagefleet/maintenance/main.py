@@ -1,28 +1,36 @@
 """The maintenance process: its connections, and one ticker for each thing it looks after."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
+from uuid import uuid4
 
 import structlog
 
+from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.dispatcher import Dispatcher
+from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
-from imagefleet.runtime import Drain, every, supervise
+from imagefleet.runtime import Drain, Parts, Step, every, supervise
 from imagefleet.settings import MaintenanceSettings
-from imagefleet.store.database import acquire, connect, open_pool
+from imagefleet.store.database import Pool, acquire, connect, open_pool
 from imagefleet.store.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
+from imagefleet.telemetry.health import Check, Pulse, Vital, serve_health
 from imagefleet.telemetry.metrics import MaintenanceMetrics
 from imagefleet.telemetry.tracing import open_tracing
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
+RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue
+PRUNE_EVERY: Final = timedelta(minutes=1)
 STEP_WITHIN: Final = timedelta(seconds=30)
+LONGEST_SILENCE: Final = timedelta(minutes=3)  # a failing loop pauses for up to 1.2 minutes
 
 log = structlog.get_logger()
 
@@ -30,54 +38,126 @@ log = structlog.get_logger()
 async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     """Look after the fleet until asked to end. Any number of these may run."""
     metrics = MaintenanceMetrics(job_types=BUILT_IN)
-    dsn = settings.database.url.get_secret_value()
     async with AsyncExitStack() as stack:
-        tracing = await stack.enter_async_context(
-            open_tracing(settings.telemetry, process="maintenance")
+        pool, queues = await reach_out(settings, metrics, stack)
+        doorbell = await stack.enter_async_context(
+            Doorbell(pool, queues, confirming=lambda: metrics.query("confirm_rings")).open()
         )
-        pool = await stack.enter_async_context(
-            open_pool(
-                dsn,
-                process="maintenance",
-                min_size=settings.database.pool_min,
-                max_size=settings.database.pool_max,
+        duties = Duties(settings, metrics, pool, queues, doorbell, drain)
+        health = await stack.enter_async_context(
+            serve_health(
+                settings.telemetry.health_host,
+                settings.telemetry.health_port,
+                metrics,
+                vitals=duties.vitals(),
+                readiness=duties.readiness(),
             )
         )
-        async with acquire(pool) as connection:
-            await require_schema(connection)
-        session = await stack.enter_async_context(
-            open_session(settings.aws, calls=AwsCalls(metrics, tracing))
-        )
-        queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
-        doorbell = await stack.enter_async_context(Doorbell(pool, queues).open())
-        dispatcher = Dispatcher(pool, queues, batch=settings.maintenance.dispatch_batch)
-        rescuer = Rescuer(rescue_after=settings.maintenance.rescue_after)
+        log.info("maintenance.started", health_port=health.port)
         async with supervise(drain) as parts:
-            parts.start(
-                "dispatcher",
-                every(
-                    settings.maintenance.dispatch_interval,
-                    dispatcher.run_once,
-                    stop=drain,
-                    name="dispatcher",
-                    timeout=STEP_WITHIN,
-                ),
-            )
-            parts.start("rescuer", watch(dsn, rescuer, doorbell, metrics, drain))
+            duties.start(parts)
+    log.info("maintenance.ended")
 
 
-async def watch(
-    dsn: str, rescuer: Rescuer, doorbell: Doorbell, metrics: MaintenanceMetrics, drain: Drain
-) -> None:
-    """Look at the workers over one session for as long as it lasts; a new one watches anew."""
-    while not drain.requested:
+async def reach_out(
+    settings: MaintenanceSettings, metrics: MaintenanceMetrics, stack: AsyncExitStack
+) -> tuple[Pool, dict[Lane, Queue]]:
+    """Open what is outside; it closes last."""
+    tracing = await stack.enter_async_context(
+        open_tracing(settings.telemetry, process="maintenance")
+    )
+    pool = await stack.enter_async_context(
+        open_pool(
+            settings.database.url.get_secret_value(),
+            process="maintenance",
+            min_size=settings.database.pool_min,
+            max_size=settings.database.pool_max,
+            connect_within=settings.database.connect_timeout.total_seconds(),
+            statement_within=settings.database.statement_timeout.total_seconds(),
+        )
+    )
+    async with acquire(pool) as connection:
+        await require_schema(connection)
+    session = await stack.enter_async_context(
+        open_session(settings.aws, calls=AwsCalls(metrics, tracing))
+    )
+    return pool, {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
+
+
+class Duty:
+    """A step that is taken again and again, and how it fared last."""
+
+    def __init__(self, step: Step, interval: timedelta) -> None:
+        self.interval = interval
+        self.pulse = Pulse(LONGEST_SILENCE)
+        self.failing: str | None = None
+        self._step = step
+
+    async def __call__(self) -> None:
+        """Take it once; whatever it raises is logged by `every`, and slows it down."""
+        self.pulse.felt()
         try:
-            async with connect(dsn, process="maintenance-rescuer") as session:
-                while not drain.requested:
-                    rescued = await rescuer.run_once(session)
-                    doorbell.ring(rescued.rings)
-                    metrics.rescued(rescued.retried + rescued.failed)
-                    await drain.wait_at_most(RESCUE_EVERY)
+            await self._step()
         except FleetError as error:
-            log.warning("rescuer.failed", code=error.code, detail=error.detail)
-            await drain.wait_at_most(RESCUE_EVERY)
+            self.failing = error.code
+            raise
+        self.failing = None
+
+
+class Duties:
+    """Everything that this process looks after."""
+
+    def __init__(
+        self,
+        settings: MaintenanceSettings,
+        metrics: MaintenanceMetrics,
+        pool: Pool,
+        queues: Mapping[Lane, Queue],
+        doorbell: Doorbell,
+        drain: Drain,
+    ) -> None:
+        wanted = settings.maintenance
+        self._dispatcher = Dispatcher(pool, queues, metrics, batch=wanted.dispatch_batch)
+        self._dispatching = Duty(self._dispatcher.run_once, wanted.dispatch_interval)
+        self._pruning = Duty(Pruner(pool, uuid4(), metrics).run_once, PRUNE_EVERY)
+        self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
+        self._dsn = settings.database.url.get_secret_value()
+        self._metrics = metrics
+        self._doorbell = doorbell
+        self._drain = drain
+
+    def start(self, parts: Parts) -> None:
+        """Look after all of it until the drain."""
+        for name, duty in (("dispatcher", self._dispatching), ("pruner", self._pruning)):
+            ticking = every(duty.interval, duty, stop=self._drain, name=name, timeout=STEP_WITHIN)
+            parts.start(name, ticking)
+        parts.start("rescuer", self._rescue())
+
+    def vitals(self) -> dict[str, Vital]:
+        """What a restart would cure."""
+        return {"dispatcher": self._dispatching.pulse, "pruner": self._pruning.pulse}
+
+    def readiness(self) -> dict[str, Check]:
+        """What keeps this process from its duties; all of it known without asking anybody."""
+        return {
+            "database": lambda: self._dispatching.failing,
+            "queues": lambda: self._dispatcher.unreached,
+            "drain": lambda: self._drain.reason,
+        }
+
+    async def _rescue(self) -> None:
+        """Look at the workers over one session for as long as it lasts; a new one watches anew."""
+        while not self._drain.requested:
+            try:
+                async with connect(
+                    self._dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN
+                ) as session:
+                    while not self._drain.requested:
+                        with self._metrics.query("rescue"):
+                            rescued = await self._rescuer.run_once(session)
+                        self._doorbell.ring(rescued.rings)
+                        self._metrics.rescued(rescued.retried + rescued.failed)
+                        await self._drain.wait_at_most(RESCUE_EVERY)
+            except FleetError as error:
+                log.warning("rescuer.failed", code=error.code, detail=error.detail)
+                await self._drain.wait_at_most(RESCUE_EVERY)

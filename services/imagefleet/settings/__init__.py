@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefleet.settings.loading import load, masked
 from imagefleet.settings.reference import reference
+from imagefleet.settings.roles import Roles
 from imagefleet.settings.slices import (
     Api,
     Aws,
@@ -88,6 +89,7 @@ __all__ = [
     "MaintenanceSettings",
     "Process",
     "Retry",
+    "Roles",
     "Slice",
     "Telemetry",
     "Worker",

@@ -1,5 +1,6 @@
 """The table of all variables, as docs/settings.md shows it."""
 
+from imagefleet.settings.roles import Roles
 from imagefleet.settings.slices import (
     Api,
     Aws,
@@ -24,6 +25,7 @@ SLICES: tuple[type[Slice], ...] = (
     Maintenance,
     Telemetry,
     Client,
+    Roles,
 )
 
 

@@ -5,7 +5,7 @@ handed out; once `retry_at` has passed it is half open, and the claim lets one p
 success closes it, a failure opens it again.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from imagefleet.store.database import Connection, translated
@@ -53,18 +53,33 @@ async def report_failures(
     return opened is not False  # no row: an operator forced it open, and reports do not count
 
 
+OPEN_UNTIL: Final = """
+SELECT CASE WHEN forced THEN now() + interval '60 seconds' ELSE retry_at END AS until
+  FROM circuit_breakers
+ WHERE service = $1 AND state = 'open' AND (forced OR retry_at > now())
+"""
+
+
+async def open_until(connection: Connection, service: str) -> datetime | None:
+    """When jobs that need the service are worth another try; None: they may run."""
+    with translated():
+        until: datetime | None = await connection.fetchval(OPEN_UNTIL, service)
+    return until
+
+
 REPORT_SUCCESS: Final = """
 UPDATE circuit_breakers
    SET state = 'closed', failures = 0, opened_at = NULL, retry_at = NULL,
        updated_by = 'worker', updated_at = now()
- WHERE service = $1 AND NOT forced AND (state = 'open' OR failures > 0)
+ WHERE service = $1 AND NOT forced
+   AND ((state = 'open' AND $2) OR (state = 'closed' AND failures > 0))
 """
 
 
-async def report_success(connection: Connection, service: str) -> None:
-    """A call went through: forget the failures; a half-open breaker closes."""
+async def report_success(connection: Connection, service: str, *, probe: bool = True) -> None:
+    """A call went through: forget the failures. Only a probe closes a breaker that is open."""
     with translated():
-        await connection.execute(REPORT_SUCCESS, service)
+        await connection.execute(REPORT_SUCCESS, service, probe)
 
 
 FORCE_OPEN: Final = """

@@ -216,7 +216,8 @@ SELECT asked.id,
        taken.target_seq, taken.priority, taken.attempts, taken.max_attempts, taken.crashes,
        taken.progress_cursor, taken.progress_done, taken.correlation_id, taken.parent_job_id,
        taken.replay_of, taken.traceparent, taken.tracestate, taken.created_at, taken.claimed_at,
-       greatest(taken.claimed_at - taken.run_at, interval '0') AS queue_time, taken.cancel_code
+       greatest(taken.claimed_at - taken.run_at, interval '0') AS queue_time, taken.cancel_code,
+       CASE chosen.verdict WHEN 'claimed' THEN chosen.half_open END AS probes
   FROM unnest($1::uuid[]) AS asked (id)
   CROSS JOIN fleet
   LEFT JOIN jobs AS known ON known.id = asked.id
@@ -293,4 +294,5 @@ def _claim(row: Record) -> Claim:
         claimed_at=row["claimed_at"],
         queue_time=row["queue_time"],
         cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
+        probes=tuple(row["probes"] or ()),
     )

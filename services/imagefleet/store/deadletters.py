@@ -1,7 +1,8 @@
 """Dead letters: what could not succeed, for people to look at, acknowledge and replay.
 
 The rows are written by the database with the failure itself (migrations/0004_dead_letters.sql). A
-letter is dealt with when somebody acknowledged it, or when a job exists that replays its job.
+letter is dealt with when somebody acknowledged it, or when a job exists that replays its job; a
+letter of no job tells of a message that nobody could read or whose job nobody knows.
 """
 
 from collections.abc import Sequence
@@ -12,14 +13,14 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.errors import NotFound
+from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import JobId, JsonObject, TenantId
 from imagefleet.store.database import Connection, translated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One failure. The snapshot is the job's row as it was when it failed."""
+    """One failure. The snapshot is the job's row as it was when it failed, or the stray message."""
 
     id: UUID
     job_id: JobId | None
@@ -39,7 +40,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which letters; everything that is set must hold."""
+    """Which letters; everything that is set must hold.
+
+    The open ones are few, and any filter may be asked of them. The history is read by its indexes
+    only: whole, or by one tenant, or by one fingerprint.
+    """
 
     tenant_id: TenantId | None = None
     type: str | None = None
@@ -76,30 +81,66 @@ async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> Dea
     return _letter(row)
 
 
-# Two statements: the open ones have an index of their own, so that history is never read for them.
-# A page starts in the middle of the index, also by a plan that is made once for every page.
-_MATCHES: Final = """
-   AND ($1::text IS NULL OR letters.tenant_id = $1)
-   AND ($2::text IS NULL OR letters.type = $2)
-   AND ($3::text IS NULL OR letters.reason = $3)
-   AND ($4::text IS NULL OR letters.fingerprint = $4)
-   AND (letters.died_at, letters.id) > (coalesce($5::timestamptz, '-infinity'),
-                                        coalesce($6::uuid, '00000000-0000-0000-0000-000000000000'))
+GET_LETTERS: Final = f"""
+{_LETTER}
+ WHERE letters.id = ANY ($1::uuid[]) OR letters.job_id = ANY ($1::uuid[])
  ORDER BY letters.died_at, letters.id
- LIMIT $7
+"""
+
+
+async def get_dead_letters(
+    connection: Connection, letter_or_job_ids: Sequence[UUID]
+) -> list[DeadLetter]:
+    """Those of these letters that there are, by their own ids or by those of their jobs."""
+    with translated():
+        rows = await connection.fetch(GET_LETTERS, list(letter_or_job_ids))
+    return [_letter(row) for row in rows]
+
+
+# A page starts in the middle of its index, also by a plan that is made once for every page.
+_PAGE: Final = """
+   AND (letters.died_at, letters.id) > (coalesce($1::timestamptz, '-infinity'),
+                                        coalesce($2::uuid, '00000000-0000-0000-0000-000000000000'))
+ ORDER BY letters.died_at, letters.id
+ LIMIT $3
+"""
+
+# The open ones have an index of their own: history is never read for them.
+_OPEN: Final = """
+ WHERE letters.acknowledged_at IS NULL
+   AND ($4::text IS NULL OR letters.tenant_id = $4)
+   AND ($5::text IS NULL OR letters.type = $5)
+   AND ($6::text IS NULL OR letters.reason = $6)
+   AND ($7::text IS NULL OR letters.fingerprint = $7)
 """
 
 LIST_OPEN_LETTERS: Final = f"""
 {_LETTER}
- WHERE letters.acknowledged_at IS NULL AND replays.id IS NULL
-{_MATCHES}
+{_OPEN} AND replays.id IS NULL
+{_PAGE}
 """
 
 LIST_LETTERS: Final = f"""
 {_LETTER}
  WHERE true
-{_MATCHES}
+{_PAGE}
 """
+
+LIST_LETTERS_OF_TENANT: Final = f"""
+{_LETTER}
+ WHERE letters.tenant_id = $4
+{_PAGE}
+"""
+
+LIST_LETTERS_OF_FAULT: Final = f"""
+{_LETTER}
+ WHERE letters.fingerprint = $4
+{_PAGE}
+"""
+
+HISTORY_FILTERS: Final = (
+    "The history of dead letters is listed whole, by one tenant, or by one fingerprint."
+)
 
 
 async def list_dead_letters(
@@ -110,18 +151,29 @@ async def list_dead_letters(
     limit: int = 50,
 ) -> list[DeadLetter]:
     """A page, oldest first: the order in which they are to be dealt with."""
+    statement, arguments = _listing(filters)
+    start = (after.died_at, after.id) if after else (None, None)
     with translated():
-        rows = await connection.fetch(
-            LIST_OPEN_LETTERS if filters.open_only else LIST_LETTERS,
-            filters.tenant_id,
-            filters.type,
-            filters.reason,
-            filters.fingerprint,
-            after.died_at if after else None,
-            after.id if after else None,
-            limit,
-        )
+        rows = await connection.fetch(statement, *start, limit, *arguments)
     return [_letter(row) for row in rows]
+
+
+def _listing(filters: LetterFilter) -> tuple[str, tuple[str | None, ...]]:
+    if filters.open_only:
+        return LIST_OPEN_LETTERS, _all_of(filters)
+    match filters:
+        case LetterFilter(tenant_id=None, type=None, reason=None, fingerprint=None):
+            return LIST_LETTERS, ()
+        case LetterFilter(tenant_id=str(tenant_id), type=None, reason=None, fingerprint=None):
+            return LIST_LETTERS_OF_TENANT, (tenant_id,)
+        case LetterFilter(tenant_id=None, type=None, reason=None, fingerprint=str(fingerprint)):
+            return LIST_LETTERS_OF_FAULT, (fingerprint,)
+        case _:
+            raise RequestRejected("filters_exclude_each_other", HISTORY_FILTERS)
+
+
+def _all_of(filters: LetterFilter) -> tuple[str | None, ...]:
+    return filters.tenant_id, filters.type, filters.reason, filters.fingerprint
 
 
 def _letter(row: Record) -> DeadLetter:
@@ -136,6 +188,8 @@ class LetterGroup:
     type: str | None
     reason: str
     letters: int
+    replayable: int
+    """Those that are about a job."""
     first_died_at: datetime
     last_died_at: datetime
     example: UUID
@@ -143,11 +197,15 @@ class LetterGroup:
 
 GROUP_LETTERS: Final = """
 SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS reason,
-       count(*) AS letters, min(letters.died_at) AS first_died_at,
-       max(letters.died_at) AS last_died_at,
+       count(*) AS letters, count(letters.job_id) AS replayable,
+       min(letters.died_at) AS first_died_at, max(letters.died_at) AS last_died_at,
        (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example
   FROM dead_letters AS letters
  WHERE letters.acknowledged_at IS NULL
+   AND ($2::text IS NULL OR letters.tenant_id = $2)
+   AND ($3::text IS NULL OR letters.type = $3)
+   AND ($4::text IS NULL OR letters.reason = $4)
+   AND ($5::text IS NULL OR letters.fingerprint = $5)
    AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
  GROUP BY letters.fingerprint
  ORDER BY count(*) DESC
@@ -155,18 +213,27 @@ SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS re
 """
 
 
-async def group_dead_letters(connection: Connection, *, limit: int = 50) -> list[LetterGroup]:
+async def group_dead_letters(
+    connection: Connection, filters: LetterFilter | None = None, *, limit: int = 50
+) -> list[LetterGroup]:
     """The faults behind the open letters, the most frequent first."""
     with translated():
-        rows = await connection.fetch(GROUP_LETTERS, limit)
+        rows = await connection.fetch(GROUP_LETTERS, limit, *_all_of(filters or LetterFilter()))
     return [LetterGroup(**dict(row)) for row in rows]
 
 
 ACKNOWLEDGE: Final = """
+WITH known AS MATERIALIZED (
+    SELECT letters.id
+      FROM dead_letters AS letters
+     WHERE letters.id = ANY ($1::uuid[]) AND letters.acknowledged_at IS NULL
+     ORDER BY letters.id
+       FOR UPDATE
+)
 UPDATE dead_letters
    SET acknowledged_at = now(), acknowledged_by = $2, acknowledged_note = $3
- WHERE id = ANY ($1::uuid[]) AND acknowledged_at IS NULL
-RETURNING id
+ WHERE dead_letters.id = ANY (ARRAY (SELECT known.id FROM known))
+RETURNING dead_letters.id
 """
 
 
@@ -176,3 +243,15 @@ async def acknowledge_dead_letters(
     """Say that somebody knows and nothing is to be done; how many were still open."""
     with translated():
         return len(await connection.fetch(ACKNOWLEDGE, list(ids), by, note))
+
+
+COUNT_UNACKNOWLEDGED: Final = """
+SELECT count(*) FROM dead_letters WHERE dead_letters.acknowledged_at IS NULL
+"""
+
+
+async def count_unacknowledged(connection: Connection) -> int:
+    """How many letters wait for somebody: the number that alerts."""
+    with translated():
+        waiting: int = await connection.fetchval(COUNT_UNACKNOWLEDGED)
+    return waiting

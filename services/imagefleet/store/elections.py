@@ -67,3 +67,12 @@ async def finish_period(
     """Write down what a periodic step did."""
     with translated():
         await connection.execute(FINISH_PERIOD, name, period_start, report)
+
+
+FORGET_PERIODS: Final = "DELETE FROM periods WHERE started_at < now() - interval '1 day'"
+
+
+async def forget_periods(connection: Connection) -> None:
+    """Forget old periods; they are kept for those who ask what ran."""
+    with translated():
+        await connection.execute(FORGET_PERIODS)

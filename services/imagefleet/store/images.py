@@ -262,3 +262,28 @@ async def list_images(
 
 def _image(row: Record) -> Image:
     return Image(**dict(row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDeletion:
+    """How far the deletion of an image is."""
+
+    requested_at: datetime
+    objects_deleted_at: datetime | None
+    dark_at: datetime | None
+
+
+GET_DELETION: Final = """
+SELECT tombstone.requested_at, tombstone.objects_deleted_at, tombstone.dark_at
+  FROM image_tombstones AS tombstone
+ WHERE tombstone.image_id = $1 AND tombstone.tenant_id = $2
+"""
+
+
+async def get_deletion(
+    connection: Connection, image_id: UUID, tenant_id: TenantId
+) -> ImageDeletion | None:
+    """The deletion of an image, if that was asked for."""
+    with translated():
+        row = await connection.fetchrow(GET_DELETION, image_id, tenant_id)
+    return None if row is None else ImageDeletion(**dict(row))

@@ -282,17 +282,3 @@ async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
             "until": None if row["verdict"] == Verdict.CLAIMED else row["until"],
         }
     )
-
-
-WATCH_JOBS: Final = """
-SELECT jobs.id, jobs.updated_at FROM jobs WHERE jobs.id = ANY ($1::uuid[])
-"""
-
-
-async def watch_jobs(
-    connection: Connection, job_ids: Sequence[JobId]
-) -> Mapping[JobId, datetime]:
-    """When each of these jobs changed last; what does not exist is not in the answer."""
-    with translated():
-        rows = await connection.fetch(WATCH_JOBS, list(job_ids))
-    return {JobId(row["id"]): row["updated_at"] for row in rows}

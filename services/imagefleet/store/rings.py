@@ -107,3 +107,39 @@ async def take_due_rings(
         )
         for row in rows
     ]
+
+
+# One statement for all lanes, so that a look that finds nothing is all that an idle fleet costs.
+LOOK_AT_DUE_RINGS: Final = """
+WITH RECURSIVE level AS (
+    (SELECT rings.lane, rings.priority FROM rings ORDER BY rings.lane, rings.priority LIMIT 1)
+    UNION ALL
+    SELECT following.lane, following.priority
+      FROM level
+      CROSS JOIN LATERAL (
+          SELECT rings.lane, rings.priority
+            FROM rings
+           WHERE (rings.lane, rings.priority) > (level.lane, level.priority)
+           ORDER BY rings.lane, rings.priority
+           LIMIT 1
+      ) AS following
+)
+SELECT level.lane,
+       bool_or(bell.rings > 0 AND bell.since >= now() - interval '12 hours') AS repeats
+  FROM level
+  CROSS JOIN LATERAL (
+      SELECT rings.rings, rings.since
+        FROM rings
+       WHERE rings.lane = level.lane AND rings.priority = level.priority AND rings.due_at <= now()
+       ORDER BY rings.due_at
+       LIMIT $1
+  ) AS bell
+ GROUP BY level.lane
+"""
+
+
+async def look_at_due_rings(connection: Connection, *, limit: int) -> dict[Lane, bool]:
+    """The lanes in which something is due; True where that may depend on what the queue holds."""
+    with translated():
+        rows = await connection.fetch(LOOK_AT_DUE_RINGS, limit)
+    return {Lane(row["lane"]): row["repeats"] for row in rows}

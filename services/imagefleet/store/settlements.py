@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+import structlog
+
 from imagefleet.errors import IllegalTransition, StoreRejected
 from imagefleet.jobs.lifecycle import (
     Completed,
@@ -26,6 +28,8 @@ from imagefleet.store.database import Connection, translated
 from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
 from imagefleet.store.images import publish_images
 from imagefleet.store.submissions import insert_submissions
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,13 @@ async def _settle_alone(
     try:
         return await _settle_at_once(connection, worker_id, [settlement])
     except (StoreRejected, IllegalTransition) as error:
+        log.error(  # noqa: TRY400 - translated: the trace ends at the driver
+            "settle.rejected",
+            job_id=str(settlement.job_id),
+            claim_no=settlement.claim_no,
+            outcome=type(settlement.outcome).__name__,
+            detail=error.detail,
+        )
         rejected = Settlement(
             job_id=settlement.job_id,
             claim_no=settlement.claim_no,

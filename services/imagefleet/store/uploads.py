@@ -5,9 +5,11 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from imagefleet.errors import NotFound
-from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.images import NewSource
+from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection, translated
+from imagefleet.store.images import submit_image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +91,21 @@ async def use_upload(connection: Connection, upload_id: UUID, job_id: JobId) -> 
     """Pass the gate with this job, in the transaction that submits it; False: another job has."""
     with translated():
         return await connection.fetchrow(USE_UPLOAD, upload_id, job_id) is not None
+
+
+async def submit_upload(
+    connection: Connection, submission: Submission, source: NewSource, upload_id: UUID
+) -> Submitted:
+    """Accept a posted original with its job; RequestRejected when another job has the upload.
+
+    A repeat of the request gets its first answer, as with any other image.
+    """
+    with translated():
+        async with connection.transaction():
+            answer = await submit_image(connection, submission, source)
+            if answer.created and not await use_upload(connection, upload_id, answer.job_id):
+                raise RequestRejected("upload_used", UPLOAD_USED)
+            return answer
+
+
+UPLOAD_USED: Final = "This upload has become an image already, by another request."

@@ -4,10 +4,15 @@ Pixels are the one thing it never touches itself. A picture is decoded in a proc
 to lose, made for that picture alone:
 
     renderer         what a handler calls: a source and a recipe in, checked files out
-    children         the worker's side: starts the zygote, asks it for children, kills them in time
+    child_nursery    the worker's view of the zygote: started, asked for children, replaced
+    children         the worker's view of one child: killed in time, heard to its end
+    child_endings    what an end means: a result, a rejection, a crash, a deadline
+    child_output     what a report claims, compared with the files
+    ---- processes that hold nothing ----
     zygote           started once with an empty environment: loads every codec, then only forks
     child            one job's process: gives up its rights, runs one task, reports, ends
-    sandbox          what a process gives up, and how (child_syscalls: what it may still ask for)
+    child_render     the task that renders a picture
+    sandbox          what a process gives up, and how; child_syscalls: what it may still ask for
 
 The zygote exists because a fork of a warm process takes two milliseconds where a new Python takes a
 third of a second, and because a fork of the worker would hold the worker's secrets. It has one

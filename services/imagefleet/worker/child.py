@@ -52,8 +52,8 @@ def file_name(name: str, image_format: ImageFormat) -> str:
 
 
 def frame(report: JsonObject) -> bytes:
-    """A report as it goes through the pipe."""
-    body = json.dumps(report).encode()
+    """A report as it goes through the pipe. Half characters, as broken files have, become '?'."""
+    body = json.dumps(report, ensure_ascii=False).encode(errors="replace")
     return FRAME_HEADER.pack(FRAME_MARK, len(body)) + body
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 from imagefleet.errors import FleetError, InputRejected, Unavailable
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child import FRAME_HEADER, FRAME_MARK
+from imagefleet.worker.child import FRAME_HEADER, FRAME_MARK, LONGEST_ERROR
 from imagefleet.worker.children import Ending, Killed, Usage
 from imagefleet.worker.sandbox import Confinement
 
@@ -103,7 +103,7 @@ _REPORT: Final[TypeAdapter[_Report]] = TypeAdapter(_Report)
 
 
 def no_child(detail: str) -> Unavailable:
-    """The error for a task of which nothing has run."""
+    """The error for a task of which nothing is known to have run."""
     return Unavailable("no_child", failure_sentence("unavailable"), detail)
 
 
@@ -148,21 +148,25 @@ def _unwanted(killed_by: int, usage: Usage | None, allowance: Allowance) -> Flee
 
 
 def _reported(ending: Ending, exit_code: int) -> Finished:
-    report = _parsed(ending.report)
     if exit_code != 0:
-        why = report.error if isinstance(report, _Failed) else "no report"
-        detail = f"exit status {exit_code}: {why}"
+        detail = f"exit status {exit_code}"
         raise ChildCrashed(detail)
-    match report:
-        case _Done():
+    match _parsed(ending.report):
+        case _Done() as report:
             return Finished(value=report.value, usage=ending.usage)
-        case _Rejected():
-            raise InputRejected(report.code, report.public_message, report.detail)
-        case _Failed():
-            raise ChildFailed(report.error)
+        case _Rejected() as report:
+            detail = "" if report.detail is None else _storable(report.detail)
+            raise InputRejected(report.code, report.public_message, detail or None)
+        case _Failed() as report:
+            raise ChildFailed(_storable(report.error))
         case None:
             detail = f"a report of {len(ending.report)} bytes that cannot be read"
             raise ChildCrashed(detail)
+
+
+def _storable(text: str) -> str:
+    """A detail as it may go into a log line and a row: Postgres has no text with NUL in it."""
+    return text[:LONGEST_ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _parsed(pipe: bytes) -> _Report | None:

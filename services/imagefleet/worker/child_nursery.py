@@ -83,6 +83,7 @@ class Nursery:
         self._numbers = itertools.count(1)
         self._children: dict[int, Child] = {}
         self._sending = asyncio.Lock()
+        self._hung_up = False
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._socket, self._hear)
@@ -91,7 +92,7 @@ class Nursery:
     @property
     def alive(self) -> bool:
         """Tell whether it can be asked for children."""
-        return self._ready.done() and not self._gone.done()
+        return self._ready.done() and not self._hung_up and not self._gone.done()
 
     @property
     def pid(self) -> int:
@@ -148,8 +149,9 @@ class Nursery:
 
     async def close(self) -> None:
         """Hang up: the zygote kills and reaps its children and ends."""
-        for child in self._children.values():
-            child.kill(Killed.CANCELLED)
+        if self.alive:  # otherwise they die of something else
+            for child in self._children.values():
+                child.kill(Killed.CANCELLED)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         try:
@@ -162,10 +164,15 @@ class Nursery:
     async def _send(self, message: bytes, files: list[int]) -> None:
         async with self._sending:
             while not self._gone.done():
-                with suppress(BlockingIOError):
+                try:
                     socket.send_fds(self._socket, [message], files)
+                except BlockingIOError:
+                    await self._writable()
+                except ConnectionError:
+                    self._hang_up()
+                    raise
+                else:
                     return
-                await self._writable()
         raise ConnectionResetError
 
     async def _writable(self) -> None:
@@ -174,7 +181,8 @@ class Nursery:
         try:
             await asyncio.wait([writable, self._gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._loop.remove_writer(self._socket)
+            if not self._gone.done():
+                self._loop.remove_writer(self._socket)
 
     def _hear(self) -> bool:
         """Take one message; False when there is none, or never will be again."""
@@ -187,11 +195,16 @@ class Nursery:
         except OSError:
             message, files = b"", []
         if not message:
-            self._loop.remove_reader(self._socket)
-            self.kill()
+            self._hang_up()
             return False
         self._learn(_TIDINGS.validate_json(message), files)
         return True
+
+    def _hang_up(self) -> None:
+        """It is dying or out of its mind; once it is dead there may be another one."""
+        self._hung_up = True
+        self._loop.remove_reader(self._socket)
+        self.kill()
 
     def _learn(self, tidings: Tidings, files: list[int]) -> None:
         match tidings:
@@ -215,6 +228,7 @@ class Nursery:
         while self._hear():
             pass
         self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._pidfd)
         self._process.wait()  # it is a zombie already
         os.close(self._pidfd)

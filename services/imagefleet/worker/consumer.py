@@ -5,45 +5,44 @@ young, so that an outage of Postgres does not wear out healthy messages. The gen
 serve `fast` too, whenever `general` has nothing for them; the fast lane's slots are its own.
 """
 
-import random
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from imagefleet.aws.queue import Message, Queue, Received
-from imagefleet.errors import FleetError, InputRejected, Unavailable
-from imagefleet.jobs.model import (
-    Claim,
-    ClaimAnswer,
-    Lane,
-    Verdict,
-    WorkerId,
-    parse_message,
-)
+from imagefleet.aws.queue import Queue, Received
+from imagefleet.errors import FleetError
+from imagefleet.jobs.model import Claim, Lane, WorkerId
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Pool, acquire
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.deliveries import Deliveries, Delivery
-from imagefleet.worker.lease import Lease
+from imagefleet.worker.deliveries import Delivery
+from imagefleet.worker.dismissals import CONTENDED_FOR, Dismissals
 from imagefleet.worker.slots import Slots
 
 MOST_AT_ONCE: Final = 10  # of one receive
-SHORT_WAIT: Final = timedelta(seconds=1)  # on `general`, while its slots are busy with `fast`
+HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
 PAUSE_AFTER_ERROR: Final = timedelta(seconds=1)
-CONTENDED_FOR: Final = timedelta(seconds=2)
-UNROUTABLE_FOR: Final = timedelta(seconds=30)  # long enough that another worker sees it first
-UNKNOWN_FOR: Final = timedelta(seconds=10)
-UNKNOWN_RECEIVES: Final = 5  # then nobody will ever commit that row
-MOST_DEFERRED: Final = timedelta(hours=11)
+LONGEST_RECEIVE: Final = 120.0  # seconds; far beyond every deadline that a receive has
 
 log = structlog.get_logger()
 
 Start = Callable[[Claim, Delivery, Callable[[], None]], None]
 """Begin an attempt; calls back when its slot is free again."""
+
+
+class Freshness(Protocol):
+    """Whether this worker is in touch with the database: its lease says so."""
+
+    async def fresh(self) -> None:
+        """Return when something new may be received."""
+
+    def stale(self) -> str | None:
+        """Why nothing new may be received, if so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +52,8 @@ class Ears:
     pool: Pool
     worker_id: WorkerId
     types: tuple[str, ...]
-    lease: Lease
-    deliveries: Deliveries
-    dead_letters: Queue
+    lease: Freshness
+    dismissals: Dismissals
     metrics: WorkerMetrics
     start: Start
 
@@ -71,12 +69,26 @@ class Consumer:
         ears: Ears,
         wait: timedelta,
     ) -> None:
+        """Listen to the first of the queues, and to the others when it has nothing."""
         self._lane = lane
         self._slots = slots
         self._queues = queues
         self._ears = ears
         self._wait = wait
-        self._helping = False
+        self._now = asyncio.get_running_loop().time
+        self._own_empty_at = float("-inf")
+        self._helped = False
+        self._taken = 0
+        self._receiving_since: float | None = None
+        self.deaf: str | None = None
+        """Why the last receive or claim failed; None while all is well."""
+
+    def stuck(self) -> str | None:
+        """Why this loop does not turn any more, if so: a vital sign."""
+        since = self._receiving_since
+        if since is None or self._now() - since < LONGEST_RECEIVE:
+            return None
+        return f"a receive has taken {self._now() - since:.0f} s"
 
     async def run(self, drain: Drain) -> None:
         """Listen until the drain begins, then give back what is still on its way."""
@@ -84,104 +96,80 @@ class Consumer:
             reserved = await unless(drain, self._slots.reserve(MOST_AT_ONCE))
             if reserved is None:
                 break
+            self._taken = 0
             try:
-                reserved -= await self._listen(reserved, drain)
+                await self._listen(reserved, drain)
+                self.deaf = None
             except FleetError as error:
+                self.deaf = error.code
                 log.warning("receive.failed", lane=self._lane, code=error.code, detail=error.detail)
                 await drain.wait_at_most(PAUSE_AFTER_ERROR)
             finally:
-                self._slots.release(reserved)
+                self._slots.give_back(reserved - self._taken)
         for _, queue in self._queues:
-            for received in await queue.drain():
-                self._ears.deliveries.defer(queue, received, timedelta())
+            self._ears.dismissals.give_back(queue, await queue.drain())
 
-    async def _listen(self, reserved: int, drain: Drain) -> int:
-        """Receive from the lane's queues until one has something; how many slots it took."""
+    async def _listen(self, most: int, drain: Drain) -> None:
+        """Receive from the lane's queues until one has something."""
         for position, (lane, queue) in enumerate(self._queues):
-            await unless(drain, self._ears.lease.fresh())
-            if drain.requested:
-                return 0
-            first = position == 0
-            wait = (SHORT_WAIT if self._helping else self._wait) if first else timedelta()
-            received = await unless(drain, queue.receive(most=reserved, wait=wait))
+            helping = self._now() - self._own_empty_at < HELP_FOR
+            if position == 0 and helping:
+                continue
+            wait = self._wait if position == 0 and not self._helped else timedelta()
+            received = await self._receive(queue, most, wait, drain)
             if received:
-                self._helping = not first
-                return await self._take(lane, queue, received, drain)
-        self._helping = False
-        return 0
+                self._helped = position > 0
+                await self._take(lane, queue, received, drain)
+                return
+            if drain.requested:
+                return
+            if position == 0:
+                self._own_empty_at = self._now()
+        self._helped = False
+        self._own_empty_at = float("-inf")
+
+    async def _receive(
+        self, queue: Queue, most: int, wait: timedelta, drain: Drain
+    ) -> Sequence[Received] | None:
+        await unless(drain, self._ears.lease.fresh())
+        if drain.requested:
+            return None
+        self._receiving_since = self._now()
+        try:
+            return await unless(drain, queue.receive(most=most, wait=wait))
+        finally:
+            self._receiving_since = None
 
     async def _take(
         self, lane: Lane, queue: Queue, received: Sequence[Received], drain: Drain
-    ) -> int:
-        if drain.requested:  # received, but nothing new is begun: back at once
-            for one in received:
-                self._ears.deliveries.defer(queue, one, timedelta())
-            return 0
-        deliveries = [one for one in [await self._read(queue, one) for one in received] if one]
+    ) -> None:
+        dismissals = self._ears.dismissals
+        # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
+        if drain.requested or self._ears.lease.stale():
+            dismissals.give_back(queue, received)
+            return
+        deliveries = await dismissals.readable(queue, received)
+        if not deliveries:
+            return
         try:
-            async with acquire(self._ears.pool) as connection:
-                answers = await claim_jobs(
-                    connection,
-                    [delivery.message.job_id for delivery in deliveries],
-                    worker_id=self._ears.worker_id,
-                    lanes=[lane],
-                    types=self._ears.types,
-                )
-        except Unavailable as error:
+            with self._ears.metrics.query("claim"):
+                async with acquire(self._ears.pool) as connection:
+                    answers = await claim_jobs(
+                        connection,
+                        [delivery.message.job_id for delivery in deliveries],
+                        worker_id=self._ears.worker_id,
+                        lanes=[lane],
+                        types=self._ears.types,
+                    )
+        except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            log.warning("claim.failed", lane=lane, jobs=len(deliveries), code=error.code)
-            for delivery in deliveries:
-                self._defer(delivery, CONTENDED_FOR)
-            return 0
-        started = 0
+            dismissals.give_back(queue, [one.received for one in deliveries], CONTENDED_FOR)
+            raise
         for delivery, answer in zip(deliveries, answers, strict=True):
             self._ears.metrics.claimed(answer.verdict)
-            if answer.claim is not None:
-                self._ears.start(answer.claim, delivery, self._slots.release)
-                started += 1
+            if answer.claim is None:
+                await dismissals.dismiss(delivery, answer)
             else:
-                await self._dismiss(delivery, answer)
-        return started
-
-    async def _read(self, queue: Queue, received: Received) -> Delivery | None:
-        try:
-            message = parse_message(received.body)
-        except InputRejected as error:
-            self._ears.metrics.claimed(Verdict.UNREADABLE)
-            log.warning("message.unreadable", queue=queue.name, why=error.detail)
-            await self._bury(queue, received, "unreadable")
-            return None
-        return Delivery(queue=queue, received=received, message=message)
-
-    async def _dismiss(self, delivery: Delivery, answer: ClaimAnswer) -> None:
-        """Do with the message what the verdict says; nothing of the job is ours."""
-        match answer.verdict:
-            case Verdict.CLAIMED | Verdict.CANCELLED | Verdict.UNREADABLE:  # pragma: no cover
-                msg = f"{answer.verdict} is not for dismissal"
-                raise AssertionError(msg)
-            case Verdict.BUSY:
-                # Back when that lock can have expired: recovery then needs nobody else.
-                self._defer(delivery, (answer.wait or CONTENDED_FOR) * (1 + random.random() / 10))  # noqa: S311
-            case Verdict.CONTENDED:
-                self._defer(delivery, CONTENDED_FOR)
-            case Verdict.UNROUTABLE:
-                self._defer(delivery, UNROUTABLE_FOR)
-            case Verdict.UNKNOWN if delivery.received.receive_count >= UNKNOWN_RECEIVES:
-                await self._bury(delivery.queue, delivery.received, "unknown_job")
-            case Verdict.UNKNOWN:
-                self._defer(delivery, UNKNOWN_FOR)
-            case _:  # finished, exhausted, or its ring row knows when to ring again
-                self._ears.deliveries.delete(delivery.queue, delivery.received)
-
-    def _defer(self, delivery: Delivery, span: timedelta) -> None:
-        span = min(span, MOST_DEFERRED)
-        self._ears.deliveries.defer(delivery.queue, delivery.received, span)
-
-    async def _bury(self, queue: Queue, received: Received, reason: str) -> None:
-        """Move what is not ours to the dead-letter queue; deleted here only once it is there."""
-        message = Message(
-            body=received.body, group=reason, attributes={"reason": reason, "queue": queue.name}
-        )
-        (failure,) = await self._ears.dead_letters.send([message])
-        if failure is None:
-            self._ears.deliveries.delete(queue, received)
+                self._taken += 1
+                self._slots.occupy()
+                self._ears.start(answer.claim, delivery, self._slots.leave)

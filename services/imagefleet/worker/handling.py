@@ -4,17 +4,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-from imagefleet.worker.renderer import Renderer
-from pydantic import BaseModel
+from typing import Any, Final, Protocol
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import Claim, JobId, JsonObject
+from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
 from imagefleet.store.database import Pool
+from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.worker.renderer import (
+    GENERAL_MEMORY_BYTES,
+    QUARANTINE_MEMORY_BYTES,
+    Allowance,
+    Renderer,
+)
+from imagefleet.worker.services import Services
+
+NO_FILES: Final[Mapping[str, int]] = {}
 
 
 class Progress(Protocol):
@@ -23,18 +30,22 @@ class Progress(Protocol):
     async def __call__(
         self, done: int, total: int | None = None, cursor: JsonObject | None = None
     ) -> None:
-        """Write it, and extend the lock with it."""
+        """Write it, and extend the lock with it; a later attempt finds the cursor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What the worker shares with its handlers."""
+    """What the attempts of a worker share."""
 
     pool: Pool
     originals: Objects
     outputs: Objects
     renderer: Renderer
+    decoding: asyncio.Semaphore
+    """As many children may work at once: they are what needs processors and memory."""
     doorbell: Doorbell
+    services: Services
+    metrics: WorkerMetrics
     scratch: Path
 
 
@@ -58,14 +69,62 @@ class JobContext:
         return self.claim.job_id
 
     @property
+    def correlation_id(self) -> str:
+        """What the producer called all that belongs together."""
+        return self.claim.correlation_id
+
+    @property
+    def attempt(self) -> int:
+        """Which charged attempt this is, from 1."""
+        return self.claim.attempts
+
+    @property
     def cursor(self) -> JsonObject | None:
         """Where an earlier attempt of the job left off."""
         return self.claim.cursor
 
     @property
+    def originals(self) -> Objects:
+        """The bucket of uploaded files."""
+        return self.tools.originals
+
+    @property
+    def outputs(self) -> Objects:
+        """The bucket of what is published."""
+        return self.tools.outputs
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt is being stopped; awaits are interrupted by it anyway."""
+        return self.stopping.is_set()
+
+    @property
     def seconds_left(self) -> float:
         """How long until the deadline."""
         return self.deadline - asyncio.get_running_loop().time()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a child of this job may use; a suspect runs alone and may have more."""
+        in_quarantine = self.claim.lane is Lane.QUARANTINE
+        return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
+
+    async def run_isolated(
+        self, task: str, argument: JsonObject, files: Mapping[str, int] = NO_FILES
+    ) -> JsonObject:
+        """Run `module:function` in a child that has nothing but this argument and these files.
+
+        For whatever needs a processor or reads what strangers sent. The handler names its tasks in
+        `Handler.isolated`.
+        """
+        async with self.tools.decoding:
+            allowance = Allowance(
+                deadline_seconds=self.seconds_left, memory_bytes=self.memory_bytes
+            )
+            done = await self.tools.renderer.run_isolated(
+                task, argument, files, allowance, self.stopping
+            )
+        return done.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +133,14 @@ class Handler:
 
     kind: JobKind
     run: Callable[[JobContext], Awaitable[Completed]]
+    isolated: tuple[str, ...] = ()
+    """The `module:function` tasks it runs in children; their modules are loaded beforehand."""
 
 
 Handlers = Mapping[str, Handler]
-PayloadModel = BaseModel
+
+
+def modules_of(handlers: Handlers) -> tuple[str, ...]:
+    """What the process that children are forked from has to load."""
+    tasks = (task for handler in handlers.values() for task in handler.isolated)
+    return tuple(dict.fromkeys(task.partition(":")[0] for task in tasks))

@@ -11,27 +11,32 @@ monotonic clock.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Final
 
 import structlog
 
-from imagefleet.errors import ClaimLost
+from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.lifecycle import Released
-from imagefleet.jobs.model import JobId, WorkerId
+from imagefleet.jobs.model import WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.runtime import Drain
-from imagefleet.store.database import connect
+from imagefleet.store.database import Connection, connect
 from imagefleet.store.leases import Beat, renew_claims
 from imagefleet.store.settlements import Settlement
-from imagefleet.worker.attempt import Attempt, Stop
+from imagefleet.telemetry.health import Pulse
+from imagefleet.worker.attempt import Stop
+from imagefleet.worker.attempts import Attempts, Fence
 from imagefleet.worker.settler import Settler
+from imagefleet.worker.visibility import Visibility
 
 BEAT_EVERY: Final = 2.0  # seconds
 BEAT_WITHIN: Final = 4.0  # a beat that takes longer is given up, and its connection with it
 FRESH_FOR: Final = 5.0  # with an older beat nothing new is received
 STOP_AFTER: Final = 20.0  # see above; must stay well under the rescuer's patience
+LONGEST_SILENCE: Final = timedelta(seconds=60)  # between two tries to beat: this loop is stuck
 
 log = structlog.get_logger()
 
@@ -40,20 +45,34 @@ class Lease:
     """The beat of one worker process."""
 
     def __init__(
-        self, dsn: str, worker_id: WorkerId, held: Mapping[tuple[JobId, int], Attempt]
+        self,
+        dsn: str,
+        worker_id: WorkerId,
+        attempts: Attempts,
+        visibility: Visibility,
+        settler: Settler,
     ) -> None:
         self._dsn = dsn
         self._worker_id = worker_id
-        self._held = held
-        self._strays: frozenset[tuple[JobId, int]] = frozenset()
+        self._attempts = attempts
+        self._visibility = visibility
+        self._settler = settler
+        self._strays: frozenset[Fence] = frozenset()
+        self._releases: set[asyncio.Task[None]] = set()
         self._acknowledged_at = asyncio.get_running_loop().time()
         self._beaten = asyncio.Event()
         self.dead = False
+        self.pulse = Pulse(LONGEST_SILENCE)
+        """Felt with every try to beat, whatever the database says to it."""
 
     @property
     def age(self) -> float:
         """Seconds since the last acknowledged beat was sent."""
         return asyncio.get_running_loop().time() - self._acknowledged_at
+
+    def stale(self) -> str | None:
+        """Why nothing new may be received, if so."""
+        return f"last beat {self.age:.0f} s ago" if self.age > FRESH_FOR else None
 
     async def fresh(self) -> None:
         """Return when the last beat is young enough to receive anything new."""
@@ -62,77 +81,99 @@ class Lease:
             await self._beaten.wait()
 
     @asynccontextmanager
-    async def keep(self, settler: Settler, drain: Drain) -> AsyncIterator[None]:
+    async def keep(self, drain: Drain) -> AsyncIterator[None]:
         """Beat until the end of the context; a worker that was declared dead is asked to end."""
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._beat(settler, drain), name="beat"),
+                group.create_task(self._beat(group, drain), name="beat"),
                 group.create_task(self._watch(), name="beat-watch"),
             ]
             try:
                 yield
             finally:
-                for task in tasks:
+                for task in (*tasks, *self._releases):
                     task.cancel()
 
-    async def _beat(self, settler: Settler, drain: Drain) -> None:
+    async def _beat(self, group: asyncio.TaskGroup, drain: Drain) -> None:
         while True:
             try:
-                await self._beat_while_connected(settler)
+                await self._beat_while_connected(group)
             except ClaimLost:
                 self.dead = True
-                self._stop_all(Stop.LOST)
+                self._attempts.stop_all(Stop.LOST)
                 drain.request("declared dead: its jobs belong to others")
                 return
             except Exception as error:  # noqa: BLE001 - the database is away; the watch counts
-                log.warning("beat.failed", error=repr(error))
+                log.warning("beat.failed", error=repr(error), age_seconds=round(self.age, 1))
+                self.pulse.felt()
                 await asyncio.sleep(BEAT_EVERY / 2)
 
-    async def _beat_while_connected(self, settler: Settler) -> None:
+    async def _beat_while_connected(self, group: asyncio.TaskGroup) -> None:
         async with connect(
             self._dsn,
             process="worker-beat",
             connect_within=BEAT_WITHIN,
             statement_within=BEAT_WITHIN,
         ) as connection:
-            while True:
-                sent_at = asyncio.get_running_loop().time()
-                holds = [attempt.hold for attempt in self._held.values()]
-                async with asyncio.timeout(BEAT_WITHIN):
-                    beat = await renew_claims(connection, self._worker_id, holds)
-                if not beat.alive:
-                    raise ClaimLost.of_worker(self._worker_id)
-                self._acknowledged_at = sent_at
-                self._beaten.set()
-                await self._obey(beat, settler)
-                await asyncio.sleep(BEAT_EVERY)
+            try:
+                while True:
+                    self._obey(await self._beat_once(connection), group)
+                    await asyncio.sleep(BEAT_EVERY)
+            except (FleetError, TimeoutError):
+                connection.terminate()  # an orderly goodbye could take longer than there is
+                raise
 
-    async def _obey(self, beat: Beat, settler: Settler) -> None:
-        for (job_id, _), attempt in list(self._held.items()):
+    async def _beat_once(self, connection: Connection) -> Beat:
+        sent_at = asyncio.get_running_loop().time()
+        holds = [attempt.hold for attempt in self._attempts.running.values()]
+        with self._attempts.metrics.query("beat"):
+            async with asyncio.timeout(BEAT_WITHIN):
+                beat = await renew_claims(connection, self._worker_id, holds)
+        if not beat.alive:
+            raise ClaimLost.of_worker(self._worker_id)
+        self.pulse.felt()
+        self._acknowledged_at = sent_at
+        self._beaten.set()
+        named = {(hold.job_id, hold.claim_no) for hold in holds}
+        self._visibility.renew(one for one in named if one[0] not in beat.lost)
+        return beat
+
+    def _obey(self, beat: Beat, group: asyncio.TaskGroup) -> None:
+        for (job_id, _), attempt in list(self._attempts.running.items()):
             if job_id in beat.lost:
                 attempt.stop(Stop.LOST)
             elif job_id in beat.cancelled:
                 attempt.stop(Stop.CANCELLED)
-        twice = {stray for stray in beat.strays & self._strays if stray not in self._held}
-        self._strays = beat.strays - twice
-        for job_id, claim_no in twice:
-            log.warning("job.stray", job_id=str(job_id), claim_no=claim_no)
-            await settler.settle(
-                Settlement(
-                    job_id=job_id,
-                    claim_no=claim_no,
-                    outcome=Released(why="stray"),
-                    policy=RetryPolicy(),
-                )
-            )
+        seen_twice = {stray for stray in beat.strays & self._strays if not self._holds(stray)}
+        self._strays = beat.strays - seen_twice
+        for stray in seen_twice:
+            release = group.create_task(self._release(stray))  # the next beat does not wait for it
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
+
+    def _holds(self, fence: Fence) -> bool:
+        return fence in self._attempts.running
+
+    async def _release(self, stray: Fence) -> None:
+        job_id, claim_no = stray
+        log.warning("job.stray", job_id=str(job_id), claim_no=claim_no)
+        settlement = Settlement(
+            job_id=job_id,
+            claim_no=claim_no,
+            outcome=Released(why="stray"),
+            policy=RetryPolicy(),
+        )
+        try:
+            await self._settler.settle(settlement)
+        except Exception:
+            log.exception("stray.unsettled", job_id=str(job_id))  # it will be seen again
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(max(0.1, STOP_AFTER - self.age))
-            if self.age >= STOP_AFTER and self._held:
-                log.error("beat.lost", seconds=round(self.age, 1), jobs=len(self._held))
-                self._stop_all(Stop.BEAT_LOST)
-
-    def _stop_all(self, why: Stop) -> None:
-        for attempt in list(self._held.values()):
-            attempt.stop(why)
+            if self.age < STOP_AFTER:
+                continue
+            log.error("beat.lost", seconds=round(self.age, 1), jobs=len(self._attempts.running))
+            self._attempts.stop_all(Stop.BEAT_LOST)
+            self._beaten.clear()
+            await self._beaten.wait()

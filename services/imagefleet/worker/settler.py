@@ -7,15 +7,18 @@ away the same outcomes are settled again until it answers: settling is idempoten
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
+from imagefleet.jobs.lifecycle import Failed, failure_sentence
 from imagefleet.jobs.model import WorkerId
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
+from imagefleet.telemetry.metrics import WorkerMetrics
 
 LINGER: Final = 0.005  # seconds
 MOST_AT_ONCE: Final = 100
@@ -28,13 +31,17 @@ log = structlog.get_logger()
 class Settler:
     """Collects settlements of one worker and writes them together."""
 
-    def __init__(self, pool: Pool, worker_id: WorkerId, doorbell: Doorbell) -> None:
+    def __init__(
+        self, pool: Pool, worker_id: WorkerId, doorbell: Doorbell, metrics: WorkerMetrics
+    ) -> None:
         self._pool = pool
         self._worker_id = worker_id
         self._doorbell = doorbell
+        self._metrics = metrics
         self._waiting: list[tuple[Settlement, asyncio.Future[Receipt]]] = []
         self._wake = asyncio.Event()
         self._closed = False
+        self._given_up = False
 
     async def settle(self, settlement: Settlement) -> Receipt:
         """Write the outcome; return when the database has answered, however long that takes."""
@@ -43,13 +50,20 @@ class Settler:
         self._wake.set()
         return await answer
 
+    def give_up(self) -> None:
+        """Wait no longer for a database that is away: what cannot be settled now raises."""
+        self._given_up = True
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Settler"]:
         """Settle until the end of the context; what waits then is written before it ends."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._run(), name="settler")
+            settling = group.create_task(self._run(), name="settler")
             try:
                 yield self
+            except asyncio.CancelledError:  # now means now
+                settling.cancel()
+                raise
             finally:
                 self._closed = True
                 self._wake.set()
@@ -59,7 +73,7 @@ class Settler:
             await self._wake.wait()
             if not self._closed:
                 await asyncio.sleep(LINGER)
-            self._wake.clear()
+                self._wake.clear()
             while self._waiting:
                 batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
                 await self._write([one for one in batch if not one[1].done()])
@@ -67,25 +81,53 @@ class Settler:
     async def _write(self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]]) -> None:
         try:
             receipts = await self._until_answered([settlement for settlement, _ in batch])
-        except Exception as error:  # noqa: BLE001 - a bug, of which every attempt must hear
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            await self._write_apart(batch, error)
             return
         for (_, answer), receipt in zip(batch, receipts, strict=True):
             if not answer.done():
                 answer.set_result(receipt)
 
+    async def _write_apart(
+        self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]], error: Exception
+    ) -> None:
+        """One outcome that is a bug must not hold up its neighbours, nor come back for ever."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._write([one])
+            return
+        for settlement, answer in batch:
+            if isinstance(error, Unavailable) or _is_rejection(settlement):
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                log.error("settle.broken", job_id=str(settlement.job_id), exc_info=error)
+                await self._write([(_rejection(settlement), answer)])
+
     async def _until_answered(self, settlements: Sequence[Settlement]) -> Sequence[Receipt]:
         pause = FIRST_PAUSE
         while True:
             try:
-                async with acquire(self._pool) as connection:
-                    report = await settle_jobs(connection, self._worker_id, settlements)
+                with self._metrics.query("settle"):
+                    async with acquire(self._pool) as connection:
+                        report = await settle_jobs(connection, self._worker_id, settlements)
             except Unavailable as error:
                 log.warning("settle.delayed", jobs=len(settlements), code=error.code)
+                if self._given_up:
+                    raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 self._doorbell.ring(report.rings)
                 return report.receipts
+
+
+REJECTED: Final = Failed(code="settle_rejected", message=failure_sentence("settle_rejected"))
+
+
+def _rejection(settlement: Settlement) -> Settlement:
+    return replace(settlement, outcome=REJECTED)
+
+
+def _is_rejection(settlement: Settlement) -> bool:
+    return settlement.outcome is REJECTED

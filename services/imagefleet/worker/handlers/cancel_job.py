@@ -13,17 +13,18 @@ from imagefleet.worker.handling import Handler, JobContext
 
 async def run(job: JobContext) -> Completed:
     """Flag it; the truthful answer is `requested`, `already_finished` or `nothing_left`."""
-    async with acquire(job.tools.pool) as connection:
-        try:
-            reason, rings = await cancel_job(
-                connection,
-                JobId(job.payload.job_id),
-                code=job.payload.code,
-                detail=job.payload.reason or None,
-                tenant_id=job.claim.tenant_id,
-            )
-        except NotFound:
-            return Completed(reason=ResultReason.NOTHING_LEFT)
+    try:
+        with job.tools.metrics.query("cancel_job"):
+            async with acquire(job.tools.pool) as connection:
+                reason, rings = await cancel_job(
+                    connection,
+                    JobId(job.payload.job_id),
+                    code=job.payload.code,
+                    detail=job.payload.reason or None,
+                    tenant_id=job.claim.tenant_id,
+                )
+    except NotFound:
+        return Completed(reason=ResultReason.NOTHING_LEFT)
     job.tools.doorbell.ring(rings)
     return Completed(reason=reason)
 

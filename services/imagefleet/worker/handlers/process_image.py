@@ -24,13 +24,10 @@ from imagefleet.jobs.images import (
 )
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
-from imagefleet.jobs.model import Lane
 from imagefleet.worker.child_output import RenderedFile, RenderedFiles
 from imagefleet.worker.handling import Handler, JobContext
 
 LIMITS: Final = Limits()
-MEMORY_BYTES: Final = 640 * 2**20  # a 50-megapixel PNG with alpha peaks at 491 MB
-QUARANTINE_MEMORY_BYTES: Final = 2 * 2**30  # a suspect runs alone and may have more
 SAVES_AT_ONCE: Final = 4
 
 
@@ -39,17 +36,16 @@ async def run(job: JobContext) -> Completed:
     payload: ProcessImage = job.payload
     with TemporaryDirectory(dir=job.tools.scratch, prefix="job-") as folder:
         source = await fetch(job, payload, Path(folder))
-        rendered = await job.tools.renderer.render(
-            source,
-            payload.recipe,
-            LIMITS,
-            deadline_seconds=job.seconds_left,
-            memory_bytes=(
-                QUARANTINE_MEMORY_BYTES if job.claim.lane is Lane.QUARANTINE else MEMORY_BYTES
-            ),
-            scratch=Path(folder),
-            cancel=job.stopping,
-        )
+        async with job.tools.decoding:
+            rendered = await job.tools.renderer.render(
+                source,
+                payload.recipe,
+                LIMITS,
+                deadline_seconds=job.seconds_left,
+                memory_bytes=job.memory_bytes,
+                scratch=Path(folder),
+                cancel=job.stopping,
+            )
         with rendered:
             variants = await save(job, payload, rendered)
     publication = published(job, payload, rendered, variants)
@@ -62,7 +58,7 @@ async def run(job: JobContext) -> Completed:
 async def fetch(job: JobContext, payload: ProcessImage, folder: Path) -> Path:
     """Copy the original here; another one than was submitted can never be meant."""
     source = folder / "source"
-    stored = await job.tools.originals.fetch_to_file(
+    stored = await job.originals.fetch_to_file(
         payload.source_key,
         source,
         max_bytes=LIMITS.max_bytes,
@@ -103,7 +99,7 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
         EXTENSIONS[facts.format.value],
     )
     # Something there already can only be an earlier try of this very claim, with the same bytes.
-    await job.tools.outputs.put(
+    await job.outputs.put(
         key,
         file.path,
         Headers(

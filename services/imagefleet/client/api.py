@@ -1,4 +1,4 @@
-"""The product over HTTP, as a producer uses it: for the command line and for `up --demo`.
+"""Requests, sent again where that is safe, and refusals in words that say what to do.
 
 Every request that could do something twice carries an idempotency key, so a request whose answer
 was lost is simply sent again. What the API says no to is RequestRejected, what does not answer in
@@ -11,18 +11,17 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import httpx
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import ValidationError
 
+from imagefleet.client.shapes import Accepted, Image, ImagePage, Job, JobPage, Shape
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.model import JobState
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
 MOST_AT_ONCE: Final = 20  # connections
@@ -31,7 +30,6 @@ FIRST_PAUSE: Final = 0.3  # seconds
 LONGEST_PAUSE: Final = 20.0  # also of what Retry-After may ask
 LONG_POLL: Final = timedelta(seconds=20)
 CHUNK: Final = 256 * 1024
-TERMINAL: Final = frozenset({JobState.COMPLETED, JobState.FAILED})
 TRY_AGAIN: Final = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -45,83 +43,6 @@ WHAT_TO_DO: Final[Mapping[int, str]] = {
     403: "This key lacks the scope; `imagefleet keys create --scope ...` makes one that has it.",
     404: "Ids are only known to the tenant whose key is used.",
 }
-
-
-class Shape(BaseModel):
-    """Something the API answered; fields that a newer API adds are kept."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, extra="allow", frozen=True, validate_by_name=True
-    )
-
-    def document(self) -> dict[str, object]:
-        """As it was answered."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
-class Failure(Shape):
-    code: str
-    message: str
-
-
-class Accepted(Shape):
-    job_id: uuid.UUID
-    image_id: uuid.UUID
-    status: JobState
-
-
-class Job(Shape):
-    job_id: uuid.UUID
-    job_type: str
-    status: JobState
-    image_id: uuid.UUID | None = None
-    failure: Failure | None = None
-    created_at: datetime
-    updated_at: datetime
-    finished_at: datetime | None = None
-    next_attempt_at: datetime | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether it will not change any more."""
-        return self.status in TERMINAL
-
-
-class Variant(Shape):
-    name: str
-    format: str
-    width: int
-    height: int
-    bytes: int
-    url: str
-    stable_url: str
-
-
-class Source(Shape):
-    format: str
-    width: int
-    height: int
-    bytes: int
-
-
-class Image(Shape):
-    image_id: uuid.UUID
-    status: str
-    reference: str | None = None
-    revision: int | None = None
-    source: Source | None = None
-    variants: tuple[Variant, ...] = ()
-
-
-class JobPage(Shape):
-    jobs: tuple[Job, ...]
-    next_cursor: str | None = None
-
-
-class ImagePage(Shape):
-    images: tuple[Image, ...]
-    next_cursor: str | None = None
-
 
 Answer = TypeVar("Answer", bound=Shape)
 
@@ -228,8 +149,8 @@ class _Request:
         self,
         method: str,
         path: str,
-        parameters: Mapping[str, str | None] = {},  # noqa: B006 - never written to
-        headers: Mapping[str, str] = {},  # noqa: B006
+        parameters: Mapping[str, str | None] = {},
+        headers: Mapping[str, str] = {},
         content: bytes | Path | None = None,
     ) -> None:
         self._method = method
@@ -262,7 +183,7 @@ async def open_client(url: str, key: str) -> AsyncIterator[ApiClient]:
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as file:  # noqa: ASYNC230 - a local file, and a part of it at a time
+    with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             yield chunk
 
@@ -306,5 +227,7 @@ def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
     faults = [f"{fault.get('field')}: {fault.get('problem')}" for fault in problem.errors]
     parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
     sentence = " ".join(part for part in parts if part)
-    kind = Unavailable if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else RequestRejected
+    kind = (
+        Unavailable if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else RequestRejected
+    )
     return kind(problem.code, sentence, f"{answer.status_code} {answer.request.url}")

@@ -1,0 +1,187 @@
+"""Images: uploaded, replaced, looked at. The original is stored before anything is recorded."""
+
+from dataclasses import asdict, replace
+from typing import Annotated, Final
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.admission import Admission
+from imagefleet.api.auth import Reader, Submitter
+from imagefleet.api.idempotency import fingerprint, key_of
+from imagefleet.api.intake import Intake, media_type
+from imagefleet.api.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.openapi import idempotency_header, image_body, problems
+from imagefleet.api.schemas import (
+    NO_CONTROLS,
+    AcceptedImage,
+    Deletion,
+    ImagePage,
+    ImageView,
+    StoredUpload,
+)
+from imagefleet.api.submitting import draft
+from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.uploads import accept_upload, payload_of, recipe_of
+from imagefleet.api.views import accepted, accepted_image, answer, image_view
+from imagefleet.errors import RequestRejected
+from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.store.images import Image, get_deletion, get_image, list_images, submit_image
+from imagefleet.store.keys import ApiKey
+
+DELETED: Final = "deleted"
+
+_GONE: Final = "This image was deleted."
+_IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+ReferenceQuery = Annotated[
+    str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
+]
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/images",
+    status_code=202,
+    summary="Upload an image",
+    response_model=AcceptedImage,
+    responses=problems(400, 404, 408, 409, 413, 415, 429),
+    openapi_extra=image_body(or_json=StoredUpload) | idempotency_header(),
+)
+async def upload_image(
+    request: Request,
+    key: Submitter,
+    tools: ToolsHere,
+    recipe: RecipeQuery = None,
+    reference: ReferenceQuery = None,
+) -> Response:
+    """Store an original and record the job that makes its variants."""
+    if media_type(request) == "application/json":
+        if recipe is not None or reference is not None:
+            raise RequestRejected("invalid_request", _IN_THE_BODY)
+        return await accept_upload(request, key, tools)
+    chosen = recipe_of(recipe or "default")
+    image_id = new_job_id()
+    submission = _draft(request, tools, image_id, key)
+    await _admit(request, tools, submission)
+    source = replace(await _store(request, image_id, key), recipe=chosen, reference=reference)
+    asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
+    return await _submit(tools, submission, source, fingerprint("POST /v1/images", asked))
+
+
+@router.put(
+    "/v1/images/{image_id}",
+    status_code=202,
+    summary="Replace an image",
+    response_model=AcceptedImage,
+    responses=problems(400, 404, 408, 409, 413, 415, 429),
+    openapi_extra=image_body() | idempotency_header(),
+)
+async def replace_image(
+    request: Request,
+    image_id: UUID,
+    key: Submitter,
+    tools: ToolsHere,
+    recipe: RecipeQuery = None,
+) -> Response:
+    """Give an image another original; until that is made, the present one is shown."""
+    chosen = None if recipe is None else recipe_of(recipe)
+    image = await _image(tools, image_id, key)
+    if image.status == DELETED:
+        raise RequestRejected("image_deleted", _GONE)
+    submission = _draft(request, tools, image_id, key)
+    await _admit(request, tools, submission)
+    source = replace(await _store(request, image_id, key), recipe=chosen or image.recipe)
+    asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
+    return await _submit(tools, submission, source, fingerprint("PUT /v1/images/{id}", asked))
+
+
+@router.get(
+    "/v1/images",
+    summary="List images",
+    response_model=ImagePage,
+    responses=problems(),
+)
+async def find_images(
+    key: Reader,
+    tools: ToolsHere,
+    reference: ReferenceQuery = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
+) -> Response:
+    """Newest first; with `reference`, those that bear it."""
+    async with tools.database("list_images", "images") as connection:
+        found = await list_images(
+            connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
+        )
+    page = found[:limit]
+    more = page[-1].image_id if len(found) > limit else None
+    base_url = tools.settings.public_base_url
+    return answer(ImagePage(images=[image_view(one, base_url) for one in page], next_cursor=more))
+
+
+@router.get(
+    "/v1/images/{image_id}",
+    summary="Look at an image",
+    response_model=ImageView,
+    responses=problems(404),
+)
+async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
+    """The image as it is now; of a deleted one, how far its deletion is."""
+    async with tools.database("get_image", "images") as connection:
+        image = await get_image(connection, image_id, key.tenant_id)
+        gone = None
+        if image.status == DELETED:
+            gone = await get_deletion(connection, image_id, key.tenant_id)
+    deletion = None if gone is None else Deletion.model_validate(asdict(gone))
+    return answer(image_view(image, tools.settings.public_base_url, deletion))
+
+
+async def _image(tools: Tools, image_id: UUID, key: ApiKey) -> Image:
+    async with tools.database("get_image", "images") as connection:
+        return await get_image(connection, image_id, key.tenant_id)
+
+
+def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Submission:
+    kind = tools.kinds["process_image"]
+    base = draft(request, kind, by=key, key=key_of(request), correlation_id=None)
+    return replace(base, target=image_target(image_id))
+
+
+async def _admit(request: Request, tools: Tools, submission: Submission) -> None:
+    """Before the body is read: nobody should send 50 MB to be told that we take none."""
+    admission: Admission = request.app.state.admission
+    async with tools.database("admit", "jobs") as connection:
+        await admission.admit(connection, submission)
+
+
+async def _store(request: Request, image_id: UUID, key: ApiKey) -> NewSource:
+    intake: Intake = request.app.state.intake
+    object_key = original_key(image_id, uuid4())
+    arrived = await intake.store(request, object_key)
+    return NewSource(
+        image_id=image_id,
+        tenant_id=key.tenant_id,
+        key=object_key,
+        bytes=arrived.stored.bytes,
+        content_type=arrived.facts.mime_type,
+        etag=arrived.stored.etag,
+        sha256=arrived.stored.sha256,
+        width=arrived.facts.width,
+        height=arrived.facts.height,
+    )
+
+
+async def _submit(tools: Tools, submission: Submission, source: NewSource, digest: str) -> Response:
+    """Record it. Of a repeat, what was stored just now is left to the sweeper, like any doubt."""
+    submission = replace(submission, payload=payload_of(source), fingerprint=digest)
+    async with tools.database("submit_image", "jobs") as connection:
+        submitted = await submit_image(connection, submission, source)
+    tools.ring([(submission, submitted)])
+    return accepted(accepted_image(submitted, source.image_id))

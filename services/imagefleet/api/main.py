@@ -1,0 +1,143 @@
+"""The API process: what it opens, in which order, and how it ends.
+
+The drain: the port closes, requests that run may finish within the grace, those that only wait are
+answered at once; then the doorbell rings for what was accepted last, and the rest is closed.
+"""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from importlib.metadata import entry_points
+from typing import Final
+
+import structlog
+
+from imagefleet.api.app import create_app, observed
+from imagefleet.api.server import Server
+from imagefleet.api.tools import Tools
+from imagefleet.api.watching import Watcher
+from imagefleet.aws.session import Session, open_session
+from imagefleet.doorbell import Doorbell
+from imagefleet.errors import Misconfigured
+from imagefleet.jobs.kinds import BUILT_IN, JobKind, Kinds
+from imagefleet.jobs.model import Lane
+from imagefleet.runtime import Drain, supervise
+from imagefleet.settings import ApiSettings
+from imagefleet.store.database import Pool, acquire, open_pool
+from imagefleet.store.glances import ping
+from imagefleet.store.migrations import require_schema
+from imagefleet.telemetry.aws_calls import AwsCalls
+from imagefleet.telemetry.health import serve_health
+from imagefleet.telemetry.metrics import ApiMetrics
+from imagefleet.telemetry.tracing import Tracing, open_tracing
+
+GROUP: Final = "imagefleet.kinds"  # of entry points: job types that others bring
+
+log = structlog.get_logger()
+
+
+async def main(
+    settings: ApiSettings,
+    drain: Drain,
+    *,
+    listening: Callable[[Server], None] | None = None,
+) -> None:
+    """Serve until asked to end; `listening` is told once requests are taken, and where."""
+    metrics = ApiMetrics()
+    async with AsyncExitStack() as stack:
+        tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
+        pool = await _open_pool(stack, settings)
+        session = await stack.enter_async_context(
+            open_session(settings.aws, calls=AwsCalls(metrics, tracing))
+        )
+        tools = await _open_tools(stack, settings, pool, session, metrics, tracing)
+        watcher = Watcher(tools)
+        server = Server(
+            settings.api.host,
+            settings.api.port,
+            observed(create_app(tools, watcher), tools),
+            grace=settings.api.shutdown_grace,
+        )
+        await stack.enter_async_context(
+            serve_health(
+                settings.telemetry.health_host,
+                settings.telemetry.health_port,
+                metrics,
+                vitals={},
+                readiness={
+                    "http": lambda: None if server.is_serving else "not serving",
+                    "drain": lambda: "draining" if drain.requested else None,
+                    "database": lambda: _reach(pool),
+                },
+            )
+        )
+        async with supervise(drain) as parts:
+            parts.start("watcher", watcher.run(drain))
+            parts.start("http", server.run(drain))
+            if listening is not None:
+                listening(server)
+
+
+async def _open_pool(stack: AsyncExitStack, settings: ApiSettings) -> Pool:
+    database = settings.database
+    pool = await stack.enter_async_context(
+        open_pool(
+            database.url.get_secret_value(),
+            process="api",
+            min_size=database.pool_min,
+            max_size=database.pool_max,
+            connect_within=database.connect_timeout.total_seconds(),
+            statement_within=database.statement_timeout.total_seconds(),
+        )
+    )
+    async with acquire(pool) as connection:
+        await require_schema(connection)
+    return pool
+
+
+async def _open_tools(
+    stack: AsyncExitStack,
+    settings: ApiSettings,
+    pool: Pool,
+    session: Session,
+    metrics: ApiMetrics,
+    tracing: Tracing,
+) -> Tools:
+    operators = None
+    if settings.api.operator_database_url is not None:
+        operators = await stack.enter_async_context(
+            open_pool(
+                settings.api.operator_database_url.get_secret_value(),
+                process="api-operator",
+                min_size=0,  # opened when somebody asks
+                max_size=settings.database.pool_max,
+            )
+        )
+    queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
+    return Tools(
+        settings=settings.api,
+        pool=pool,
+        originals=await session.objects(settings.aws.originals_bucket),
+        doorbell=await stack.enter_async_context(Doorbell(pool, queues).open()),
+        kinds=load_kinds().with_standard_retry(settings.retry.policy()),
+        metrics=metrics,
+        tracing=tracing,
+        operators=operators,
+    )
+
+
+def load_kinds() -> Kinds:
+    """The job types that are taken: built in, and installed as entry points."""
+    found: list[JobKind] = []
+    for point in entry_points(group=GROUP):
+        kind = point.load()
+        if not isinstance(kind, JobKind):
+            msg = f"entry point {point.name} ({point.value}) is not a job kind"
+            raise Misconfigured(msg)
+        found.append(kind)
+    return BUILT_IN.adding(*found)
+
+
+async def _reach(pool: Pool) -> str | None:
+    async with acquire(pool, within=1) as connection:
+        await ping(connection)
+    return None

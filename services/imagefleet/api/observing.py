@@ -1,0 +1,127 @@
+"""Around every request: a correlation id, a span, two metrics, one log line, and the last net.
+
+Outermost of all: what the framework could not turn into an answer becomes one here.
+"""
+
+import asyncio
+import re
+from collections.abc import MutableMapping
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from imagefleet.api.errors import CLIENT_LEFT, NOT_OURS, refused
+from imagefleet.api.schemas import TOKEN
+from imagefleet.telemetry.metrics import ApiMetrics
+from imagefleet.telemetry.tracing import Tracing, extract
+
+CORRELATION: Final = b"x-correlation-id"
+LARGEST_HEADERS: Final = 32_768  # bytes, all together
+SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
+
+_TOKEN: Final = re.compile(TOKEN.encode())
+_TOO_LARGE: Final = "The headers are larger than they may be."
+_ALWAYS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+)
+
+log = structlog.get_logger()
+
+State = MutableMapping[str, Any]  # what a request carries along, as the framework types it
+
+
+class Observed:
+    """An application that is watched from outside."""
+
+    def __init__(self, app: ASGIApp, metrics: ApiMetrics, tracing: Tracing) -> None:
+        """Watch this application."""
+        self._app = app
+        self._metrics = metrics
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and tell what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        state: State = scope.setdefault("state", {})
+        given = headers.get(CORRELATION, b"")
+        state["correlation_given"] = _TOKEN.fullmatch(given) is not None
+        state["correlation_id"] = given.decode() if state["correlation_given"] else uuid4().hex
+        parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
+        with (
+            self._tracing.span(f"HTTP {scope['method']}", "server", parent=parent),
+            bound_contextvars(correlation_id=state["correlation_id"]),
+        ):
+            await self._watched(scope, receive, send)
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun, answer = perf_counter(), _Answer(send, scope["state"])
+        try:
+            if _size_of(scope) > LARGEST_HEADERS:
+                await refused("headers_too_large", _TOO_LARGE)(scope, receive, answer.send)
+            else:
+                await self._app(scope, receive, answer.send)
+        except TimeoutError:
+            answer.status = CLIENT_LEFT if answer.started else answer.status
+        except Exception:
+            # The framework answers before it lets an error through; without an answer, we do.
+            log.exception("request.broke")
+            if not answer.started:
+                await refused("internal_error", NOT_OURS)(scope, receive, answer.send)
+        finally:
+            self._tell(scope, answer, perf_counter() - begun)
+
+    def _tell(self, scope: Scope, answer: "_Answer", seconds: float) -> None:
+        state: State = scope["state"]
+        route = getattr(scope.get("route"), "path", None)
+        status = answer.status or CLIENT_LEFT
+        self._metrics.answered(scope["method"], route, status, timedelta(seconds=seconds))
+        log.info(
+            "request.answered",
+            method=scope["method"],
+            route=route,
+            status=status,
+            problem=state.get("problem"),
+            duration_seconds=round(seconds, 4),
+            tenant_id=state.get("tenant_id"),
+            correlation_id=state["correlation_id"],
+        )
+
+
+class _Answer:
+    """The answer on its way out."""
+
+    def __init__(self, send: Send, state: State) -> None:
+        self._send = send
+        self._state = state
+        self.started = False
+        self.status: int | None = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started, self.status = True, message["status"]
+            own = {name for name, _ in message.get("headers", ())}
+            message["headers"] = [
+                *message.get("headers", ()),
+                *((name, value) for name, value in _ALWAYS if name not in own),
+                (CORRELATION, self._state["correlation_id"].encode()),
+            ]
+        async with asyncio.timeout(SEND_WITHIN.total_seconds()):
+            await self._send(message)
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    return headers[name].decode("latin-1") if name in headers else None
+
+
+def _size_of(scope: Scope) -> int:
+    line = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    return line + sum(len(name) + len(value) for name, value in scope["headers"])

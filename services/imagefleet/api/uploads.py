@@ -1,0 +1,164 @@
+"""Uploads past the API: a form that S3 takes directly, and what was posted becoming an image."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Final
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from imagefleet.api.admission import Admission
+from imagefleet.api.auth import Submitter
+from imagefleet.api.idempotency import fingerprint, key_of
+from imagefleet.api.intake import read_json
+from imagefleet.api.openapi import IMAGE_TYPES, json_body, problems
+from imagefleet.api.schemas import NewUpload, StoredUpload, UploadView
+from imagefleet.api.submitting import draft
+from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.views import accepted, accepted_image, answer
+from imagefleet.errors import InputRejected, NotFound, RequestRejected
+from imagefleet.imaging.limits import judge_bytes
+from imagefleet.imaging.recipes import RECIPES
+from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.kinds import ProcessImage, image_target
+from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.store.keys import ApiKey
+from imagefleet.store.uploads import Upload, create_upload, get_upload, submit_upload
+
+VALID_FOR: Final = timedelta(minutes=15)
+MOST_BYTES: Final = 16_384  # of the JSON
+
+_NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
+_NOT_THERE: Final = "Nothing was posted under this upload yet."
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/uploads",
+    status_code=201,
+    summary="Prepare an upload to S3",
+    response_model=UploadView,
+    responses=problems(400, 408, 413, 415),
+    openapi_extra=json_body(NewUpload),
+)
+async def prepare_upload(
+    request: Request, key: Submitter, tools: Annotated[Tools, Depends(tools_of)]
+) -> Response:
+    """A form for exactly one file of this type, good for 15 minutes."""
+    asked = await read_json(request, NewUpload, most_bytes=MOST_BYTES)
+    if asked.content_type not in IMAGE_TYPES:
+        raise RequestRejected("unsupported", _NOT_TAKEN)
+    judge_bytes(asked.max_bytes or 0, tools.limits)
+    image_id, upload_id = new_job_id(), uuid4()
+    form = await tools.originals.presigned_post(
+        original_key(image_id, upload_id),
+        content_type=asked.content_type,
+        min_bytes=1,
+        max_bytes=asked.max_bytes or tools.limits.max_bytes,
+        expires=VALID_FOR,
+    )
+    async with tools.database("create_upload", "uploads") as connection:
+        upload = await create_upload(
+            connection,
+            upload_id=upload_id,
+            tenant_id=key.tenant_id,
+            image_id=image_id,
+            key=original_key(image_id, upload_id),
+            content_type=asked.content_type,
+            max_bytes=asked.max_bytes or tools.limits.max_bytes,
+            created_by=str(key.id),
+            valid_for=VALID_FOR,
+        )
+    shown = UploadView(
+        upload_id=upload.id,
+        image_id=upload.image_id,
+        url=form.url,
+        fields=dict(form.fields),
+        max_bytes=upload.max_bytes,
+        expires_at=upload.expires_at,
+    )
+    return answer(shown, 201)
+
+
+async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response:
+    """Make an image of what was posted. The upload itself is the key where none is given."""
+    asked = await read_json(request, StoredUpload, most_bytes=MOST_BYTES)
+    recipe_of(asked.recipe)
+    idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
+    submission = draft(
+        request, tools.kinds["process_image"], by=key, key=idempotency_key, correlation_id=None
+    )
+    admission: Admission = request.app.state.admission
+    async with tools.database("get_upload", "uploads") as connection:
+        await admission.admit(connection, submission)
+        upload = await get_upload(connection, asked.upload_id, key.tenant_id)
+    # One that has its job already can only be answered with that, whatever is in S3 by now.
+    source = _of_row(upload, asked) if upload.job_id else await _in_s3(tools, upload, asked)
+    submission = _completed(submission, source, asked.upload_id)
+    async with tools.database("submit_upload", "jobs") as connection:
+        submitted = await submit_upload(connection, submission, source, asked.upload_id)
+    tools.ring([(submission, submitted)])
+    if submitted.created:
+        tools.metrics.uploaded(source.content_type, source.bytes)
+    return accepted(accepted_image(submitted, upload.image_id))
+
+
+def recipe_of(name: str) -> str:
+    """The name of a recipe that exists."""
+    if name not in RECIPES:
+        sentence = f"There is no such recipe; known are: {', '.join(RECIPES)}."
+        raise RequestRejected("unknown_recipe", sentence)
+    return name
+
+
+def payload_of(source: NewSource) -> dict[str, object]:
+    """What the job is told about its original."""
+    payload = ProcessImage(
+        image_id=source.image_id,
+        source_key=source.key,
+        source_bytes=source.bytes,
+        source_sha256=source.sha256,
+        source_etag=source.etag,
+        content_type=source.content_type,
+        recipe=source.recipe,
+    )
+    return payload.model_dump(mode="json", exclude_none=True)
+
+
+def _completed(submission: Submission, source: NewSource, upload_id: UUID) -> Submission:
+    asked = {
+        "upload_id": str(upload_id),
+        "recipe": source.recipe,
+        "reference": source.reference,
+    }
+    return replace(
+        submission,
+        payload={} if source.etag is None else payload_of(source),
+        target=image_target(source.image_id),
+        fingerprint=fingerprint("POST /v1/images", asked),
+    )
+
+
+async def _in_s3(tools: Tools, upload: Upload, asked: StoredUpload) -> NewSource:
+    try:
+        facts = await tools.originals.head(upload.key)
+    except NotFound:
+        raise RequestRejected("upload_incomplete", _NOT_THERE) from None
+    if facts.bytes == 0:
+        raise InputRejected("empty_file", "The file is empty.")
+    judge_bytes(facts.bytes, replace(tools.limits, max_bytes=upload.max_bytes))
+    return replace(_of_row(upload, asked), bytes=facts.bytes, etag=facts.etag)
+
+
+def _of_row(upload: Upload, asked: StoredUpload) -> NewSource:
+    return NewSource(
+        image_id=upload.image_id,
+        tenant_id=upload.tenant_id,
+        key=upload.key,
+        bytes=0,
+        content_type=upload.content_type,
+        recipe=asked.recipe,
+        reference=asked.reference,
+    )

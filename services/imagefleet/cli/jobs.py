@@ -1,0 +1,167 @@
+"""`imagefleet jobs`: look at jobs, list them, follow one."""
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated, Final
+
+import httpx
+import typer
+
+from imagefleet.cli.connection import open_api
+from imagefleet.cli.output import (
+    ExitCode,
+    Json,
+    complain,
+    finish,
+    print_json,
+    print_json_line,
+    print_table,
+    run_async,
+)
+from imagefleet.client.api import ApiClient
+from imagefleet.client.shapes import Job, JobPage
+from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.jobs.model import JobState
+
+POLL: Final = 2.0  # seconds; where events do not get through, a look now and then will do
+
+app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at jobs.")
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+
+
+@app.command()
+def show(
+    job_id: JobId,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Answer when it is over, or after this long.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show one job.
+
+    Exits with 1 when the job failed.
+
+    For example:
+
+        imagefleet jobs show --wait 20 0199a5c2-...
+    """
+    job = run_async(_show(job_id, wait))
+    if as_json:
+        print_json(job.document())
+    else:
+        print_table(("", ""), [(name, value) for name, value in _lines(job) if value is not None])
+    _finish_with(job)
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
+    job_type: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs, the newest first.
+
+    For example:
+
+        imagefleet jobs list --status failed
+        imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
+    """
+    page = run_async(
+        _list(
+            {
+                "status": status.value if status else None,
+                "jobType": job_type,
+                "limit": str(limit),
+                "cursor": cursor,
+            }
+        )
+    )
+    if as_json:
+        print_json(page.document())
+        return
+    rows = [
+        (job.job_id, job.job_type, job.status.value, f"{job.created_at:%Y-%m-%d %H:%M:%S}",
+         job.failure.code if job.failure else None)
+        for job in page.jobs
+    ]  # fmt: skip
+    print_table(("job", "type", "status", "created (UTC)", "failure"), rows)
+    if page.next_cursor:
+        complain(f"there are more: --cursor {page.next_cursor}")
+
+
+@app.command()
+def watch(job_id: JobId, as_json: Json = False) -> None:
+    """Follow one job until it is over.
+
+    Prints a line for every change; exits with 1 when the job failed. It listens to the API's
+    events, and asks now and then where those do not get through.
+
+    For example:
+
+        imagefleet jobs watch 0199a5c2-...
+    """
+    _finish_with(run_async(_watch(job_id, as_json=as_json)))
+
+
+async def _show(job_id: str, wait: float) -> Job:
+    async with open_api() as client:
+        return await client.job(job_id, wait=timedelta(seconds=wait) if wait else None)
+
+
+async def _list(parameters: dict[str, str | None]) -> JobPage:
+    async with open_api() as client:
+        return await client.jobs(parameters)
+
+
+async def _watch(job_id: str, *, as_json: bool) -> Job:
+    async with open_api() as client:
+        seen: Job | None = None
+        while seen is None or not seen.over:
+            try:
+                async for job in client.events(job_id):
+                    seen = _told_if_new(job, seen, as_json=as_json)
+                    if seen.over:
+                        return seen
+            except RequestRejected:
+                raise
+            except (httpx.HTTPError, Unavailable):
+                pass  # a proxy that cuts streams off, or an API that restarts
+            seen = _told_if_new(await _look(client, job_id, seen), seen, as_json=as_json)
+    return seen
+
+
+async def _look(client: ApiClient, job_id: str, seen: Job | None) -> Job:
+    if seen is not None:
+        await asyncio.sleep(POLL)
+    return await client.job(job_id)
+
+
+def _told_if_new(job: Job, seen: Job | None, *, as_json: bool) -> Job:
+    if seen is None or job.updated_at != seen.updated_at or job.status != seen.status:
+        if as_json:
+            print_json_line(job.document())
+        else:
+            why = f"  {job.failure.code}: {job.failure.message}" if job.failure else ""
+            typer.echo(f"{job.updated_at:%H:%M:%S}  {job.status.value}{why}")
+    return job
+
+
+def _lines(job: Job) -> list[tuple[str, object]]:
+    return [
+        ("job", job.job_id),
+        ("type", job.job_type),
+        ("status", job.status.value),
+        ("image", job.image_id),
+        ("created", job.created_at),
+        ("updated", job.updated_at),
+        ("finished", job.finished_at),
+        ("next attempt", job.next_attempt_at),
+        ("failure", f"{job.failure.code}: {job.failure.message}" if job.failure else None),
+    ]
+
+
+def _finish_with(job: Job) -> None:
+    finish(ExitCode.FAILED if job.status is JobState.FAILED else ExitCode.DONE)

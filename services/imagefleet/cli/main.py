@@ -1,0 +1,74 @@
+"""The commands, and what becomes of an error: one sentence and an exit code."""
+
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from typing import Final
+
+import typer
+
+from imagefleet.cli import images, jobs, keys, migrate
+from imagefleet.cli.doctor import doctor
+from imagefleet.cli.output import ExitCode, complain, exit_code_of, told
+from imagefleet.cli.submit import submit
+from imagefleet.cli.up import up
+from imagefleet.errors import FleetError, Misconfigured
+
+HERE: Final = "On this machine"
+PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
+OPERATIONS: Final = "For operations (DATABASE_URL)"
+PROCESSES: Final = "Processes (configured by the environment alone)"
+
+# Handled before the command line is loaded; listed here, so that --help knows them.
+STARTED_ELSEWHERE: Final = {
+    "api": "Serve HTTP.",
+    "worker": "Work on jobs.",
+    "maintenance": "Ring again, rescue, look after the fleet.",
+}
+
+app = typer.Typer(
+    name="imagefleet",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="An image pipeline for a fleet.\n\n"
+    "Exit codes: 0 done, 1 something failed (a job, a check), 2 the command or configuration "
+    "cannot be used, 3 the API refused, 4 something did not answer, 130 interrupted.",
+)
+app.command(rich_help_panel=HERE)(up)
+app.command(rich_help_panel=PRODUCERS)(submit)
+app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
+app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
+app.command(rich_help_panel=OPERATIONS)(doctor)
+app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATIONS)
+app.add_typer(keys.app, name="keys", rich_help_panel=OPERATIONS)
+
+
+@app.command(rich_help_panel=HERE)
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version("imagefleet"))
+
+
+def _list_process(name: str, does: str) -> None:
+    def started_elsewhere() -> None:
+        detail = f"`imagefleet {name}` takes no options: docs/settings.md lists its variables"
+        raise Misconfigured(detail)
+
+    app.command(name, help=does, rich_help_panel=PROCESSES)(started_elsewhere)
+
+
+for _name, _does in STARTED_ELSEWHERE.items():
+    _list_process(_name, _does)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one verb; the exit code."""
+    try:
+        app(list(arguments), prog_name="imagefleet")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except FleetError as error:
+        complain(told(error))
+        return exit_code_of(error)
+    return ExitCode.DONE

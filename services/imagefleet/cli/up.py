@@ -1,0 +1,65 @@
+"""`imagefleet up`: the whole stack on this machine."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def up(
+    state_dir: Annotated[
+        Path, typer.Option(help="Everything is kept here, and gone on with next time.")
+    ] = Path(".imagefleet"),
+    workers: Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")] = 1,
+    api_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8080,
+    edge_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of published addresses. 0: any free one.")
+    ] = 8082,
+    postgres_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+    aws_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="0: the last one, or any free one.")
+    ] = 0,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Write addresses, keys and process ids here, as JSON, once it is ready."),
+    ] = None,
+    demo: Annotated[
+        int, typer.Option(min=0, max=1000, help="Upload so many sample images and check them.")
+    ] = 0,
+    exit_after: Annotated[
+        bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result of the demo as JSON.")
+    ] = False,
+) -> None:
+    """Run everything on this machine, in this terminal: no Docker, no account.
+
+    Postgres, an AWS emulator, the API, workers and maintenance. A process that dies is started
+    again. Ctrl-C ends them in order and loses nothing; a second one ends them at once.
+
+    For example:
+
+        imagefleet up
+        imagefleet up --workers 3 --demo 20
+        imagefleet up --api-port 0 --edge-port 0 --demo 4 --exit --json
+    """
+    begun = time.monotonic()
+    # Imported here: every other verb would wait for it.
+    from imagefleet.embedded.ports import Ports  # noqa: PLC0415
+    from imagefleet.embedded.up import Wishes  # noqa: PLC0415
+    from imagefleet.embedded.up import up as run  # noqa: PLC0415
+
+    wishes = Wishes(
+        state=state_dir,
+        ports=Ports(api=api_port, edge=edge_port, postgres=postgres_port, aws=aws_port),
+        workers=workers,
+        ready_file=ready_file,
+        demo=demo,
+        exit_after=exit_after,
+        as_json=as_json,
+    )
+    code = run(wishes, begun=begun)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,92 @@
+"""Which processes run, with what, and whether they are ready."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import httpx
+
+from imagefleet.embedded.environments import API_GRACE, WORKER_GRACE, Facts, environment_of
+from imagefleet.embedded.ports import HOST, chosen
+from imagefleet.embedded.supervisor import Keeper, Program
+from imagefleet.errors import Misconfigured, Unavailable
+
+GRACES: Final = {"api": API_GRACE, "worker": WORKER_GRACE, "maintenance": WORKER_GRACE}
+MARGIN: Final = 5  # seconds a process has beyond its own grace, to close what it opened
+READY_WITHIN: Final = 60.0  # seconds
+LOOK_EVERY: Final = 0.05  # seconds
+HOPELESS_AFTER: Final = 3  # deaths before it was ever ready
+
+
+class Processes:
+    """The api, some workers and maintenance; each has the same ports for as long as this lives."""
+
+    def __init__(self, *, workers: int, api_port: int) -> None:
+        self._stages = [
+            ["api"],
+            [f"worker-{number}" for number in range(1, workers + 1)],
+            ["maintenance"],
+        ]
+        self._api_port = api_port
+        names = [name for stage in self._stages for name in stage]
+        self._health_ports = {name: chosen(0, what=name, option="") for name in names}
+
+    @property
+    def api_url(self) -> str:
+        """Where the API is."""
+        return f"http://{HOST}:{self._api_port}"
+
+    @property
+    def health_urls(self) -> dict[str, str]:
+        """Where /healthz, /readyz and /metrics of each process are."""
+        return {name: f"http://{HOST}:{port}" for name, port in self._health_ports.items()}
+
+    def programs(self, facts: Facts) -> list[list[Program]]:
+        """In stages, in the order of their end: who takes work in, who does it, who looks after."""
+        return [[self._program(name, facts) for name in stage] for stage in self._stages]
+
+    def _program(self, name: str, facts: Facts) -> Program:
+        process = name.partition("-")[0]
+        return Program(
+            name=name,
+            command=[sys.executable, "-m", "imagefleet", process],
+            environment=environment_of(
+                process, facts, health_port=self._health_ports[name], port=self._api_port
+            ),
+            grace=timedelta(seconds=GRACES[process] + MARGIN),
+        )
+
+    async def ready(self, keepers: Sequence[Keeper]) -> None:
+        """Return when each says that it is ready; raise when one never will."""
+        deadline = time.monotonic() + READY_WITHIN
+        waiting = {name: f"{url}/readyz" for name, url in self.health_urls.items()}
+        async with httpx.AsyncClient(timeout=3) as http:
+            while waiting:
+                _refuse_hopeless(keepers)
+                for name, url in list(waiting.items()):
+                    reason = await _unready(http, url)
+                    if reason is None:
+                        del waiting[name]
+                    elif time.monotonic() > deadline:
+                        sentence = f"{name} is not ready after {READY_WITHIN:.0f} s: {reason}"
+                        raise Unavailable("not_ready", sentence)
+                await asyncio.sleep(LOOK_EVERY)
+
+
+def _refuse_hopeless(keepers: Sequence[Keeper]) -> None:
+    for keeper in keepers:
+        if keeper.refused or keeper.restarts >= HOPELESS_AFTER:
+            detail = f"{keeper.program.name} does not start; its own words are above"
+            raise Misconfigured(detail)
+
+
+async def _unready(http: httpx.AsyncClient, url: str) -> str | None:
+    """Why a process is not ready; None when it is."""
+    try:
+        answer = await http.get(url)
+    except httpx.HTTPError as error:
+        return f"no answer at {url} ({type(error).__name__})"
+    return None if answer.is_success else answer.text

@@ -1,0 +1,228 @@
+"""Keeps the dead-letter queue in agreement with the letters: sends what failed, sweeps what lies there.
+
+The queue is a copy: for people who look there, for alarms, and for SQS's own redrive, which works
+as a replay (`worker/redrives.py`). So what waits for somebody is left visible between two sweeps,
+and everything else is taken away. Nothing is deleted before Postgres knows it.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from imagefleet.aws.queue import Message, Queue, Receipt, Received
+from imagefleet.doorbell import ring_jobs
+from imagefleet.errors import InputRejected
+from imagefleet.jobs.model import (
+    MAX_MESSAGE_BYTES,
+    JobId,
+    JobMessage,
+    Lane,
+    encode_message,
+    parse_message,
+)
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.deadmail import (
+    STAYS,
+    DeadLetterSend,
+    DeadMessage,
+    Found,
+    Judgement,
+    forget_sends,
+    forget_strays,
+    judge_messages,
+    take_due_sends,
+)
+from imagefleet.store.elections import begin_period, finish_period
+from imagefleet.store.replays import close_replayed
+from imagefleet.telemetry.metrics import MaintenanceMetrics
+
+PERIOD: Final = timedelta(minutes=5)  # two requests for ten messages that wait, each time
+WAIT: Final = timedelta(seconds=1)  # a receive that waits asks all of SQS's servers
+MOST_A_SWEEP: Final = 2000  # messages; SQS gives them in any order, so the next sweep sees others
+LONGEST_SWEEP: Final = 20.0  # seconds; then the first ones are about to become visible again
+LETTERS_AT_ONCE: Final = 500
+LONGEST_CODE: Final = 100  # characters; a handler may have made it up
+LONGEST_DETAIL: Final = 200
+AT_ONCE: Final = timedelta()
+
+SENTENCES: Final = {
+    "unreadable": "This message is not a job message.",
+    "unknown_job": "There is no job of this id.",
+}
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one look did."""
+
+    due: int
+    sent: int
+
+
+class DeadLetterSender:
+    """Empties the outbox of the dead-letter queue; any number may run."""
+
+    def __init__(
+        self, pool: Pool, dead_letters: Queue, metrics: MaintenanceMetrics, *, batch: int = 100
+    ) -> None:
+        self._pool = pool
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._batch = batch
+
+    async def run_once(self) -> Sent:
+        """Send up to a batch; what SQS does not take, or we do not live to forget, is sent again."""
+        with self._metrics.query("take_due_sends"):
+            async with acquire(self._pool) as connection:
+                due = await take_due_sends(connection, limit=self._batch)
+        if not due:
+            return Sent(due=0, sent=0)
+        failures = await self._dead_letters.send([announcing(send) for send in due])
+        taken = [
+            send.letter_id for send, failure in zip(due, failures, strict=True) if failure is None
+        ]
+        with self._metrics.query("forget_sends"):
+            async with acquire(self._pool) as connection:
+                await forget_sends(connection, taken)
+        log.info("dead_letter.sent", due=len(due), sent=len(taken))
+        return Sent(due=len(due), sent=len(taken))
+
+
+def announcing(send: DeadLetterSend) -> Message:
+    """The message that tells of a letter: a job message, and what people want to see at once."""
+    job = JobMessage(
+        job_id=send.job_id,
+        traceparent=send.traceparent,
+        tracestate=send.tracestate,
+        dead_letter=send.letter_id,
+    )
+    told = {
+        "type": send.type,
+        "failure": send.reason[:LONGEST_CODE],
+        "attempts": send.attempts,
+    }
+    body = json.dumps({**json.loads(encode_message(job)), **told}, separators=(",", ":"))
+    return Message(body=body, group=send.tenant_id, attributes={"reason": told["failure"]})
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one look did; `taken` is false when another process has the period."""
+
+    taken: bool
+    found: Mapping[str, int] = field(default_factory=dict)
+    """How many messages were about what."""
+    closed: int = 0
+    """Letters that a redrive has replayed."""
+
+
+class DeadLetterSweeper:
+    """Looks at every message of the dead-letter queue once a period, whoever comes first."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        dead_letters: Queue,
+        queues: Mapping[Lane, Queue],
+        holder: UUID,
+        metrics: MaintenanceMetrics,
+    ) -> None:
+        self._pool = pool
+        self._dead_letters = dead_letters
+        self._queues = queues
+        self._holder = holder
+        self._metrics = metrics
+
+    async def run_once(self) -> Swept:
+        """Sweep if nobody has taken the current period yet."""
+        async with acquire(self._pool) as connection:
+            start = await begin_period(connection, "sweep_dead_letters", PERIOD, self._holder)
+        if start is None:
+            return Swept(taken=False)
+        with self._metrics.query("close_replayed"):
+            async with acquire(self._pool) as connection:
+                closed = await close_replayed(connection, limit=LETTERS_AT_ONCE)
+                await forget_strays(connection)
+        found = await self.sweep()
+        async with acquire(self._pool) as connection:
+            report: dict[str, object] = {"found": dict(found), "closed": closed}
+            await finish_period(connection, "sweep_dead_letters", start, report)
+        if found:
+            log.info("dead_letter.swept", closed=closed, **found)
+        return Swept(taken=True, found=found, closed=closed)
+
+    async def sweep(self) -> Counter[str]:
+        """Look at every message once; those that stay are visible again when all are seen."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + LONGEST_SWEEP
+        found: Counter[str] = Counter()
+        staying: list[Receipt] = []
+        try:
+            while clock() < until and found.total() < MOST_A_SWEEP:
+                received = await self._dead_letters.receive(most=10, wait=WAIT)
+                if not received:
+                    break
+                judgements = await self._judge(received)
+                found.update(judgement.found.value for judgement in judgements)
+                staying += await self._clear(received, judgements)
+        finally:
+            await self._dead_letters.change_visibility([(one, AT_ONCE) for one in staying])
+        return found
+
+    async def _judge(self, received: Sequence[Received]) -> list[Judgement]:
+        with self._metrics.query("judge_messages"):
+            async with acquire(self._pool) as connection:
+                return await judge_messages(connection, [read(one) for one in received])
+
+    async def _clear(
+        self, received: Sequence[Received], judgements: Sequence[Judgement]
+    ) -> list[Receipt]:
+        """Delete what has said what it had to say; what is left."""
+        rings = [judgement.ring for judgement in judgements if judgement.ring is not None]
+        rung = {ring.job_id for ring in await ring_jobs(self._queues, rings)}
+        done: list[Receipt] = []
+        staying: list[Receipt] = []
+        for one, judgement in zip(received, judgements, strict=True):
+            unheard = judgement.ring is not None and judgement.ring.job_id not in rung
+            stays = judgement.found in STAYS or unheard
+            (staying if stays else done).append(one.receipt)
+        await self._dead_letters.delete(done)
+        return staying
+
+
+def read(received: Received) -> DeadMessage:
+    """A message of anybody's making, bounded and fit to be stored."""
+    job_id: JobId | None = None
+    try:
+        job_id = parse_message(received.body).job_id
+    except InputRejected:
+        reason = "unreadable"
+    else:
+        reason = "unknown_job"
+    came_from = received.redriven_from or received.attributes.get("queue", "")
+    queue = _storable(came_from.rpartition(":")[2], LONGEST_DETAIL)
+    return DeadMessage(
+        job_id=job_id,
+        reason=reason,
+        message=SENTENCES[reason],
+        detail=queue,
+        sha256=hashlib.sha256(received.body.encode(errors="replace")).hexdigest(),
+        snapshot={"body": _storable(received.body, MAX_MESSAGE_BYTES), "queue": queue},
+        sent_at=received.sent_at,
+    )
+
+
+def _storable(text: str, longest: int) -> str:
+    return (
+        text[:longest].encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+    )

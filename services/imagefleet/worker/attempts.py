@@ -1,0 +1,167 @@
+"""The attempts that run in this process: begun, counted, told of, and stopped when they must be."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Final, TypeAlias, TypeGuard
+
+import structlog
+
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.lifecycle import Failed, Outcome, Released, Retry
+from imagefleet.jobs.model import CancelCode, Claim, JobId
+from imagefleet.runtime import Parts
+from imagefleet.store.settlements import Receipt, Settled
+from imagefleet.telemetry.logs import bind_job
+from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.tracing import Tracing, extract
+from imagefleet.worker.attempt import Attempt, Stop
+from imagefleet.worker.deliveries import Deliveries, Delivery
+from imagefleet.worker.handling import Handlers, Tools
+from imagefleet.worker.outcomes import describe
+from imagefleet.worker.settler import Settler
+from imagefleet.worker.visibility import Visibility
+
+Fence: TypeAlias = tuple[JobId, int]
+
+MAKES_IMAGES: Final = "process_image"
+LATE_AFTER: Final = 60.0  # seconds past its deadline, a handler has ignored being stopped
+GIVE_BACK_WITHIN: Final = 3.0  # seconds, when the process is told to stop at once
+
+log = structlog.get_logger()
+
+
+class Attempts:
+    """The attempts of one worker, by their fence."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        tools: Tools,
+        settler: Settler,
+        deliveries: Deliveries,
+        visibility: Visibility,
+        tracing: Tracing,
+    ) -> None:
+        self.running: dict[Fence, Attempt] = {}
+        self._handlers = handlers
+        self._tools = tools
+        self._settler = settler
+        self._deliveries = deliveries
+        self._visibility = visibility
+        self._tracing = tracing
+        self._cut_short: list[Attempt] = []
+        self._parts: Parts | None = None
+
+    @property
+    def metrics(self) -> WorkerMetrics:
+        """Where they are counted."""
+        return self._tools.metrics
+
+    def owned_by(self, parts: Parts) -> None:
+        """Let these parts own the tasks."""
+        self._parts = parts
+
+    def start(self, claim: Claim, delivery: Delivery, free_slot: Callable[[], None]) -> None:
+        """Begin an attempt; its slot is free when its outcome is acknowledged."""
+        assert self._parts is not None  # noqa: S101 - consumers start after `owned_by`
+        attempt = Attempt(claim, self._handlers[claim.type], self._tools, self._settler)
+        fence = (claim.job_id, claim.claim_no)
+        self.running[fence] = attempt
+        self._visibility.keep(fence, delivery)
+        self._parts.start(f"job {claim.job_id}", self._run(fence, attempt, delivery, free_slot))
+
+    def stop_all(self, why: Stop) -> None:
+        """End all of them early."""
+        for attempt in list(self.running.values()):
+            attempt.stop(why)
+
+    def late(self) -> str | None:
+        """Why this process cannot be trusted with its jobs any more, if it cannot: a vital sign."""
+        now = asyncio.get_running_loop().time()
+        late = [
+            str(attempt.claim.job_id)
+            for attempt in self.running.values()
+            if attempt.deadline is not None and now > attempt.deadline + LATE_AFTER
+        ]
+        return f"past their deadline: {', '.join(sorted(late))}" if late else None
+
+    async def give_back(self) -> None:
+        """Release what was cancelled in the middle, if the database answers quickly."""
+        released = [one.settlement(Released(why="stopped")) for one in self._cut_short]
+        try:
+            async with asyncio.timeout(GIVE_BACK_WITHIN):
+                await asyncio.gather(*(self._settler.settle(one) for one in released))
+        except (TimeoutError, Unavailable):
+            log.warning("job.abandoned", jobs=len(released))  # the rescuer will find them
+
+    async def _run(
+        self, fence: Fence, attempt: Attempt, delivery: Delivery, free_slot: Callable[[], None]
+    ) -> None:
+        clock, claim = asyncio.get_running_loop().time, attempt.claim
+        begun = clock()
+        try:
+            with (
+                bind_job(claim),
+                self.metrics.attempt(claim.type, claim.queue_time),
+                self._span(claim, delivery),
+            ):
+                receipt = await attempt.run()
+                self._visibility.let_go(fence)
+                self._end(attempt, receipt, delivery, timedelta(seconds=clock() - begun))
+        except asyncio.CancelledError:
+            self._cut_short.append(attempt)
+            raise
+        except Unavailable as error:
+            log.warning("job.unsettled", job_id=str(claim.job_id), code=error.code)
+        except Exception:
+            # Nothing was written: the claim is a stray now, and comes back uncharged.
+            log.exception("job.unsettled", job_id=str(claim.job_id))
+        finally:
+            self._visibility.let_go(fence)
+            del self.running[fence]
+            free_slot()
+
+    def _span(self, claim: Claim, delivery: Delivery) -> AbstractContextManager[object]:
+        return self._tracing.consumer(
+            f"job {claim.type}",
+            {"job.id": str(claim.job_id), "job.claim_no": claim.claim_no},
+            parent=extract(claim.traceparent, claim.tracestate),
+            message=extract(delivery.message.traceparent, delivery.message.tracestate),
+        )
+
+    def _end(
+        self, attempt: Attempt, receipt: Receipt | None, delivery: Delivery, duration: timedelta
+    ) -> None:
+        if receipt is None or receipt.settled is Settled.LOST:
+            self.metrics.claim_lost()
+            log.warning("job.lost", stopped=attempt.stopped, duration_seconds=_seconds(duration))
+            return  # the message is not touched: it speaks for whoever has the job now
+        self._deliveries.delete(delivery.queue, delivery.received)
+        if receipt.outcome is not None:
+            self._tell(attempt.claim, receipt.outcome, duration)
+
+    def _tell(self, claim: Claim, outcome: Outcome, duration: timedelta) -> None:
+        """The one line of every attempt: how long, what came of it and why, how often, what now."""
+        self.metrics.attempt_ended(claim.type, outcome, duration)
+        if claim.type == MAKES_IMAGES and _is_error(outcome):
+            self.metrics.image_failed(outcome.code)
+        event, state, why = describe(outcome)
+        log.info(
+            event,
+            duration_seconds=_seconds(duration),
+            queue_seconds=_seconds(claim.queue_time),
+            why=why,
+            retries=max(0, claim.attempts - 1),
+            max_attempts=claim.max_attempts,
+            state=state,
+        )
+
+
+def _is_error(outcome: Outcome) -> TypeGuard[Retry | Failed]:
+    return isinstance(outcome, Retry | Failed) and outcome.code not in set(CancelCode)
+
+
+def _seconds(span: timedelta) -> float:
+    return round(span.total_seconds(), 3)

@@ -1,0 +1,104 @@
+"""What becomes of a message whose job is not claimed: each verdict has exactly one answer."""
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, assert_never
+
+import structlog
+
+from imagefleet.aws.queue import Message, Queue, Received
+from imagefleet.errors import InputRejected
+from imagefleet.jobs.model import ClaimAnswer, Verdict, parse_message
+from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.worker.deliveries import Deliveries, Delivery
+
+AT_ONCE: Final = timedelta()
+CONTENDED_FOR: Final = timedelta(seconds=2)
+UNROUTABLE_FOR: Final = timedelta(seconds=30)  # long enough that another worker sees it first
+UNKNOWN_FOR: Final = timedelta(seconds=10)
+UNKNOWN_RECEIVES: Final = 5  # then nobody will ever commit that row
+BUSY_SPREAD: Final = 0.1  # of the wait, so that a dead worker's messages come one by one
+MOST_DEFERRED: Final = timedelta(hours=11)  # SQS refuses what ends 12 hours after the receive
+
+log = structlog.get_logger()
+
+
+class Dismissals:
+    """Gives back, deletes or buries what this worker received and does not run."""
+
+    def __init__(self, deliveries: Deliveries, dead_letters: Queue, metrics: WorkerMetrics) -> None:
+        self._deliveries = deliveries
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+
+    def give_back(
+        self, queue: Queue, received: Sequence[Received], span: timedelta = AT_ONCE
+    ) -> None:
+        """Let messages come back after this long."""
+        for one in received:
+            self._deliveries.defer(queue, one, span)
+
+    async def readable(self, queue: Queue, received: Sequence[Received]) -> list[Delivery]:
+        """Read every message; what is not ours is buried, the rest is returned in order."""
+        deliveries: list[Delivery] = []
+        for one in received:
+            try:
+                message = parse_message(one.body)
+            except InputRejected as error:
+                self._metrics.claimed(Verdict.UNREADABLE)
+                log.warning("message.unreadable", queue=queue.name, why=error.detail)
+                await self._bury(queue, one, Verdict.UNREADABLE.value)
+            else:
+                deliveries.append(Delivery(queue=queue, received=one, message=message))
+        return deliveries
+
+    async def dismiss(self, delivery: Delivery, answer: ClaimAnswer) -> None:
+        """Do with the message what the verdict says; nothing of the job is ours."""
+        match answer.verdict:
+            case Verdict.CLAIMED | Verdict.CANCELLED | Verdict.UNREADABLE:
+                msg = f"{answer.verdict} is not for dismissal"
+                raise ValueError(msg)
+            case Verdict.BUSY:
+                # Back when that lock can have expired: recovery then needs nobody else.
+                spread = 1 + BUSY_SPREAD * random.random()  # noqa: S311 - spreads, guards nothing
+                self._defer(delivery, (answer.wait or CONTENDED_FOR) * spread)
+            case Verdict.CONTENDED:
+                self._defer(delivery, CONTENDED_FOR)
+            case Verdict.UNROUTABLE:
+                self._defer(delivery, UNROUTABLE_FOR)
+            case Verdict.UNKNOWN:
+                await self._dismiss_unknown(delivery)
+            case (
+                Verdict.FINISHED
+                | Verdict.EXHAUSTED
+                | Verdict.NOT_DUE  # of this and the following the ring row knows when to ring again
+                | Verdict.TARGET_BUSY
+                | Verdict.PAUSED
+                | Verdict.BREAKER
+                | Verdict.ELSEWHERE
+            ):
+                self._deliveries.delete(delivery.queue, delivery.received)
+            case _:
+                assert_never(answer.verdict)
+
+    async def _dismiss_unknown(self, delivery: Delivery) -> None:
+        if delivery.received.receive_count < UNKNOWN_RECEIVES:
+            self._defer(delivery, UNKNOWN_FOR)
+        else:
+            log.warning("message.unknown", job_id=str(delivery.message.job_id))
+            await self._bury(delivery.queue, delivery.received, "unknown_job")
+
+    def _defer(self, delivery: Delivery, span: timedelta) -> None:
+        self.give_back(delivery.queue, [delivery.received], min(span, MOST_DEFERRED))
+
+    async def _bury(self, queue: Queue, received: Received, reason: str) -> None:
+        """Move what is not ours to the dead-letter queue; deleted here only once it is there."""
+        message = Message(
+            body=received.body, group=reason, attributes={"reason": reason, "queue": queue.name}
+        )
+        (failure,) = await self._dead_letters.send([message])
+        if failure is None:
+            self._deliveries.delete(queue, received)
+        else:
+            log.warning("message.unburied", queue=queue.name, reason=reason, code=failure.code)

@@ -1,0 +1,182 @@
+"""Who may do what: every route with every kind of key, and what another tenant gets to see."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+from uuid import UUID, uuid4
+
+import asyncpg
+import httpx
+import pytest
+
+from imagefleet.api.auth import Keys
+from imagefleet.store.keys import digest_of, revoke_key
+from tests.support.api import Running, app_of
+from tests.support.eventually import eventually
+from tests.support.http import a_jpeg, is_problem, submitted
+
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route, and the request that it answers with success for its owner."""
+
+    method: str
+    path: str
+    scope: Literal["submit", "read"]
+    json: object = None
+    content: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def ask(
+        self, client: httpx.AsyncClient, job_id: object, image_id: object
+    ) -> httpx.Response:
+        path = self.path.format(job=job_id, image=image_id)
+        return await client.request(
+            self.method, path, json=self.json, content=self.content, headers=self.headers
+        )
+
+
+ROUTES = [
+    Route("POST", "/v1/jobs", "submit", json={"jobType": "noop"}),
+    Route("POST", "/v1/jobs:batch", "submit", json={"jobs": [{"jobType": "noop"}]}),
+    Route("GET", "/v1/jobs", "read"),
+    Route("GET", "/v1/jobs/{job}", "read"),
+    Route("GET", "/v1/jobs/{job}?wait=20", "read"),
+    Route("GET", "/v1/jobs/{job}/events", "read"),
+    Route("POST", "/v1/jobs/{job}/cancel", "submit"),
+    Route("POST", "/v1/images", "submit", content=a_jpeg(), headers=JPEG),
+    Route("PUT", "/v1/images/{image}", "submit", content=a_jpeg(), headers=JPEG),
+    Route("GET", "/v1/images", "read"),
+    Route("GET", "/v1/images/{image}", "read"),
+    Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
+]
+OF_ONE_THING = [route for route in ROUTES if "{" in route.path]
+NAMES = [f"{route.method} {route.path}" for route in ROUTES]
+
+
+@pytest.fixture
+async def thing(acme: httpx.AsyncClient) -> tuple[object, object]:
+    """A job and an image of acme's."""
+    job_id = await submitted(acme)
+    image = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+    return job_id, image.json()["imageId"]
+
+
+@pytest.mark.parametrize("who", [None, "expired", "revoked", "unknown"])
+async def test_without_a_key_in_force_nothing_is_answered(
+    running: Running, thing: tuple[object, object], who: str | None
+) -> None:
+    bodies = set()
+    async with running.client(who) as nobody:
+        for route in ROUTES:
+            answer = await route.ask(nobody, *thing)
+            is_problem(answer, 401, "unauthorized")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            bodies.add(answer.content)
+
+    assert len(bodies) == 1
+
+
+async def test_a_key_without_the_scope_is_told_so(
+    running: Running, thing: tuple[object, object]
+) -> None:
+    wrong = {"read": "submitter", "submit": "reader"}
+    for route in ROUTES:
+        for who in (wrong[route.scope], "operator"):
+            async with running.client(who) as client:
+                answer = await route.ask(client, *thing)
+            is_problem(answer, 403, "forbidden")
+            assert f"`{route.scope}`" in answer.json()["detail"]
+
+
+async def test_another_tenants_thing_does_not_exist(
+    rival: httpx.AsyncClient, thing: tuple[object, object]
+) -> None:
+    for route in OF_ONE_THING:
+        of_other = await route.ask(rival, *thing)
+        of_nobody = await route.ask(rival, uuid4(), uuid4())
+
+        is_problem(of_other, 404, "not_found")
+        assert of_other.content == of_nobody.content
+        assert set(of_other.headers) == set(of_nobody.headers)
+
+
+async def test_lists_end_at_the_tenant(
+    rival: httpx.AsyncClient, thing: tuple[object, object]
+) -> None:
+    job_id, image_id = thing
+
+    assert (await rival.get("/v1/jobs")).json() == {"jobs": []}
+    assert (await rival.get("/v1/images")).json() == {"images": []}
+    assert (await rival.get(f"/v1/jobs?imageId={image_id}")).json() == {"jobs": []}
+    assert (await rival.get(f"/v1/jobs?parentJobId={job_id}")).json() == {"jobs": []}
+
+
+async def test_what_is_no_key_is_refused(running: Running) -> None:
+    for authorization in (
+        "",
+        "Bearer",
+        "Basic aWY6eA==",
+        "Bearer if_" + "x" * 10_000,
+        "Bearer if_short",
+        "Bearer ' OR true --",
+        "if_" + "x" * 43,
+    ):
+        async with running.client(None, Authorization=authorization) as client:
+            is_problem(await client.get("/v1/jobs"), 401, "unauthorized")
+
+
+async def test_a_revoked_key_dies_once_it_is_looked_at_again(
+    running: Running, operator: asyncpg.Connection
+) -> None:
+    app = app_of(running)
+    keys = Keys(app.state.tools, trust=timedelta(0))
+    header = f"Bearer {running.secrets['acme']}"
+    found = await keys.find(header)
+    assert found is not None
+
+    await revoke_key(operator, found.id)
+
+    assert await keys.find(header) is None
+
+
+async def test_a_key_is_believed_for_a_while(
+    running: Running, operator: asyncpg.Connection
+) -> None:
+    keys = Keys(app_of(running).state.tools, trust=timedelta(seconds=20))
+    header = f"Bearer {running.secrets['acme']}"
+    found = await keys.find(header)
+    assert found is not None
+    await revoke_key(operator, found.id)
+
+    assert await keys.find(header) == found
+
+
+async def test_the_last_use_of_a_key_is_remembered(
+    running: Running, acme: httpx.AsyncClient, operator: asyncpg.Connection
+) -> None:
+    async def last_use() -> object:
+        return await operator.fetchval(
+            "SELECT last_used_at FROM api_keys WHERE secret_sha256 = $1",
+            digest_of(running.secrets["acme"]),
+        )
+
+    assert await last_use() is None
+    await acme.get("/v1/jobs")
+
+    assert await eventually(last_use)
+
+
+async def test_a_job_knows_which_key_made_it(
+    acme: httpx.AsyncClient, running: Running, operator: asyncpg.Connection
+) -> None:
+    job_id = await submitted(acme)
+
+    made_by = await operator.fetchval("SELECT created_by FROM jobs WHERE id = $1", job_id)
+
+    assert UUID(made_by) == await operator.fetchval(
+        "SELECT id FROM api_keys WHERE secret_sha256 = $1", digest_of(running.secrets["acme"])
+    )

@@ -1,0 +1,220 @@
+"""The same request gets the same answer, however often and however many at once."""
+
+import asyncio
+
+import asyncpg
+import httpx
+import pytest
+
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import Lane
+from imagefleet.store.control import Pause, PauseScope, pause
+from tests.support.factories import settle_job
+from tests.support.http import a_jpeg, a_png, claimed, is_problem, without_date
+
+KEY = {"Idempotency-Key": "req-1"}
+JOB = {"jobType": "noop", "payload": {"milliseconds": 3, "note": "n"}}
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+async def test_a_repeat_is_indistinguishable(acme: httpx.AsyncClient) -> None:
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    again = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+
+    assert first.status_code == again.status_code == 202
+    assert first.content == again.content
+    assert without_date(first) == without_date(again)
+
+
+async def test_header_and_body_are_one_key(acme: httpx.AsyncClient) -> None:
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    in_body = await acme.post("/v1/jobs", json=JOB | {"idempotencyKey": "req-1"})
+    in_both = await acme.post("/v1/jobs", json=JOB | {"idempotencyKey": "req-1"}, headers=KEY)
+
+    assert first.json() == in_body.json() == in_both.json()
+
+
+async def test_two_keys_are_refused(acme: httpx.AsyncClient) -> None:
+    in_both = await acme.post("/v1/jobs", json=JOB | {"idempotencyKey": "req-2"}, headers=KEY)
+    twice = await acme.post(
+        "/v1/jobs", json=JOB, headers=[("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    )
+
+    is_problem(in_both, 400, "idempotency_keys_differ")
+    is_problem(twice, 400, "idempotency_keys_differ")
+
+
+async def test_a_key_that_is_none_is_refused(acme: httpx.AsyncClient) -> None:
+    for key in ("", "two words", "x" * 256, "ä"):
+        header = [(b"Idempotency-Key", key.encode())]
+
+        answer = await acme.post("/v1/jobs", json=JOB, headers=header)
+
+        is_problem(answer, 400, "invalid_idempotency_key")
+
+
+async def test_another_request_under_the_same_key_is_refused(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    before = await owner.fetch("SELECT jobs.* FROM jobs")
+    others: list[dict[str, object]] = [
+        {"payload": {"milliseconds": 4, "note": "n"}},
+        {"payload": {}},
+        {"priority": 99},
+        {"dedupKey": "d"},
+        {"maxAttempts": 2},
+        {"runAt": "2098-01-01T00:00:00Z"},
+    ]
+
+    for other in others:
+        answer = await acme.post("/v1/jobs", json=JOB | other, headers=KEY)
+
+        is_problem(answer, 422, "idempotency_conflict")
+    assert before == await owner.fetch("SELECT jobs.* FROM jobs")
+
+
+async def test_what_says_the_same_in_other_words_is_a_repeat(acme: httpx.AsyncClient) -> None:
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    again = await acme.post(
+        "/v1/jobs",
+        content=b'{"priority":100, "dedupKey":null,'
+        b' "payload":{"note":"\\u006e","milliseconds":3}, "jobType":"noop"}',
+        headers=KEY | {"Content-Type": "application/json; charset=utf-8"},
+    )
+
+    assert first.content == again.content
+
+
+async def test_another_correlation_id_makes_no_other_request(acme: httpx.AsyncClient) -> None:
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY | {"X-Correlation-Id": "a"})
+    again = await acme.post("/v1/jobs", json=JOB, headers=KEY | {"X-Correlation-Id": "b"})
+
+    assert first.content == again.content
+    assert (first.headers["x-correlation-id"], again.headers["x-correlation-id"]) == ("a", "b")
+
+
+async def test_a_key_belongs_to_its_tenant(
+    acme: httpx.AsyncClient, rival: httpx.AsyncClient
+) -> None:
+    ours = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    theirs = await rival.post("/v1/jobs", json=JOB | {"priority": 1}, headers=KEY)
+
+    assert theirs.status_code == 202
+    assert ours.json()["jobId"] != theirs.json()["jobId"]
+
+
+async def test_a_repeat_shows_the_present_status(
+    acme: httpx.AsyncClient, worker: asyncpg.Connection
+) -> None:
+    first = (await acme.post("/v1/jobs", json=JOB, headers=KEY)).json()
+    await settle_job(worker, await claimed(worker, first["jobId"]), Completed())
+
+    again = (await acme.post("/v1/jobs", json=JOB, headers=KEY)).json()
+
+    assert again == first | {"status": "completed"}
+
+
+async def test_fifty_at_once_make_one_job(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    answers = await asyncio.gather(
+        *(acme.post("/v1/jobs", json=JOB, headers=KEY) for _ in range(50))
+    )
+
+    assert {202} == {answer.status_code for answer in answers}
+    assert len({answer.content for answer in answers}) == 1
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 1
+
+
+async def test_fifty_uploads_at_once_make_one_image(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    answers = await asyncio.gather(
+        *(acme.post("/v1/images", content=a_jpeg(), headers=KEY | JPEG) for _ in range(50))
+    )
+
+    assert {202} == {answer.status_code for answer in answers}
+    assert len({answer.content for answer in answers}) == 1
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 1
+    assert await owner.fetchval("SELECT count(*) FROM images") == 1
+    assert await owner.fetchval("SELECT count(*) FROM image_sources") == 1
+
+
+async def test_an_upload_is_known_by_its_content(acme: httpx.AsyncClient) -> None:
+    first = await acme.post("/v1/images?reference=r", content=a_jpeg(), headers=KEY | JPEG)
+    as_form = await acme.post(
+        "/v1/images?reference=r", files={"file": ("b.jpg", a_jpeg(), "image/jpeg")}, headers=KEY
+    )
+    other = await acme.post(
+        "/v1/images?reference=r", content=a_png(), headers=KEY | {"Content-Type": "image/png"}
+    )
+    elsewhere = await acme.post("/v1/images?reference=s", content=a_jpeg(), headers=KEY | JPEG)
+
+    assert first.content == as_form.content
+    is_problem(other, 422, "idempotency_conflict")
+    is_problem(elsewhere, 422, "idempotency_conflict")
+
+
+async def test_the_key_of_an_upload_is_not_free_for_a_job(acme: httpx.AsyncClient) -> None:
+    await acme.post("/v1/images", content=a_jpeg(), headers=KEY | JPEG)
+
+    is_problem(await acme.post("/v1/jobs", json=JOB, headers=KEY), 422, "idempotency_conflict")
+
+
+async def test_a_living_job_answers_for_its_dedup_key(
+    acme: httpx.AsyncClient, worker: asyncpg.Connection
+) -> None:
+    job = JOB | {"dedupKey": "nightly"}
+    first = (await acme.post("/v1/jobs", json=job)).json()
+    second = (await acme.post("/v1/jobs", json=job, headers=KEY)).json()
+    await settle_job(worker, await claimed(worker, first["jobId"]), Completed())
+    third = (await acme.post("/v1/jobs", json=job)).json()
+    repeat = (await acme.post("/v1/jobs", json=job, headers=KEY)).json()
+
+    assert first == second
+    assert third["jobId"] != first["jobId"]
+    assert repeat["jobId"] == first["jobId"]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        Pause(scope=PauseScope.ALL),
+        Pause(scope=PauseScope.TYPE, name="noop"),
+        Pause(scope=PauseScope.LANE, name=Lane.FAST),
+    ],
+)
+async def test_a_pause_refuses_what_is_new_and_repeats_what_is_not(
+    acme: httpx.AsyncClient, operator: asyncpg.Connection, what: Pause
+) -> None:
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    await pause(operator, what, by="tests", reason="CANARY", refuse_new=True)
+
+    again = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    new = await acme.post("/v1/jobs", json=JOB)
+    cancelled = await acme.post(f"{first.json()['links']['cancel']}")
+
+    assert again.content == first.content
+    is_problem(new, 503, "submits_paused")
+    assert int(new.headers["retry-after"]) > 0
+    assert "CANARY" not in new.text
+    assert cancelled.status_code == 202
+
+
+async def test_a_quota_refuses_what_is_new_and_repeats_what_is_not(
+    acme: httpx.AsyncClient, rival: httpx.AsyncClient, superuser: asyncpg.Connection
+) -> None:
+    await superuser.execute("UPDATE tenants SET max_open_jobs = 2 WHERE id = 'acme'")
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    assert (await acme.post("/v1/jobs", json=JOB)).status_code == 202
+
+    new = await acme.post("/v1/jobs", json=JOB)
+    upload = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+    again = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+
+    is_problem(new, 429, "too_many_open_jobs")
+    is_problem(upload, 429, "too_many_open_jobs")
+    assert int(new.headers["retry-after"]) > 0
+    assert again.content == first.content
+    assert (await rival.post("/v1/jobs", json=JOB)).status_code == 202

@@ -1,0 +1,479 @@
+"""Images over HTTP: stored first, recorded after; refused without a trace in Postgres."""
+
+import asyncio
+import hashlib
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import httpx
+import pytest
+
+from imagefleet.aws.objects import Objects
+from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
+from imagefleet.jobs.lifecycle import Completed, Failed
+from tests.support.api import ACME, PUBLIC, Running, Serve, app_of
+from tests.support.eventually import eventually
+from tests.support.factories import settle_job
+from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted, told
+from tests.support.images import quadrants, saved
+
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+async def uploaded(client: httpx.AsyncClient, **params: str) -> dict[str, Any]:
+    answer = await client.post("/v1/images", content=a_jpeg(), headers=JPEG, params=params)
+    assert answer.status_code == 202, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+async def published(worker: asyncpg.Connection, accepted: dict[str, Any]) -> None:
+    """The job completes, and one variant of each format is shown."""
+    job = await claimed(worker, accepted["jobId"])
+    image_id = UUID(accepted["imageId"])
+    revision = await worker.fetchval("SELECT target_seq FROM jobs WHERE id = $1", job.job_id)
+    variants = tuple(
+        PublishedVariant(
+            name=name,
+            format=kind,
+            key=variant_key(image_id, revision, job.claim_no, name, extension),
+            content_type=f"image/{kind}",
+            width=width,
+            height=width // 2,
+            bytes=100,
+            sha256="0" * 64,
+            warnings=("not_enlarged",),
+        )
+        for name, width in (("thumb", 200), ("small", 640))
+        for kind, extension in (("jpeg", "jpg"), ("webp", "webp"))
+    )
+    publication = Publication(
+        job_id=job.job_id,
+        claim_no=job.claim_no,
+        image_id=image_id,
+        tenant_id=ACME,
+        source_seq=revision,
+        revision=revision,
+        recipe="default",
+        format="jpeg",
+        width=64,
+        height=40,
+        bytes=len(a_jpeg()),
+        sha256="0" * 64,
+        thumbhash="aGFzaA==",
+        color="#aabbcc",
+        encoder="tests",
+        variants=variants,
+    )
+    await settle_job(worker, job, Completed(publication=publication))
+
+
+async def nothing_is_recorded(owner: asyncpg.Connection) -> None:
+    for table in ("jobs", "images", "image_sources"):
+        assert await owner.fetchval(f"SELECT count(*) FROM {table}") == 0, table  # noqa: S608
+
+
+@pytest.mark.parametrize("how", ["raw", "chunked", "octet-stream", "form", "any field"])
+async def test_an_original_is_stored_and_pinned(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection, originals: Objects, how: str
+) -> None:
+    body = a_jpeg()
+    match how:
+        case "raw":
+            answer = await acme.post("/v1/images", content=body, headers=JPEG)
+        case "chunked":
+            answer = await acme.post("/v1/images", content=in_pieces(body, 100), headers=JPEG)
+        case "octet-stream":
+            header = {"Content-Type": "application/octet-stream"}
+            answer = await acme.post("/v1/images", content=body, headers=header)
+        case "form":
+            answer = await acme.post("/v1/images", files={"file": ("a.jpg", body, "image/jpeg")})
+        case _:
+            answer = await acme.post("/v1/images", files={"photo": ("a", body)})
+
+    assert answer.status_code == 202, answer.text
+    row = await job_row(owner, JobId(UUID(answer.json()["jobId"])))
+    payload = row["payload"]
+    assert payload["source_sha256"] == hashlib.sha256(body).hexdigest()
+    assert (payload["content_type"], payload["recipe"]) == ("image/jpeg", "default")
+    assert row["target"] == f"image:{answer.json()['imageId']}"
+    facts = await originals.head(payload["source_key"])
+    assert (facts.bytes, facts.etag) == (len(body), payload["source_etag"])
+    assert facts.content_type == "image/jpeg"
+    source = await owner.fetchrow("SELECT * FROM image_sources")
+    assert source is not None
+    assert (source["width"], source["height"], source["bytes"]) == (64, 40, len(body))
+
+
+async def test_an_upload_larger_than_a_part_arrives_whole(
+    serve: Serve, originals: Objects, owner: asyncpg.Connection
+) -> None:
+    # What follows the picture in its file is nobody's business but S3's.
+    body = a_png() + bytes(range(256)) * 40_000
+    async with serve(max_upload_bytes=20_000_000) as running, running.client() as client:
+        answer = await client.post(
+            "/v1/images", content=in_pieces(body, 65_536), headers={"Content-Type": "image/png"}
+        )
+
+    assert answer.status_code == 202, answer.text
+    row = await job_row(owner, JobId(UUID(answer.json()["jobId"])))
+    assert row["payload"]["source_sha256"] == hashlib.sha256(body).hexdigest()
+    assert (await originals.head(row["payload"]["source_key"])).bytes == len(body)
+
+
+def zero_by_zero() -> bytes:
+    png = bytearray(a_png())
+    png[16:24] = bytes(8)
+    return bytes(png)
+
+
+def too_many_pixels() -> bytes:
+    png = bytearray(a_png())
+    png[16:24] = (20_000).to_bytes(4, "big") * 2
+    return bytes(png)
+
+
+SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>'
+
+NO_IMAGES = [
+    (b"", "image/jpeg", 422, "empty_file"),
+    (zero_by_zero(), "image/png", 422, "corrupt"),
+    (SVG, "image/svg+xml", 415, "unsupported"),
+    (b"just some text", "image/jpeg", 415, "unsupported"),
+    (a_png(), "image/jpeg", 415, "type_mismatch"),
+    (a_jpeg(), "image/png", 415, "type_mismatch"),
+    (a_jpeg(), "text/plain", 415, "unsupported_media_type"),
+    (a_jpeg()[:30], "image/jpeg", 422, "corrupt"),
+    (too_many_pixels(), "image/png", 422, "too_many_pixels"),
+]
+
+
+async def test_what_is_no_good_image_is_refused(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    refusals = []
+    for body, declared, _, _ in NO_IMAGES:
+        header = {"Content-Type": declared}
+        answer = await acme.post("/v1/images", content=body, headers=header)
+        refusals.append((body, declared, *told(answer)))
+
+    assert refusals == NO_IMAGES
+    await nothing_is_recorded(owner)
+
+
+async def test_what_is_no_good_image_is_refused_in_a_form_too(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    for body, declared, status, code in NO_IMAGES:
+        answer = await acme.post("/v1/images", files={"file": ("a.jpg", body, declared)})
+
+        # The form itself is of a type that is taken; its file then is not what it says.
+        in_form = "type_mismatch" if code == "unsupported_media_type" else code
+        is_problem(answer, status, in_form)
+    await nothing_is_recorded(owner)
+
+
+@pytest.mark.parametrize("how", ["declared", "chunked", "form", "chunked form"])
+async def test_nothing_beyond_the_cap_is_taken(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection, how: str
+) -> None:
+    body = a_jpeg() + bytes(MAX_UPLOAD_BYTES + 1 - len(a_jpeg()))
+    file = {"file": ("a.jpg", body, "image/jpeg")}
+    if how == "declared":
+        answer = await acme.post("/v1/images", content=body, headers=JPEG)
+    elif how == "chunked":
+        answer = await acme.post("/v1/images", content=in_pieces(body), headers=JPEG)
+    elif how == "form":
+        answer = await acme.post("/v1/images", files=file)
+    else:
+        form = acme.build_request("POST", "/v1/images", files=file)
+        answer = await acme.post(
+            "/v1/images",
+            content=in_pieces(form.read()),
+            headers={"Content-Type": form.headers["content-type"]},
+        )
+
+    is_problem(answer, 413, "too_large")
+    await nothing_is_recorded(owner)
+
+
+async def test_the_cap_itself_is_taken(acme: httpx.AsyncClient) -> None:
+    body = a_png() + bytes(MAX_UPLOAD_BYTES - len(a_png()))
+
+    raw = await acme.post("/v1/images", content=body, headers={"Content-Type": "image/png"})
+    form = await acme.post("/v1/images", files={"file": ("a.png", body, "image/png")})
+
+    assert (raw.status_code, form.status_code) == (202, 202)
+
+
+HEAD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+
+BROKEN_FORMS = [
+    ("multipart/form-data", HEAD + b"x\r\n--b--\r\n"),
+    ("multipart/form-data; boundary=" + "b" * 1000, b""),
+    ("multipart/form-data; boundary=b", b""),
+    ("multipart/form-data; boundary=b", b"no form at all"),
+    ("multipart/form-data; boundary=b", HEAD + a_jpeg()),
+    ("multipart/form-data; boundary=b", HEAD + a_jpeg() + b"\r\n--b"),
+    ("multipart/form-data; boundary=b", b"--b\r\nnonsense\r\n\r\nx\r\n--b--\r\n"),
+    ("multipart/form-data; boundary=b", b"--b\r\nA: b\r\n\r\nx\r\n--b--\r\n"),
+    ("multipart/form-data; boundary=b", b"--b\r\n" + b"A: b\r\n" * 100 + b"\r\nx\r\n--b--"),
+    ("multipart/form-data; boundary=b", b"--b\r\nA: " + b"b" * 10_000 + b"\r\n\r\n--b--"),
+    ("multipart/form-data; boundary=b", b"--b--\r\n"),
+]
+
+
+async def test_a_broken_form_is_refused(acme: httpx.AsyncClient, owner: asyncpg.Connection) -> None:
+    for content_type, body in BROKEN_FORMS:
+        header = {"Content-Type": content_type}
+
+        answer = await acme.post("/v1/images", content=body, headers=header)
+
+        is_problem(answer, 400, "invalid_form")
+    await nothing_is_recorded(owner)
+
+
+async def test_a_form_holds_one_file_and_nothing_else(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    file = ("a.jpg", a_jpeg())
+
+    two = await acme.post("/v1/images", files={"a": file, "b": file})
+    more = await acme.post("/v1/images", files={"file": file}, data={"recipe": "default"})
+
+    is_problem(two, 400, "invalid_form")
+    is_problem(more, 400, "invalid_form")
+    await nothing_is_recorded(owner)
+
+
+NAMES = [
+    b"\xff\xfe\x80.jpg",
+    b"../../etc/passwd",
+    b'a\\"b;c.jpg',
+    "\u202egpj.exe".encode(),
+    b"",
+]
+
+
+async def test_the_name_of_a_file_is_not_even_kept(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    for name in NAMES:
+        head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % name
+
+        answer = await acme.post(
+            "/v1/images",
+            content=head + a_jpeg() + b"\r\n--b--\r\n",
+            headers={"Content-Type": "multipart/form-data; boundary=b"},
+        )
+
+        assert answer.status_code == 202, answer.text
+        image_id = UUID(answer.json()["imageId"])
+        key = await owner.fetchval("SELECT key FROM image_sources WHERE image_id = $1", image_id)
+        assert UUID(key.removeprefix(f"o/{image_id}/"))
+
+
+async def test_parameters_are_judged_before_the_body(acme: httpx.AsyncClient) -> None:
+    for params, code in (
+        ({"recipe": "free?w=9999"}, "invalid_request"),
+        ({"recipe": "nothing-of-ours"}, "unknown_recipe"),
+        ({"reference": "x" * 256}, "invalid_request"),
+        ({"reference": "a\x00b"}, "invalid_request"),
+        ({"reference": ""}, "invalid_request"),
+    ):
+        answer = await acme.post("/v1/images", content=b"", headers=JPEG, params=params)
+
+        is_problem(answer, 422, code)
+
+
+async def test_an_image_is_pending_then_ready(
+    acme: httpx.AsyncClient, worker: asyncpg.Connection
+) -> None:
+    accepted = await uploaded(acme, reference="order 7 · Rückseite")
+    link = accepted["links"]["image"]
+    pending = (await acme.get(link)).json()
+
+    await published(worker, accepted)
+
+    ready = (await acme.get(link)).json()
+    assert pending == {
+        "imageId": accepted["imageId"],
+        "status": "pending",
+        "reference": "order 7 · Rückseite",
+        "variants": [],
+        "srcset": {},
+    }
+    prefix = f"{PUBLIC}/i/{accepted['imageId']}"
+    assert ready["status"] == "ready"
+    assert ready["revision"] == 1
+    assert ready["source"] == {"format": "jpeg", "width": 64, "height": 40, "bytes": len(a_jpeg())}
+    assert ready["placeholder"] == {"thumbhash": "aGFzaA==", "color": "#aabbcc"}
+    assert ready["variants"][0] == {
+        "name": "thumb",
+        "format": "jpeg",
+        "width": 200,
+        "height": 100,
+        "bytes": 100,
+        "url": f"{prefix}/1.1/thumb.jpg",
+        "stableUrl": f"{prefix}/current/thumb.jpg",
+        "warnings": ["not_enlarged"],
+    }
+    assert ready["srcset"]["image/webp"] == (
+        f"{prefix}/1.1/thumb.webp 200w, {prefix}/1.1/small.webp 640w"
+    )
+    assert {"image/jpeg", "image/webp"} == set(ready["srcset"])
+
+
+async def test_the_job_names_its_image(acme: httpx.AsyncClient) -> None:
+    accepted = await uploaded(acme)
+
+    shown = (await acme.get(accepted["links"]["self"])).json()
+
+    assert shown["imageId"] == accepted["imageId"]
+    assert shown["links"]["image"] == f"/v1/images/{accepted['imageId']}"
+
+
+async def test_an_image_whose_job_failed_says_so(
+    acme: httpx.AsyncClient, worker: asyncpg.Connection
+) -> None:
+    accepted = await uploaded(acme)
+    job = await claimed(worker, accepted["jobId"])
+    await settle_job(worker, job, Failed(code="corrupt", message="It is damaged."))
+
+    assert (await acme.get(accepted["links"]["image"])).json()["status"] == "failed"
+
+
+async def test_a_replacement_is_another_revision_of_the_same_image(
+    acme: httpx.AsyncClient, worker: asyncpg.Connection
+) -> None:
+    first = await uploaded(acme, recipe="default")
+    await published(worker, first)
+
+    second = await acme.put(
+        first["links"]["image"], content=a_png(), headers={"Content-Type": "image/png"}
+    )
+
+    assert second.status_code == 202
+    assert second.json()["imageId"] == first["imageId"]
+    assert second.json()["jobId"] != first["jobId"]
+    assert (await acme.get(first["links"]["image"])).json()["revision"] == 1
+    await published(worker, second.json())
+    shown = (await acme.get(first["links"]["image"])).json()
+    assert (shown["status"], shown["revision"]) == ("ready", 2)
+
+
+async def test_a_replacement_may_be_repeated(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    image, other = (await uploaded(acme))["links"]["image"], await uploaded(acme)
+    headers = JPEG | {"Idempotency-Key": "put-1"}
+
+    answers = [await acme.put(image, content=a_jpeg(), headers=headers) for _ in range(2)]
+    elsewhere = await acme.put(other["links"]["image"], content=a_jpeg(), headers=headers)
+
+    assert answers[0].content == answers[1].content
+    is_problem(elsewhere, 422, "idempotency_conflict")
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 3
+
+
+async def test_a_deleted_image_is_shown_as_deleted_and_not_replaced(
+    acme: httpx.AsyncClient, api: asyncpg.Connection, worker: asyncpg.Connection
+) -> None:
+    accepted = await uploaded(acme)
+    await published(worker, accepted)
+    await api.execute(
+        "INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by)"
+        " VALUES ($1, 'acme', $2, 'tests')",
+        UUID(accepted["imageId"]),
+        uuid4(),
+    )
+
+    shown = await acme.get(accepted["links"]["image"])
+    replaced = await acme.put(accepted["links"]["image"], content=a_jpeg(), headers=JPEG)
+
+    assert shown.status_code == 200
+    assert (shown.json()["status"], shown.json()["variants"]) == ("deleted", [])
+    assert shown.json()["deletion"]["requestedAt"]
+    is_problem(replaced, 409, "image_deleted")
+
+
+async def test_images_are_found_by_reference_page_by_page(acme: httpx.AsyncClient) -> None:
+    made = [(await uploaded(acme, reference="r"))["imageId"] for _ in range(3)]
+    await uploaded(acme, reference="s")
+
+    first = (await acme.get("/v1/images?reference=r&limit=2")).json()
+    rest = (await acme.get(f"/v1/images?reference=r&limit=2&cursor={first['nextCursor']}")).json()
+
+    assert made[::-1] == [one["imageId"] for one in first["images"] + rest["images"]]
+    assert "nextCursor" not in rest
+    assert len((await acme.get("/v1/images")).json()["images"]) == 4
+
+
+async def test_a_client_that_hangs_up_leaves_no_row(
+    running: Running, owner: asyncpg.Connection
+) -> None:
+    intake = app_of(running).state.intake
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    writer.write(
+        b"POST /v1/images HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
+        b"Authorization: Bearer %s\r\nContent-Length: 500000\r\n\r\n"
+        % running.secrets["acme"].encode()
+        + a_jpeg()
+    )
+    await eventually(lambda: intake.uploads == 1)
+
+    writer.close()
+    await writer.wait_closed()
+
+    await eventually(lambda: intake.uploads == 0)
+    await nothing_is_recorded(owner)
+    assert await reader.read() == b""
+
+
+async def test_an_upload_that_takes_too_long_is_given_up(
+    serve: Serve, owner: asyncpg.Connection
+) -> None:
+    async with serve(upload_seconds=1) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+        writer.write(
+            b"POST /v1/images HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
+            b"Authorization: Bearer %s\r\nContent-Length: 500000\r\n\r\n"
+            % running.secrets["acme"].encode()
+            + a_jpeg()
+        )
+
+        async with asyncio.timeout(5):
+            assert b"408" in await reader.readline()
+        writer.close()
+
+    await nothing_is_recorded(owner)
+
+
+async def test_jobs_are_listed_by_image(acme: httpx.AsyncClient) -> None:
+    accepted = await uploaded(acme)
+    await submitted(acme)
+
+    found = (await acme.get("/v1/jobs", params={"imageId": accepted["imageId"]})).json()["jobs"]
+
+    assert [accepted["jobId"]] == [job["jobId"] for job in found]
+
+
+async def test_what_nobody_repeats_may_still_be_the_same_picture(
+    acme: httpx.AsyncClient,
+) -> None:
+    first, second = await uploaded(acme), await uploaded(acme)
+
+    assert first["imageId"] != second["imageId"]
+
+
+async def test_a_real_photograph_has_its_size_read_from_its_first_bytes(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    body = saved(quadrants(1600, 1200))
+
+    await acme.post("/v1/images", content=body, headers=JPEG)
+
+    source = await owner.fetchrow("SELECT width, height FROM image_sources")
+    assert source is not None
+    assert (source["width"], source["height"]) == (1600, 1200)

@@ -1,0 +1,46 @@
+"""The command line as it is called: `run()` in a thread, beside servers of the test."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+
+from imagefleet.cli.main import run
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> object:
+        return json.loads(self.out)
+
+
+Cli: TypeAlias = Callable[..., Awaitable[Ended]]
+
+
+@pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Awaitable[Ended]]:
+    """Call it with arguments; its environment is what the test sets."""
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("IMAGEFLEET_URL", "IMAGEFLEET_KEY", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def call(*arguments: str) -> Ended:
+        capsys.readouterr()
+        code = await asyncio.to_thread(run, _list(arguments))
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    return call
+
+
+def _list(arguments: Sequence[str]) -> list[str]:
+    return list(arguments)

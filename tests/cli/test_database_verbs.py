@@ -1,0 +1,167 @@
+"""The verbs that speak to the database, each under its role."""
+
+from pathlib import Path
+
+import pytest
+
+from imagefleet.cli.output import ExitCode
+from imagefleet.store.keys import find_key
+from tests.cli.conftest import Cli
+from tests.support.database import Database
+from tests.support.roles import PASSWORDS
+
+
+async def test_a_key_is_made_listed_and_revoked(
+    cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database.url("operator"))
+
+    made = await cli("keys", "create", "--tenant", "shop", "--name", "uploader", "--days", "1")
+    secret = made.out.strip()
+    listed = await cli("keys", "list", "--tenant", "shop", "--json")
+    found = listed.json()
+    assert isinstance(found, list)
+    revoked = await cli("keys", "revoke", found[0]["id"])
+
+    assert (ExitCode.DONE, ExitCode.DONE) == (made.code, revoked.code)
+    assert secret.startswith("if_")
+    assert secret not in listed.out
+    assert (["submit", "read"], "uploader") == (found[0]["scopes"], found[0]["name"])
+    assert found[0]["expiresAt"] is not None
+    async with database.connect("api") as connection:
+        assert await find_key(connection, secret) is None
+
+
+async def test_an_unknown_scope_or_key_is_refused(
+    cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database.url("operator"))
+    unknown = "0199a5c2-0000-7000-8000-000000000001"
+
+    scope = await cli("keys", "create", "--tenant", "a", "--name", "b", "--scope", "everything")
+    key = await cli("keys", "revoke", unknown)
+
+    assert ExitCode.USAGE == scope.code
+    assert "submit, read, operate" in scope.err
+    assert ExitCode.REFUSED == key.code
+
+
+async def test_a_role_that_may_not_make_keys_is_told_so(
+    cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database.url("worker"))
+
+    ended = await cli("keys", "create", "--tenant", "a", "--name", "b")
+
+    assert ExitCode.FAILED == ended.code
+    assert "permission denied" in ended.err
+    assert "Traceback" not in ended.err
+
+
+async def test_migrate_applies_what_is_missing_once(
+    cli: Cli, empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_database.url("owner"))
+
+    before = await cli("migrate", "status")
+    first = await cli("migrate")
+    second = await cli("migrate")
+    after = await cli("migrate", "status", "--json")
+
+    assert ExitCode.FAILED == before.code
+    assert "missing" in before.out
+    assert "applied 0001_tenants.sql" in first.out
+    assert second.out == "nothing to apply\n"
+    assert ExitCode.DONE == after.code
+    document = after.json()
+    assert isinstance(document, dict)
+    assert document["pending"] == []
+
+
+async def test_migrate_makes_roles_with_passwords_from_files(
+    cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ADMIN_DATABASE_URL", database.url("superuser"))
+    monkeypatch.setenv("DATABASE_URL", database.url("owner"))
+    for role, password in PASSWORDS.items():
+        file = tmp_path / role
+        file.write_text(password + "\n")
+        name = role.removeprefix("imagefleet_").upper()
+        monkeypatch.setenv(f"{name}_DATABASE_PASSWORD_FILE", str(file))
+
+    ended = await cli("migrate", "--roles", "--database", database.name)
+
+    assert ExitCode.DONE == ended.code
+    assert "imagefleet_operator" in ended.out
+    async with database.connect("worker") as connection:  # with the password as it is now
+        assert await connection.fetchval("SELECT 1") == 1
+
+
+async def test_migrate_names_every_password_that_is_missing(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = await cli("migrate", "--roles")
+
+    assert ExitCode.USAGE == ended.code
+    for name in ("ADMIN_DATABASE_URL", "OWNER_DATABASE_PASSWORD", "WORKER_DATABASE_PASSWORD"):
+        assert name in ended.err
+
+
+async def test_doctor_looks_on_when_something_is_missing(
+    cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database.url("worker"))
+
+    ended = await cli("doctor", "--as", "worker", "--json")
+
+    assert ExitCode.FAILED == ended.code
+    document = ended.json()
+    assert isinstance(document, dict)
+    found = {check["name"]: check for check in document["checks"]}
+    assert found["postgres"]["ok"]
+    assert found["postgres: schema"]["ok"]
+    assert found["postgres: role"]["found"] == "imagefleet_worker"
+    assert not found["settings: aws"]["ok"]
+    assert "FAST_QUEUE_URL" in found["settings: aws"]["found"]
+
+
+@pytest.mark.parametrize("role", ["owner", "superuser", "api"])
+async def test_doctor_finds_the_wrong_role(
+    cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    url = {"owner": "owner", "superuser": "superuser", "api": "api"}[role]
+    monkeypatch.setenv("DATABASE_URL", database.url(url))  # type: ignore[arg-type]
+
+    ended = await cli("doctor", "--as", "worker", "--json")
+
+    document = ended.json()
+    assert isinstance(document, dict)
+    (wrong,) = [check for check in document["checks"] if check["name"] == "postgres: role"]
+    assert not wrong["ok"]
+    assert wrong["advice"]
+
+
+async def test_doctor_finds_a_database_that_is_not_migrated(
+    cli: Cli, empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_database.url("api"))
+
+    ended = await cli("doctor", "--json")
+
+    document = ended.json()
+    assert isinstance(document, dict)
+    (schema,) = [check for check in document["checks"] if check["name"] == "postgres: schema"]
+    assert not schema["ok"]
+    assert "imagefleet migrate" in schema["advice"]
+
+
+async def test_doctor_says_when_nobody_answers(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://imagefleet_api:secret@127.0.0.1:1/imagefleet")
+
+    ended = await cli("doctor")
+
+    assert ExitCode.FAILED == ended.code
+    assert "may this machine reach it?" in " ".join(ended.out.split())
+    assert "secret" not in ended.out

@@ -1,0 +1,346 @@
+"""The verbs that speak HTTP, against a server that says what the test wants."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from aiohttp import web
+
+from imagefleet.cli.output import ExitCode
+from imagefleet.client import api
+from tests.cli.conftest import Cli
+from tests.support.emulators import free_port
+
+JOB = "0199a5c2-0000-7000-8000-000000000001"
+IMAGE = "0199a5c2-0000-7000-8000-000000000002"
+
+
+def a_job(status: str, **more: object) -> dict[str, object]:
+    moment = f"2026-01-01T00:00:0{len(status) % 10}Z"
+    return {
+        "jobId": JOB,
+        "jobType": "process_image",
+        "status": status,
+        "imageId": IMAGE,
+        "createdAt": "2026-01-01T00:00:00Z",
+        "updatedAt": moment,
+        "links": {"self": f"/v1/jobs/{JOB}"},
+        **more,
+    }
+
+
+FAILED = a_job("failed", failure={"code": "corrupt", "message": "The image is damaged."})
+
+
+@dataclass
+class Script:
+    """What the server answers, and what it was asked."""
+
+    answers: dict[str, list[Callable[[], web.StreamResponse]]] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+
+    def on(self, route: str, *answers: Callable[[], web.StreamResponse]) -> None:
+        """The answers to one route, in turn; the last one again and again."""
+        self.answers[route] = list(answers)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        route = f"{request.method} {request.path}"
+        self.asked.append((str(request.rel_url), dict(request.headers), await request.read()))
+        left = self.answers.get(route)
+        if left is None:
+            return problem(404, "not_found", "No such thing.")()
+        return (left.pop(0) if len(left) > 1 else left[0])()
+
+
+def ok(document: object, status: int = 200) -> Callable[[], web.Response]:
+    return lambda: web.json_response(document, status=status)
+
+
+def events(*jobs: dict[str, object]) -> Callable[[], web.Response]:
+    text = "retry: 2000\n\n" + "".join(
+        f"id: 1\nevent: job\ndata: {json.dumps(job)}\n\n" for job in jobs
+    )
+    return lambda: web.Response(text=text, content_type="text/event-stream")
+
+
+def problem(
+    status: int, code: str, detail: str, **headers: str
+) -> Callable[[], web.Response]:
+    document = {"type": "urn:x", "title": "x", "status": status, "code": code, "detail": detail}
+    return lambda: web.json_response(
+        document, status=status, headers=headers, content_type="application/problem+json"
+    )
+
+
+@pytest.fixture
+async def script(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Script]:
+    script = Script()
+    async with serving(script.answer) as url:
+        monkeypatch.setenv("IMAGEFLEET_URL", url)
+        monkeypatch.setenv("IMAGEFLEET_KEY", "if_secret")
+        monkeypatch.setattr(api, "FIRST_PAUSE", 0.001)
+        yield script
+
+
+@asynccontextmanager
+async def serving(
+    respond: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
+    application = web.Application(client_max_size=2**26)
+    application.router.add_route("*", "/{path:.*}", respond)
+    runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.png"
+    path.write_bytes(b"not really")
+    return path
+
+
+ACCEPTED = ok({"jobId": JOB, "imageId": IMAGE, "status": "queued", "links": {}}, 202)
+
+
+async def test_submit_uploads_the_file_and_prints_ids(
+    cli: Cli, script: Script, picture: Path
+) -> None:
+    script.on("POST /v1/images", ACCEPTED)
+
+    ended = await cli("submit", "--json", "--recipe", "avif", "--reference", str(picture))
+
+    assert ExitCode.DONE == ended.code
+    document = {"file": str(picture), "jobId": JOB, "imageId": IMAGE, "status": "queued"}
+    assert [document | {"error": None}] == ended.json()
+    url, headers, body = script.asked[0]
+    assert "recipe=avif" in url
+    assert f"reference={picture}".replace("/", "%2F") in url.replace("/", "%2F")
+    assert (b"not really", "image/png") == (body, headers["Content-Type"])
+    assert headers["Authorization"] == "Bearer if_secret"
+    assert headers["Idempotency-Key"]
+
+
+async def test_submit_waits_and_tells_a_failure(cli: Cli, script: Script, picture: Path) -> None:
+    script.on("POST /v1/images", ACCEPTED)
+    script.on(f"GET /v1/jobs/{JOB}", ok(a_job("processing")), ok(FAILED))
+
+    ended = await cli("submit", "--wait", str(picture))
+
+    assert ExitCode.FAILED == ended.code
+    assert "failed" in ended.out
+    assert f"{picture}: The image is damaged." in ended.err
+
+
+async def test_a_repeat_after_503_has_the_same_idempotency_key(
+    cli: Cli, script: Script, picture: Path
+) -> None:
+    away = problem(503, "unavailable", "Later.", **{"Retry-After": "0"})
+    script.on("POST /v1/images", away, away, ACCEPTED)
+
+    ended = await cli("submit", str(picture))
+
+    assert ExitCode.DONE == ended.code
+    assert len({headers["Idempotency-Key"] for _, headers, _ in script.asked}) == 1
+    assert [b"not really"] * 3 == [body for _, _, body in script.asked]
+
+
+async def test_one_refused_file_does_not_hide_the_others(
+    cli: Cli, script: Script, picture: Path
+) -> None:
+    other = picture.with_name("other.png")
+    other.write_bytes(b"also not")
+    script.on("POST /v1/images", ACCEPTED, problem(415, "unsupported", "Not an image."))
+
+    ended = await cli("submit", "--json", str(picture), str(other))
+
+    assert ExitCode.REFUSED == ended.code
+    results = ended.json()
+    assert isinstance(results, list)
+    assert [None, "queued"] == sorted((one["status"] for one in results), key=str)
+    assert "Not an image." in ended.err
+
+
+async def test_a_missing_file_is_told_before_anything_is_sent(cli: Cli, script: Script) -> None:
+    ended = await cli("submit", "nowhere.jpg")
+
+    assert ExitCode.USAGE == ended.code
+    assert script.asked == []
+
+
+async def test_show_prints_a_job_and_its_failure_is_the_exit_code(
+    cli: Cli, script: Script
+) -> None:
+    script.on(f"GET /v1/jobs/{JOB}", ok(FAILED))
+
+    ended = await cli("jobs", "show", JOB)
+    as_json = await cli("jobs", "show", "--json", JOB)
+
+    assert ExitCode.FAILED == ended.code == as_json.code
+    assert "corrupt: The image is damaged." in ended.out
+    assert FAILED == as_json.json()
+
+
+async def test_show_can_wait(cli: Cli, script: Script) -> None:
+    script.on(f"GET /v1/jobs/{JOB}", ok(a_job("completed")))
+
+    await cli("jobs", "show", "--wait", "20", JOB)
+
+    assert script.asked[0][0].endswith("wait=20")
+
+
+async def test_list_filters_and_says_how_to_go_on(cli: Cli, script: Script) -> None:
+    script.on("GET /v1/jobs", ok({"jobs": [a_job("queued")], "nextCursor": str(uuid4())}))
+
+    ended = await cli("jobs", "list", "--status", "queued", "--limit", "1")
+
+    assert ExitCode.DONE == ended.code
+    assert JOB in ended.out
+    assert "--cursor" in ended.err
+    assert "status=queued" in script.asked[0][0]
+    assert "limit=1" in script.asked[0][0]
+
+
+async def test_watch_follows_events_until_the_end(cli: Cli, script: Script) -> None:
+    script.on(
+        f"GET /v1/jobs/{JOB}/events", events(a_job("queued"), a_job("processing"), FAILED)
+    )
+
+    ended = await cli("jobs", "watch", "--json", JOB)
+
+    assert ExitCode.FAILED == ended.code
+    states = [json.loads(line)["status"] for line in ended.out.splitlines()]
+    assert states == ["queued", "processing", "failed"]
+
+
+async def test_watch_asks_where_events_do_not_get_through(
+    cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.cli.jobs.POLL", 0.001)
+    script.on(f"GET /v1/jobs/{JOB}/events", lambda: web.Response(status=502))
+    script.on(f"GET /v1/jobs/{JOB}", ok(a_job("queued")), ok(a_job("completed")))
+
+    ended = await cli("jobs", "watch", JOB)
+
+    assert ExitCode.DONE == ended.code
+    assert ["queued", "completed"] == [line.split()[1] for line in ended.out.splitlines()]
+
+
+async def test_watching_what_does_not_exist_ends_at_once(cli: Cli, script: Script) -> None:
+    ended = await cli("jobs", "watch", JOB)
+
+    assert ExitCode.REFUSED == ended.code
+    assert "No such thing." in ended.err
+
+
+async def test_an_image_is_shown_with_its_addresses(cli: Cli, script: Script) -> None:
+    url = "http://127.0.0.1:8082/i/a/1.1/thumb.webp"
+    variant = {
+        "name": "thumb", "format": "webp", "width": 200, "height": 150, "bytes": 1234,
+        "url": url, "stableUrl": url, "warnings": [],
+    }  # fmt: skip
+    image = {"imageId": IMAGE, "status": "ready", "revision": 1, "variants": [variant]}
+    script.on(f"GET /v1/images/{IMAGE}", ok(image))
+    script.on("GET /v1/images", ok({"images": [image]}))
+
+    shown = await cli("images", "show", IMAGE)
+    as_json = await cli("images", "show", "--json", IMAGE)
+    listed = await cli("images", "list", "--reference", "a b")
+
+    assert url in shown.out
+    assert image == as_json.json()
+    assert IMAGE in listed.out
+    assert "reference=a+b" in script.asked[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(401, "IMAGEFLEET_KEY"), (403, "scope"), (404, "tenant")],
+)
+async def test_a_refusal_says_what_to_do(
+    cli: Cli, script: Script, status: int, advice: str
+) -> None:
+    script.on(f"GET /v1/jobs/{JOB}", problem(status, "x", "The reason."))
+
+    ended = await cli("jobs", "show", JOB)
+
+    assert ExitCode.REFUSED == ended.code
+    assert "The reason." in ended.err
+    assert advice in ended.err
+
+
+async def test_nobody_there_is_told_with_where_and_what_to_do(
+    cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("IMAGEFLEET_URL", url)
+
+    ended = await cli("jobs", "show", JOB)
+
+    assert ExitCode.UNAVAILABLE == ended.code
+    assert url in ended.err
+    assert "IMAGEFLEET_URL" in ended.err
+
+
+async def test_an_api_that_stays_away_is_given_up(cli: Cli, script: Script) -> None:
+    script.on(f"GET /v1/jobs/{JOB}", problem(503, "unavailable", "The database is away."))
+
+    ended = await cli("jobs", "show", JOB)
+
+    assert ExitCode.UNAVAILABLE == ended.code
+    assert "The database is away." in ended.err
+    assert api.TRIES == len(script.asked)
+
+
+async def test_something_that_is_not_our_api_is_recognised(cli: Cli, script: Script) -> None:
+    script.on(f"GET /v1/jobs/{JOB}", lambda: web.Response(text="<html>"))
+
+    ended = await cli("jobs", "show", JOB)
+
+    assert ExitCode.UNAVAILABLE == ended.code
+    assert "IMAGEFLEET_URL" in ended.err
+
+
+async def test_without_a_key_nothing_is_asked(
+    cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("IMAGEFLEET_KEY")
+
+    ended = await cli("jobs", "list")
+
+    assert ExitCode.USAGE == ended.code
+    assert "IMAGEFLEET_KEY" in ended.err
+    assert script.asked == []
+
+
+async def test_uploads_go_side_by_side(cli: Cli, script: Script, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.gif" for number in range(6)]
+    for file in files:
+        file.write_bytes(b"x")
+    at_once, most = 0, 0
+
+    async def slow(_request: web.Request) -> web.StreamResponse:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.02)
+        at_once -= 1
+        return ACCEPTED()
+
+    async with serving(slow) as url:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("IMAGEFLEET_URL", url)
+            ended = await cli("submit", *map(str, files))
+
+    assert ExitCode.DONE == ended.code
+    assert 1 < most <= 4

@@ -1,0 +1,42 @@
+"""The decoding child's task, for pictures that say in their last bytes what to do to it.
+
+Loaded in place of the product's own task by a stack that was started with `poison`; a picture that
+says nothing is rendered as ever. `tests/faults/test_poison.py` makes such pictures.
+"""
+
+import ctypes
+import os
+import time
+from collections.abc import Mapping
+
+from imagefleet.worker import child_render
+
+MARK = b"poison:"
+LONGEST = 64
+CHUNK = 16 * 2**20
+
+
+def render_variants(argument: Mapping[str, object], files: Mapping[str, int]) -> object:
+    match _said(files["source"]):
+        case b"sleep":
+            time.sleep(3600)  # noqa: TID251 - there is no event loop in a child
+        case b"spin":
+            while True:
+                pass
+        case b"segfault":
+            ctypes.string_at(0)
+        case b"memory":
+            kept = [bytearray(CHUNK)]
+            while True:
+                kept.append(bytearray(b"x" * CHUNK))
+        case b"exit":
+            os._exit(3)
+        case _:
+            pass
+    return child_render.render_variants(argument, files)
+
+
+def _said(source: int) -> bytes:
+    size = os.fstat(source).st_size
+    end = os.pread(source, LONGEST, max(0, size - LONGEST))
+    return end.rpartition(MARK)[2] if MARK in end else b""

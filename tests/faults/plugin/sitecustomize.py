@@ -1,0 +1,262 @@
+"""Loaded by every Python process of a stack under test, and by nothing else.
+
+A stack is started with this folder on PYTHONPATH. In `imagefleet up` it hands the folder, and the
+settings a test wants, on to the processes, which otherwise get an environment of their own. In the
+processes it stops at named points, says so at a socket, and goes on when it is told to: whoever
+listens there may kill the process instead, knowing exactly how far it had come.
+
+The product knows nothing of this. Its functions are replaced when their module has been loaded.
+"""
+
+import asyncio
+import contextvars
+import dataclasses
+import functools
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+GIVEN: dict[str, Any] = json.loads(os.environ.get("IMAGEFLEET_FAULTS", "{}"))  # noqa: TID251
+SOCKET: str = GIVEN.get("socket", "")
+POINTS: frozenset[str] = frozenset(GIVEN.get("points", ()))
+PROCESS = sys.orig_argv[-1] if "imagefleet" in sys.orig_argv else ""
+# The job whose attempt the current task belongs to; tasks inherit it.
+JOB: contextvars.ContextVar[str] = contextvars.ContextVar("job")
+
+
+def told(point: str, jobs: Sequence[str]) -> bytes:
+    message = {"point": point, "process": PROCESS, "pid": os.getpid(), "jobs": list(jobs)}
+    return json.dumps(message).encode() + b"\n"
+
+
+async def reach(point: str, jobs: Sequence[str]) -> None:
+    """Say that the process is here, and wait to be let on; everything else in it goes on."""
+    if point not in POINTS:
+        return
+    reader, writer = await asyncio.open_unix_connection(SOCKET)
+    writer.write(told(point, jobs))
+    try:
+        await reader.readline()
+    finally:
+        writer.close()
+
+
+def reach_and_stand_still(point: str, jobs: Sequence[str]) -> None:
+    """The same where nothing can be awaited: the whole process waits."""
+    if point not in POINTS:
+        return
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(SOCKET)
+        channel.sendall(told(point, jobs))
+        channel.recv(16)
+
+
+Patch = Callable[[ModuleType], None]
+PATCHES: dict[str, Patch] = {}
+
+
+def after_loading(name: str) -> Callable[[Patch], Patch]:
+    def keep(patch: Patch) -> Patch:
+        PATCHES[name] = patch
+        return patch
+
+    return keep
+
+
+def replacing(
+    owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+@after_loading("imagefleet.embedded.environments")
+def _hand_on(module: ModuleType) -> None:
+    def make(environment_of: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
+        def with_faults(process: str, *args: object, **named: object) -> dict[str, str]:
+            settings = GIVEN.get("settings", {})
+            return {
+                **environment_of(process, *args, **named),
+                "PYTHONPATH": os.path.dirname(__file__),  # noqa: PTH120 - nothing else is loaded yet
+                "IMAGEFLEET_FAULTS": json.dumps(GIVEN),
+                **settings.get("all", {}),
+                **settings.get(process, {}),
+            }
+
+        return with_faults
+
+    replacing(module, "environment_of", make)
+
+
+@after_loading("imagefleet.embedded.supervisor")
+def _start_again_soon(module: ModuleType) -> None:
+    """Ever longer pauses are for what dies by itself; here somebody kills."""
+    if "longest_pause" in GIVEN:
+        module.LONGEST_PAUSE = GIVEN["longest_pause"]  # type: ignore[attr-defined]
+        module.FIRST_PAUSE = GIVEN["longest_pause"]  # type: ignore[attr-defined]
+
+
+@after_loading("imagefleet.doorbell")
+def _committed(module: ModuleType) -> None:
+    """In the API a ring is asked for right after the commit, and before the answer."""
+
+    def make(ring: Callable[..., None]) -> Callable[..., None]:
+        def ring_after(self: object, rings: Any) -> None:  # noqa: ANN401
+            listed = list(rings)
+            if PROCESS == "api" and listed:
+                reach_and_stand_still("committed", [str(one.job_id) for one in listed])
+            ring(self, listed)
+
+        return ring_after
+
+    replacing(module.Doorbell, "ring", make)
+
+
+@after_loading("imagefleet.aws.queue")
+def _received(module: ModuleType) -> None:
+    def make(receive: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def receive_and_say(*args: object, **named: object) -> Any:  # noqa: ANN401
+            received = await receive(*args, **named)
+            if PROCESS == "worker" and received:
+                await reach("received", [job_of(one.body) for one in received])
+            return received
+
+        return receive_and_say
+
+    replacing(module.Queue, "receive", make)
+
+
+def job_of(body: str) -> str:
+    try:
+        return str(json.loads(body)["job_id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+@after_loading("imagefleet.worker.attempt")
+def _claimed(module: ModuleType) -> None:
+    def make(work: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def work_after(self: Any) -> object:  # noqa: ANN401
+            job = str(self.claim.job_id)
+            JOB.set(job)
+            await reach("claimed", [job])
+            return await work(self)
+
+        return work_after
+
+    def make_shorter(begin: Callable[..., None]) -> Callable[..., None]:
+        def begin_shorter(self: Any, claim: Any, handler: Any, *others: Any) -> None:  # noqa: ANN401
+            kind = dataclasses.replace(
+                handler.kind, timeout=timedelta(seconds=GIVEN["attempt_seconds"])
+            )
+            begin(self, claim, dataclasses.replace(handler, kind=kind), *others)
+
+        return begin_shorter
+
+    replacing(module.Attempt, "work", make)
+    if GIVEN.get("attempt_seconds"):
+        replacing(module.Attempt, "__init__", make_shorter)
+
+
+@after_loading("imagefleet.worker.renderer")
+def _rendering(module: ModuleType) -> None:
+    """The child runs from here on, while its worker waits."""
+
+    def make(ending_of: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def ending_after(child: object, cancel: object) -> object:
+            if JOB.get(None) is not None:
+                await reach("rendering", [JOB.get()])
+            return await ending_of(child, cancel)
+
+        return ending_after
+
+    replacing(module, "_ending_of", make)
+    if GIVEN.get("poison"):
+        module._RENDER = "poison:render_variants"  # type: ignore[attr-defined]
+
+
+@after_loading("imagefleet.aws.objects")
+def _saving(module: ModuleType) -> None:
+    """One variant is stored, others may be on their way."""
+
+    def make(put: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def put_and_say(*args: object) -> object:
+            stored = await put(*args)
+            if JOB.get(None) is not None:
+                await reach("saving", [JOB.get()])
+            return stored
+
+        return put_and_say
+
+    replacing(module.Objects, "put", make)
+
+
+@after_loading("imagefleet.store.settlements")
+def _settling(module: ModuleType) -> None:
+    """Everything is written, and the transaction is not committed yet."""
+
+    def make(settle: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def settle_before(
+            connection: object, worker: object, settlements: Sequence[Any]
+        ) -> object:
+            report = await settle(connection, worker, settlements)
+            await reach("settling", [str(one.job_id) for one in settlements])
+            return report
+
+        return settle_before
+
+    replacing(module, "_settle_in_transaction", make)
+
+
+@after_loading("imagefleet.worker.deliveries")
+def _deleting(module: ModuleType) -> None:
+    """The outcome is committed, and the message still there."""
+
+    def make(delete: Callable[..., None]) -> Callable[..., None]:
+        def delete_after(self: object, queue: object, received: Any) -> None:  # noqa: ANN401
+            reach_and_stand_still("not yet deleted", [job_of(received.body)])
+            delete(self, queue, received)
+
+        return delete_after
+
+    replacing(module.Deliveries, "delete", make)
+
+
+class Loader(importlib.abc.Loader):
+    """Loads as the real one does, and then lets the module be patched."""
+
+    def __init__(self, loader: importlib.abc.Loader, patch: Patch) -> None:
+        self._loader = loader
+        self._patch = patch
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._patch(module)
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in PATCHES:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = Loader(spec.loader, PATCHES[name])
+                return spec
+        return None
+
+
+if GIVEN:
+    sys.meta_path.insert(0, Finder())

@@ -1,0 +1,361 @@
+"""Flags, pauses and the registry: rows that steer the fleet while it runs."""
+
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from imagefleet.errors import NotFound
+from imagefleet.jobs.lifecycle import ResultReason
+from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, Verdict, new_job_id
+from imagefleet.store.control import (
+    Pause,
+    PauseScope,
+    cancel_job,
+    find_refusal,
+    pause,
+    resume,
+    retire_worker,
+    ring_now,
+    start_drain,
+)
+from imagefleet.store.submissions import submit_job
+from tests.support.factories import (
+    CORRUPT,
+    TENANT,
+    MadeJob,
+    a_job,
+    a_submission,
+    a_worker,
+    claim_job,
+    settle_job,
+)
+from tests.support.rows import job_row, ring_row
+
+QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+IMAGE = "image:1"
+EVERYTHING = Pause(scope=PauseScope.ALL)
+TYPE = Pause(scope=PauseScope.TYPE, name="noop")
+LANE = Pause(scope=PauseScope.LANE, name="fast")
+TARGET = Pause(scope=PauseScope.TARGET, name=IMAGE, tenant_id=TENANT)
+EACH_SCOPE = pytest.mark.parametrize("what", [EVERYTHING, TYPE, LANE, TARGET], ids=str)
+
+
+async def due_now(connection: asyncpg.Connection, job_id: JobId) -> bool:
+    ring = await ring_row(connection, job_id)
+    assert ring is not None
+    return (timedelta(0), 0) == (max(ring["due_in"], timedelta(0)), ring["rings"])
+
+
+async def push_rings_forward(superuser: asyncpg.Connection) -> None:
+    """As after some rounds of ringing."""
+    await superuser.execute("UPDATE rings SET due_at = now() + interval '1 hour', rings = 7")
+
+
+# Cancellation.
+
+
+@pytest.mark.parametrize("state", [QUEUED, FAILED_RETRYABLE])
+async def test_a_waiting_job_is_flagged_and_rung(
+    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser, state=state, due=False)
+    await push_rings_forward(superuser)
+
+    reason, rings = await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail="why")
+
+    row = await job_row(worker, job.job_id)
+    assert (ResultReason.REQUESTED, [job.job_id]) == (reason, [ring.job_id for ring in rings])
+    assert ("cancelled", "why", state) == (row["cancel_code"], row["cancel_detail"], row["state"])
+    assert await due_now(worker, job.job_id)
+
+
+async def test_a_running_job_is_flagged_and_has_no_ring(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser, state=PROCESSING)
+
+    answer = await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    assert (ResultReason.REQUESTED, ()) == answer
+    assert (await job_row(worker, job.job_id))["cancel_requested_at"] is not None
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED])
+async def test_a_finished_job_is_not_flagged(
+    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser, state=state)
+
+    answer = await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    assert (ResultReason.ALREADY_FINISHED, ()) == answer
+    assert (await job_row(worker, job.job_id))["cancel_requested_at"] is None
+
+
+@pytest.mark.parametrize("state", [QUEUED, PROCESSING, FAILED_RETRYABLE])
+async def test_the_first_flag_stays(
+    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser, state=state, flag=CancelCode.IMAGE_DELETED)
+    before = await job_row(worker, job.job_id)
+
+    reason, _ = await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail="later")
+
+    after = await job_row(worker, job.job_id)
+    assert reason is ResultReason.REQUESTED
+    for column in ("cancel_requested_at", "cancel_code", "cancel_detail"):
+        assert before[column] == after[column]
+
+
+@pytest.mark.parametrize("state", [QUEUED, FAILED_RETRYABLE])
+async def test_a_flag_outlives_the_claim_until_the_job_is_settled_by_it(
+    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser, state=state, flag=CancelCode.CANCELLED, due=False)
+
+    answer = await claim_job(worker, job.job_id, job.worker_id)
+
+    row = await job_row(worker, job.job_id)
+    assert (Verdict.CANCELLED, PROCESSING) == (answer.verdict, row["state"])
+    assert row["cancel_requested_at"] is not None
+
+
+async def test_another_tenants_job_cannot_be_flagged(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser)
+
+    with pytest.raises(NotFound):
+        await cancel_job(
+            worker,
+            job.job_id,
+            code=CancelCode.CANCELLED,
+            detail=None,
+            tenant_id=TenantId("other"),
+        )
+
+    assert (await job_row(worker, job.job_id))["cancel_requested_at"] is None
+
+
+async def test_an_unknown_job_cannot_be_flagged(worker: asyncpg.Connection) -> None:
+    with pytest.raises(NotFound):
+        await cancel_job(worker, new_job_id(), code=CancelCode.CANCELLED, detail=None)
+
+
+# Retry now.
+
+
+@pytest.mark.parametrize("state", [QUEUED, FAILED_RETRYABLE])
+async def test_retry_now_makes_a_waiting_job_due_and_rings_it(
+    state: JobState,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    job = await a_job(worker, superuser, state=state, due=False)
+    await push_rings_forward(superuser)
+
+    rings = await ring_now(operator, job.job_id)
+
+    assert [job.job_id] == [ring.job_id for ring in rings]
+    assert await due_now(worker, job.job_id)
+    assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
+
+
+@pytest.mark.parametrize("state", [PROCESSING, COMPLETED, FAILED])
+async def test_retry_now_leaves_alone_what_does_not_wait(
+    state: JobState,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    job = await a_job(worker, superuser, state=state)
+    before = await job_row(worker, job.job_id)
+
+    assert () == await ring_now(operator, job.job_id)
+    assert before == await job_row(worker, job.job_id)
+
+
+# Pauses.
+
+
+async def three_jobs(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> tuple[MadeJob, MadeJob, MadeJob]:
+    """Due, for later, and one about something else altogether."""
+    return (
+        await a_job(worker, superuser, submission=a_submission(target=IMAGE)),
+        await a_job(worker, superuser, submission=a_submission(target=IMAGE), due=False),
+        await a_job(
+            worker,
+            superuser,
+            submission=a_submission(type="process_image", lane=Lane.GENERAL, target="image:2"),
+        ),
+    )
+
+
+@EACH_SCOPE
+async def test_a_pause_holds_back_what_matches_and_nothing_else(
+    what: Pause,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    held, _, other = await three_jobs(worker, superuser)
+    await pause(operator, what, by="tests", reason="why")
+
+    verdicts = [
+        (await claim_job(worker, job.job_id, job.worker_id)).verdict for job in (held, other)
+    ]
+
+    others = Verdict.PAUSED if what is EVERYTHING else Verdict.CLAIMED
+    assert [Verdict.PAUSED, others] == verdicts
+
+
+@EACH_SCOPE
+async def test_a_preempting_job_ignores_every_pause(
+    what: Pause,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    await pause(operator, what, by="tests", reason="why")
+    job = await a_job(worker, superuser, submission=a_submission(target=IMAGE, preempts=True))
+
+    assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
+
+
+@EACH_SCOPE
+async def test_a_running_job_finishes_under_a_pause(
+    what: Pause,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    submission = a_submission(target=IMAGE)
+    job = await a_job(worker, superuser, state=PROCESSING, submission=submission)
+    await pause(operator, what, by="tests", reason="why")
+
+    await settle_job(worker, job, CORRUPT)
+
+    assert FAILED == (await job_row(worker, job.job_id))["state"]
+
+
+@EACH_SCOPE
+async def test_resume_makes_due_at_once_what_was_held_back_and_counts_it(
+    what: Pause,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    held, later, other = await three_jobs(worker, superuser)
+    await pause(operator, what, by="tests", reason="why")
+    await push_rings_forward(superuser)
+
+    rung = await resume(operator, what)
+
+    due = [await due_now(worker, job.job_id) for job in (held, later, other)]
+    assert (2 if what is EVERYTHING else 1) == rung
+    assert [True, False, what is EVERYTHING] == due
+    assert Verdict.CLAIMED is (await claim_job(worker, held.job_id, held.worker_id)).verdict
+
+
+@EACH_SCOPE
+async def test_resume_says_when_nothing_was_paused(
+    what: Pause,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    held, _, _ = await three_jobs(worker, superuser)
+    await push_rings_forward(superuser)
+
+    assert await resume(operator, what) is None
+    assert not await due_now(worker, held.job_id)
+
+
+async def test_a_second_pause_tells_its_own_reason(operator: asyncpg.Connection) -> None:
+    await pause(operator, TYPE, by="ada", reason="first", refuse_new=True)
+
+    await pause(operator, TYPE, by="ben", reason="second")
+
+    rows = await operator.fetch("SELECT paused_by, reason, refuse_new FROM pauses")
+    assert [("ben", "second", False)] == [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (EVERYTHING, "all: maintenance"),
+        (TYPE, "type noop: maintenance"),
+        (LANE, "lane fast: maintenance"),
+    ],
+)
+async def test_a_pause_that_refuses_new_jobs_says_why(
+    what: Pause, expected: str, api: asyncpg.Connection, operator: asyncpg.Connection
+) -> None:
+    await pause(operator, what, by="tests", reason="maintenance", refuse_new=True)
+
+    assert expected == await find_refusal(api, "noop", Lane.FAST)
+
+
+async def test_a_pause_that_refuses_nothing_is_no_refusal(
+    api: asyncpg.Connection, operator: asyncpg.Connection
+) -> None:
+    await pause(operator, EVERYTHING, by="tests", reason="why")
+
+    assert await find_refusal(api, "noop", Lane.FAST) is None
+
+
+async def test_a_refusal_of_other_jobs_is_none_of_ours(
+    api: asyncpg.Connection, operator: asyncpg.Connection
+) -> None:
+    await pause(operator, TYPE, by="tests", reason="why", refuse_new=True)
+    await pause(operator, LANE, by="tests", reason="why", refuse_new=True)
+
+    assert await find_refusal(api, "process_image", Lane.GENERAL) is None
+
+
+# The registry.
+
+
+async def test_a_drain_begins_once(worker: asyncpg.Connection) -> None:
+    worker_id = await a_worker(worker)
+    since = "SELECT draining_since FROM workers"
+    await start_drain(worker, worker_id)
+    first = await worker.fetchval(since)
+
+    await start_drain(worker, worker_id)
+
+    assert first is not None
+    assert first == await worker.fetchval(since)
+
+
+async def test_a_worker_that_holds_a_job_may_not_retire(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    job = await a_job(worker, superuser, state=PROCESSING)
+    while_held = await retire_worker(worker, job.worker_id)
+    await settle_job(worker, job, CORRUPT)
+
+    assert (False, True) == (while_held, await retire_worker(worker, job.worker_id))
+
+
+async def test_a_worker_retires_once(worker: asyncpg.Connection) -> None:
+    worker_id = await a_worker(worker)
+
+    first = await retire_worker(worker, worker_id)
+
+    assert (True, False) == (first, await retire_worker(worker, worker_id))
+
+
+async def test_a_flagged_job_is_rung_in_its_own_lane_and_for_its_own_tenant(
+    worker: asyncpg.Connection,
+) -> None:
+    submission = a_submission(lane=Lane.GENERAL, tenant_id=TenantId("other"))
+    await submit_job(worker, submission)
+
+    _, (ring,) = await cancel_job(worker, submission.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    assert (Lane.GENERAL, "other") == (ring.lane, ring.tenant_id)

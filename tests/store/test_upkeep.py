@@ -1,0 +1,333 @@
+"""Forgetting and counting: prune, the ledger, depths. The rescue has a file of its own."""
+
+from datetime import timedelta
+from functools import partial
+
+import asyncpg
+import pytest
+
+from imagefleet.jobs.lifecycle import Completed, Released
+from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane
+from imagefleet.store.claims import claim_jobs
+from imagefleet.store.deadletters import acknowledge_dead_letters, get_dead_letter
+from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.upkeep import (
+    Depth,
+    Ledger,
+    fold_ledger,
+    look_at_workers,
+    prune_jobs,
+    prune_workers,
+    read_ledger,
+    sample_depths,
+)
+from tests.support.database import Database
+from tests.support.factories import (
+    ALL_LANES,
+    CORRUPT,
+    TENANT,
+    TYPES,
+    MadeJob,
+    a_job,
+    a_submission,
+    a_worker,
+    age_finished_jobs,
+    settle_job,
+)
+from tests.support.invariants import ledger_balances
+from tests.support.races import all_at_once, many_connections
+
+QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+
+
+async def acknowledge(operator: asyncpg.Connection, job: MadeJob) -> None:
+    letter = await get_dead_letter(operator, job.job_id)
+    await acknowledge_dead_letters(operator, [letter.id], by="tests", note=None)
+
+
+async def jobs_left(connection: asyncpg.Connection) -> set[JobId]:
+    return {row["id"] for row in await connection.fetch("SELECT id FROM jobs")}
+
+
+async def test_prune_forgets_what_is_finished_and_past_retention_and_nothing_else(
+    maintenance: asyncpg.Connection,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    old = {state: await a_job(worker, superuser, state=state) for state in JobState}
+    await acknowledge(operator, old[FAILED])
+    await age_finished_jobs(superuser)
+    young = [await a_job(worker, superuser, state=state) for state in (COMPLETED, FAILED)]
+
+    pruned = await prune_jobs(maintenance, limit=100)
+
+    still_open = [old[state].job_id for state in (QUEUED, PROCESSING, FAILED_RETRYABLE)]
+    assert 2 == pruned
+    assert {*still_open, *(job.job_id for job in young)} == await jobs_left(worker)
+
+
+async def test_prune_keeps_a_failure_that_nobody_has_acknowledged(
+    maintenance: asyncpg.Connection,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    job = await a_job(worker, superuser, state=FAILED)
+    await age_finished_jobs(superuser)
+    before = await prune_jobs(maintenance, limit=100)
+
+    await acknowledge(operator, job)
+
+    assert (0, 1) == (before, await prune_jobs(maintenance, limit=100))
+
+
+async def test_prune_forgets_a_job_that_was_cancelled(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    await a_cancelled_job(worker, superuser)
+    await age_finished_jobs(superuser)
+
+    assert 1 == await prune_jobs(maintenance, limit=100)
+
+
+async def a_cancelled_job(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    job = await a_job(worker, superuser, state=PROCESSING, flag=CancelCode.CANCELLED)
+    await settle_job(worker, job, Released(why="drain"))
+    return job
+
+
+COMPANIONS = (
+    "SELECT count(*) FROM attempts",
+    "SELECT count(*) FROM dead_letters",
+    "SELECT count(*) FROM dead_letter_sends",
+    "SELECT count(*) FROM idempotency_aliases",
+)
+
+
+async def test_prune_takes_what_belongs_to_a_job_with_it(
+    maintenance: asyncpg.Connection,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    submission = a_submission(dedup_key="d", target="image:1")
+    job = await a_job(worker, superuser, state=PROCESSING, submission=submission)
+    await submit_job(worker, a_submission(dedup_key="d", idempotency_key="k"))
+    await settle_job(worker, job, CORRUPT)
+    await acknowledge(operator, job)
+    await age_finished_jobs(superuser)
+    before = [await worker.fetchval(query) for query in COMPANIONS]
+
+    await prune_jobs(maintenance, limit=100)
+
+    assert [1, 1, 1, 1] == before
+    assert [0, 0, 0, 0] == [await worker.fetchval(query) for query in COMPANIONS]
+
+
+async def test_prune_keeps_the_place_of_a_target_in_its_order(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    for _ in range(2):
+        submission = a_submission(target="image:1")
+        await a_job(worker, superuser, state=COMPLETED, submission=submission)
+    await age_finished_jobs(superuser)
+    await prune_jobs(maintenance, limit=100)
+
+    await submit_job(worker, a_submission(target="image:1"))
+
+    assert 3 == await worker.fetchval("SELECT target_seq FROM jobs")
+
+
+async def test_prune_takes_the_oldest_first_and_no_more_than_it_may(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    jobs = [await a_job(worker, superuser, state=COMPLETED) for _ in range(5)]
+    await age_finished_jobs(superuser)
+
+    assert 2 == await prune_jobs(maintenance, limit=2)
+    assert {job.job_id for job in jobs[2:]} == await jobs_left(worker)
+
+
+async def test_prunes_beside_each_other_share_the_work(
+    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    worker_id = await a_worker(worker)
+    submissions = [a_submission() for _ in range(60)]
+    await submit_jobs(worker, submissions)
+    ids = [one.job_id for one in submissions]
+    await claim_jobs(worker, ids, worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
+    for job_id in ids:
+        await settle_completed(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=worker_id))
+    await age_finished_jobs(superuser)
+
+    async with many_connections(database, "maintenance", 6) as connections:
+        pruned = await all_at_once([partial(prune_jobs, one, limit=20) for one in connections])
+        pruned.append(await prune_jobs(connections[0], limit=100))  # what all had locked and left
+
+    assert 60 == sum(pruned)
+    assert 60 == (await read_ledger(worker)).pruned
+
+
+async def settle_completed(worker: asyncpg.Connection, job: MadeJob) -> None:
+    await settle_job(worker, job, Completed())
+
+
+@pytest.mark.parametrize(
+    ("dead_for", "left"), [(None, 1), (timedelta(days=6), 1), (timedelta(days=8), 0)], ids=str
+)
+async def test_only_workers_long_dead_are_forgotten(
+    dead_for: timedelta | None,
+    left: int,
+    maintenance: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    await a_worker(worker)
+    if dead_for is not None:
+        await superuser.execute(
+            "UPDATE workers SET dead_at = now() - $1::interval, dead_why = 'stopped'", dead_for
+        )
+
+    await prune_workers(maintenance)
+
+    assert left == await worker.fetchval("SELECT count(*) FROM workers")
+
+
+async def test_a_look_at_the_workers_sees_the_living_ones(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    dead, living = await a_worker(worker), await a_worker(worker)
+    await superuser.execute(
+        "UPDATE workers SET dead_at = now(), dead_why = 'silent' WHERE id = $1", dead
+    )
+
+    seen = await look_at_workers(maintenance)
+
+    assert [(living, 0)] == [(one.worker_id, one.beats) for one in seen]
+
+
+# The ledger.
+
+
+async def test_the_ledger_says_where_every_accepted_job_is(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    for state in JobState:
+        await a_job(worker, superuser, state=state)
+    await a_job(worker, superuser, state=COMPLETED)
+    async with superuser.transaction():
+        await superuser.execute("SET LOCAL session_replication_role = replica")
+        await superuser.execute(
+            "UPDATE jobs SET finished_at = now() - interval '1 year' "
+            "WHERE id = (SELECT max(id::text)::uuid FROM jobs)"
+        )
+    await prune_jobs(maintenance, limit=1)
+
+    ledger = await read_ledger(maintenance)
+
+    assert Ledger(accepted=6, open=3, completed=1, failed=1, pruned=1) == ledger
+    assert 0 == ledger.missing
+
+
+async def test_a_repeated_request_is_accepted_once(worker: asyncpg.Connection) -> None:
+    for _ in range(3):
+        await submit_job(worker, a_submission(idempotency_key="k"))
+
+    assert 1 == (await read_ledger(worker)).accepted
+
+
+async def test_a_submission_that_is_rolled_back_was_never_accepted(
+    worker: asyncpg.Connection,
+) -> None:
+    undo = worker.transaction()
+    await undo.start()
+    await submit_job(worker, a_submission())
+    await undo.rollback()
+
+    assert 0 == (await read_ledger(worker)).accepted
+
+
+async def test_an_empty_ledger_balances(maintenance: asyncpg.Connection) -> None:
+    empty = Ledger(accepted=0, open=0, completed=0, failed=0, pruned=0)
+
+    assert empty == await read_ledger(maintenance)
+
+
+async def test_folding_keeps_the_sums_and_shortens_the_book(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection
+) -> None:
+    for _ in range(10):
+        await submit_job(worker, a_submission())
+    before = await read_ledger(maintenance)
+
+    await fold_ledger(maintenance, limit=8)
+
+    assert before == await read_ledger(maintenance)
+    assert 3 == await worker.fetchval("SELECT count(*) FROM ledger")
+
+
+async def test_folding_an_empty_book_writes_nothing(maintenance: asyncpg.Connection) -> None:
+    await fold_ledger(maintenance, limit=100)
+
+    assert 0 == await maintenance.fetchval("SELECT count(*) FROM ledger")
+
+
+async def test_the_ledger_balances_at_every_moment_while_others_write_and_fold(
+    database: Database, superuser: asyncpg.Connection
+) -> None:
+    async def submit(connection: asyncpg.Connection) -> None:
+        for _ in range(15):
+            await submit_job(connection, a_submission())
+
+    async def fold(connection: asyncpg.Connection) -> None:
+        for _ in range(15):
+            await fold_ledger(connection, limit=5)
+
+    async def audit(connection: asyncpg.Connection) -> None:
+        for _ in range(15):
+            await ledger_balances(connection)
+
+    async with many_connections(database, "maintenance", 9) as connections:
+        actions = [submit, submit, submit, submit, fold, fold, audit, audit, audit]
+        await all_at_once(
+            [partial(act, one) for act, one in zip(actions, connections, strict=True)]
+        )
+
+    assert 60 == (await read_ledger(superuser)).accepted
+
+
+# Gauges.
+
+
+async def test_depths_count_open_jobs_by_type_state_and_lane(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    for state in JobState:
+        await a_job(worker, superuser, state=state)
+    await a_job(worker, superuser)
+    await submit_job(worker, a_submission(type="process_image", lane=Lane.GENERAL))
+
+    depths = await sample_depths(maintenance)
+
+    assert {
+        ("noop", "queued", "fast", 2),
+        ("noop", "processing", "fast", 1),
+        ("noop", "failed_retryable", "fast", 1),
+        ("process_image", "queued", "general", 1),
+    } == {(depth.type, depth.state, depth.lane, depth.jobs) for depth in depths}
+
+
+async def test_a_depth_tells_since_when_the_oldest_has_been_due(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    for _ in range(2):
+        await submit_job(worker, a_submission())
+    await superuser.execute(
+        "UPDATE jobs SET run_at = run_at - interval '1 day' "
+        "WHERE id = (SELECT max(id::text)::uuid FROM jobs)"
+    )
+    oldest = await worker.fetchval("SELECT min(run_at) FROM jobs WHERE tenant_id = $1", TENANT)
+
+    expected = Depth(type="noop", state="queued", lane="fast", jobs=2, oldest_due=oldest)
+    assert [expected] == list(await sample_depths(maintenance))

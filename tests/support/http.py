@@ -1,0 +1,66 @@
+"""What is expected of answers of the API, and pictures to send to it."""
+
+from collections.abc import AsyncIterator
+from functools import cache
+from uuid import UUID
+
+import httpx
+
+from imagefleet.jobs.model import JobId
+from imagefleet.store.database import Connection
+from tests.support.factories import MadeJob, a_worker, claim_job
+from tests.support.images import quadrants, saved
+
+PROBLEM = "application/problem+json"
+
+
+@cache
+def a_jpeg() -> bytes:
+    """A small photograph."""
+    return saved(quadrants(64, 40))
+
+
+@cache
+def a_png() -> bytes:
+    return saved(quadrants(64, 40), "PNG")
+
+
+def is_problem(answer: httpx.Response, status: int, code: str) -> None:
+    """The answer is this problem, in the form that problems have."""
+    assert told(answer) == (status, code), answer.text
+
+
+def told(answer: httpx.Response) -> tuple[int, str]:
+    """Status and code of an answer that has the form of problems."""
+    assert answer.headers["content-type"] == PROBLEM, answer.text
+    body = answer.json()
+    assert body["status"] == answer.status_code
+    assert body["type"].endswith(body["code"])
+    assert body["title"]
+    assert body["detail"]
+    return answer.status_code, body["code"]
+
+
+async def in_pieces(data: bytes, size: int = 7919) -> AsyncIterator[bytes]:
+    """A body whose length nobody declares."""
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def without_date(answer: httpx.Response) -> dict[str, str]:
+    """The headers that a repeat must have too."""
+    return {name: value for name, value in answer.headers.items() if name != "date"}
+
+
+async def submitted(client: httpx.AsyncClient, **job: object) -> JobId:
+    answer = await client.post("/v1/jobs", json={"jobType": "noop"} | job)
+    assert answer.status_code == 202, answer.text
+    return JobId(UUID(answer.json()["jobId"]))
+
+
+async def claimed(worker: Connection, job_id: JobId | str) -> MadeJob:
+    """The job in the hands of a worker, as an answer names it."""
+    job_id, worker_id = JobId(UUID(str(job_id))), await a_worker(worker)
+    answer = await claim_job(worker, job_id, worker_id)
+    assert answer.claim is not None, answer
+    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
