@@ -1,5 +1,5 @@
 # `make` prints what there is. Every target sets up what it needs.
-# Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=4 (test processes), ARGS="-k claim" (for pytest)
+# Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=4 (test processes), ARGS="-k claim" (for pytest and run)
 
 WORKERS ?= 2
 BIN := .venv/bin
@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup check fix test test-fast clean \
+.PHONY: help setup run check fix test test-fast faults clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling
 
 help: ## Print this list
@@ -23,6 +23,9 @@ endif
 $(READY): pyproject.toml uv.lock .ci/setup
 	@.ci/setup
 	@touch $@
+
+run: $(READY) ## The whole stack on this machine, with a demo of 8 images (or ARGS="--demo 20 --exit")
+	@$(BIN)/imagefleet up $(or $(ARGS),--demo 8)
 
 check: check-format check-lint check-types check-imports check-migrations check-spelling ## Format, lint, types, import contracts, migrations, spelling (-k: do not stop at the first)
 	@echo "check: all passed"
@@ -69,6 +72,9 @@ FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging error
 
 test-fast: $(READY) ## Only the tests that need no server
 	@$(BIN)/pytest $(FAST) $(ARGS)
+
+faults: $(READY) ## Kill 200 processes over 500 jobs and judge what is left, in some ten minutes (ARGS="--seed 1")
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 clean: ## Remove caches, .venv and .tools
 	rm -rf .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist

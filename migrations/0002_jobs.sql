@@ -22,6 +22,8 @@ CREATE TABLE jobs (
     locked_by uuid,
     locked_at timestamptz,
     claimed_at timestamptz,
+    -- Whether the newest claim counts as an attempt; one made only to settle a flagged job does not.
+    claim_charged boolean NOT NULL DEFAULT false,
     attempts integer NOT NULL DEFAULT 0,
     crashes integer NOT NULL DEFAULT 0,
     max_attempts integer NOT NULL DEFAULT 5,

@@ -34,7 +34,7 @@ UPDATE (job_id, used_at) ON uploads TO imagefleet_api;
 
 -- The worker: claims and ends jobs, publishes what they made.
 GRANT UPDATE (
-    state, run_at, lane, claim_no, locked_by, locked_at, claimed_at, attempts, crashes,
+    state, run_at, lane, claim_no, locked_by, locked_at, claimed_at, claim_charged, attempts, crashes,
     cancel_requested_at, cancel_code, cancel_detail,
     progress_done, progress_total, progress_cursor, last_progress_at,
     result, result_reason, failure_code, failure_message, failure_detail, updated_at, finished_at

@@ -106,12 +106,15 @@ def serve(
         *,
         database_url: str | None = None,
         aws_url: str | None = None,
+        statement_seconds: float = 8,
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
             database=DatabaseSettings(
-                url=database_url or database.url("api"), connect_timeout=timedelta(seconds=2)
+                url=database_url or database.url("api"),
+                connect_timeout=timedelta(seconds=2),
+                statement_timeout=timedelta(seconds=statement_seconds),
             ),
             aws=aws_settings(aws_url or emulator.url, applied),
             api=Api(
@@ -128,10 +131,8 @@ def serve(
         listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
         async with asyncio.TaskGroup() as group:
             process = group.create_task(main(settings, drain, listening=listening.set_result))
-            await asyncio.wait({process, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if process.done():
-                await process
-            server = listening.result()
+            process.add_done_callback(lambda _: listening.cancel())
+            server = await listening
             try:
                 yield Running(server, drain, f"http://127.0.0.1:{server.port}", secrets)
             finally:

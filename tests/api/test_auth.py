@@ -1,9 +1,6 @@
 """Who may do what: every route with every kind of key, and what another tenant gets to see."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -12,49 +9,11 @@ import pytest
 
 from imagefleet.api.auth import Keys
 from imagefleet.store.keys import digest_of, revoke_key
-from tests.support.api import Running, app_of
+from tests.support.api import JPEG, ROUTES, Running, app_of
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem, submitted
 
-JPEG = {"Content-Type": "image/jpeg"}
-
-
-@dataclass(frozen=True)
-class Route:
-    """One route, and the request that it answers with success for its owner."""
-
-    method: str
-    path: str
-    scope: Literal["submit", "read"]
-    json: object = None
-    content: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    async def ask(
-        self, client: httpx.AsyncClient, job_id: object, image_id: object
-    ) -> httpx.Response:
-        path = self.path.format(job=job_id, image=image_id)
-        return await client.request(
-            self.method, path, json=self.json, content=self.content, headers=self.headers
-        )
-
-
-ROUTES = [
-    Route("POST", "/v1/jobs", "submit", json={"jobType": "noop"}),
-    Route("POST", "/v1/jobs:batch", "submit", json={"jobs": [{"jobType": "noop"}]}),
-    Route("GET", "/v1/jobs", "read"),
-    Route("GET", "/v1/jobs/{job}", "read"),
-    Route("GET", "/v1/jobs/{job}?wait=20", "read"),
-    Route("GET", "/v1/jobs/{job}/events", "read"),
-    Route("POST", "/v1/jobs/{job}/cancel", "submit"),
-    Route("POST", "/v1/images", "submit", content=a_jpeg(), headers=JPEG),
-    Route("PUT", "/v1/images/{image}", "submit", content=a_jpeg(), headers=JPEG),
-    Route("GET", "/v1/images", "read"),
-    Route("GET", "/v1/images/{image}", "read"),
-    Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
-]
 OF_ONE_THING = [route for route in ROUTES if "{" in route.path]
-NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-"""Server-sent events: in order, with heartbeats, resumed where they broke off, closed at the end."""
+"""Server-sent events: in order, with heartbeats, resumed where they broke off, closed at last."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -39,14 +39,14 @@ class Listener:
                 elif line == "" and "data" in fields:
                     assert fields["event"] == "job"
                     return fields["id"], json.loads(fields["data"])
-        raise AssertionError("the stream has ended")
+        raise AssertionError
 
     async def comment(self) -> str:
         async with asyncio.timeout(10):
             async for line in self._lines:
                 if line.startswith(":"):
                     return line
-        raise AssertionError("the stream has ended")
+        raise AssertionError
 
     async def rest(self) -> list[str]:
         """What comes until the end of the stream, which must come."""
@@ -63,8 +63,7 @@ async def listening(
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
-        async with aclosing(answer.aiter_lines()) as lines:
-            yield Listener(lines)
+        yield Listener(answer.aiter_lines())
 
 
 async def test_events_tell_what_becomes_of_a_job_until_it_is_over(

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,13 +13,13 @@ import pytest
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
 from imagefleet.jobs.lifecycle import Completed, Failed
-from tests.support.api import ACME, PUBLIC, Running, Serve, app_of
+from imagefleet.jobs.model import JobId
+from tests.support.api import ACME, JPEG, MAX_UPLOAD_BYTES, PUBLIC, Running, Serve, app_of
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
-from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted, told
+from tests.support.http import a_jpeg, a_png, claimed, in_pieces, is_problem, submitted, told
 from tests.support.images import quadrants, saved
-
-JPEG = {"Content-Type": "image/jpeg"}
+from tests.support.rows import job_row
 
 
 async def uploaded(client: httpx.AsyncClient, **params: str) -> dict[str, Any]:
@@ -271,7 +272,7 @@ async def test_the_name_of_a_file_is_not_even_kept(
         assert answer.status_code == 202, answer.text
         image_id = UUID(answer.json()["imageId"])
         key = await owner.fetchval("SELECT key FROM image_sources WHERE image_id = $1", image_id)
-        assert UUID(key.removeprefix(f"o/{image_id}/"))
+        assert re.fullmatch(f"o/{image_id}/[0-9a-f-]{{36}}", key)
 
 
 async def test_parameters_are_judged_before_the_body(acme: httpx.AsyncClient) -> None:
@@ -382,6 +383,8 @@ async def test_a_deleted_image_is_shown_as_deleted_and_not_replaced(
 ) -> None:
     accepted = await uploaded(acme)
     await published(worker, accepted)
+    headers = JPEG | {"Idempotency-Key": "before"}
+    before = await acme.put(accepted["links"]["image"], content=a_jpeg(), headers=headers)
     await api.execute(
         "INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by)"
         " VALUES ($1, 'acme', $2, 'tests')",
@@ -396,6 +399,8 @@ async def test_a_deleted_image_is_shown_as_deleted_and_not_replaced(
     assert (shown.json()["status"], shown.json()["variants"]) == ("deleted", [])
     assert shown.json()["deletion"]["requestedAt"]
     is_problem(replaced, 409, "image_deleted")
+    again = await acme.put(accepted["links"]["image"], content=a_jpeg(), headers=headers)
+    assert again.content == before.content
 
 
 async def test_images_are_found_by_reference_page_by_page(acme: httpx.AsyncClient) -> None:

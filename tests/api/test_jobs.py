@@ -60,7 +60,7 @@ async def test_a_job_says_who_submitted_it_and_to_which_request_it_belongs(
     row = await job_row(owner, job_id)
     assert row["correlation_id"] == "order-7"
     assert row["traceparent"][:35] == trace[:35]
-    assert UUID(row["created_by"])
+    assert str(UUID(row["created_by"])) == row["created_by"]
 
 
 async def test_a_new_job_is_rung_at_once(

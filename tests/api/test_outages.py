@@ -2,75 +2,97 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
 import pytest
+from aiohttp import web
 
 from imagefleet.errors import Unavailable
-from tests.api.test_auth import ROUTES
-from tests.support.api import Running, Serve, app_of
+from tests.support.api import JPEG, ROUTES, Running, Serve
+from tests.support.aws import Answer, forwarding
 from tests.support.database import Database
 from tests.support.emulators import Emulator, free_port
 from tests.support.eventually import eventually
-from tests.support.http import a_jpeg, in_pieces, is_problem, submitted
+from tests.support.gate import Gate, gate_before
+from tests.support.http import a_jpeg, is_problem, submitted
 
-JPEG = {"Content-Type": "image/jpeg"}
 WITHIN = 8  # seconds, for every single answer
 
 
-@asynccontextmanager
-async def away(database: Database) -> AsyncIterator[None]:
-    """Postgres takes nobody in any more, and nobody is left inside."""
-    async with database.server.admin() as admin:
-        await admin.execute(f"ALTER DATABASE {database.name} ALLOW_CONNECTIONS false")
-        await admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1",
-            database.name,
-        )
-        try:
-            yield
-        finally:
-            await admin.execute(f"ALTER DATABASE {database.name} ALLOW_CONNECTIONS true")
+@pytest.fixture
+async def gate(database: Database) -> AsyncIterator[Gate]:
+    """The only way from the API to Postgres."""
+    parts = urlsplit(database.url("api"))
+    async with gate_before(parts.hostname or "", parts.port or 0) as gate:
+        yield gate
 
 
+@pytest.fixture
+async def running(serve: Serve, gate: Gate, database: Database) -> AsyncIterator[Running]:
+    async with serve(database_url=through(gate, database), statement_seconds=1) as running:
+        yield running
+        gate.open()
+
+
+def through(gate: Gate, database: Database) -> str:
+    parts = urlsplit(database.url("api"))
+    login = parts.netloc.rpartition("@")[0]
+    return parts._replace(netloc=f"{login}@127.0.0.1:{gate.port}").geturl()
+
+
+async def every_route_says_so(client: httpx.AsyncClient, job_id: object, image_id: object) -> None:
+    async def one_says_so(number: int) -> None:
+        async with asyncio.timeout(WITHIN):
+            answer = await ROUTES[number].ask(client, job_id, image_id)
+        is_problem(answer, 503, "unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+
+    await asyncio.gather(*(one_says_so(number) for number in range(len(ROUTES))))
+
+
+@pytest.mark.parametrize("how", ["closed", "silent"])
 async def test_without_postgres_every_route_says_so(
-    running: Running, acme: httpx.AsyncClient, database: Database
+    running: Running, acme: httpx.AsyncClient, gate: Gate, how: str
 ) -> None:
     job_id = await submitted(acme)
     image_id = (await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)).json()["imageId"]
 
-    async with away(database):
-        for route in ROUTES:
-            async with asyncio.timeout(WITHIN):
-                answer = await route.ask(acme, job_id, image_id)
-            is_problem(answer, 503, "unavailable")
-            assert int(answer.headers["retry-after"]) > 0
-        async with running.client("rival") as stranger, asyncio.timeout(WITHIN):
-            is_problem(await stranger.get("/v1/jobs"), 503, "unavailable")
+    if how == "closed":
+        gate.close()
+    else:
+        gate.silence()
 
-    assert (await acme.get(f"/v1/jobs/{job_id}")).status_code == 200
+    await every_route_says_so(acme, job_id, image_id)
+    async with running.client("rival") as stranger, asyncio.timeout(WITHIN):
+        is_problem(await stranger.get("/v1/jobs"), 503, "unavailable")
+    gate.open()
+
+    async def is_back() -> bool:
+        return (await acme.get(f"/v1/jobs/{job_id}")).status_code == 200
+
+    await eventually(is_back, within=WITHIN)
 
 
 async def test_a_database_that_is_not_there_is_told_at_the_start(serve: Serve) -> None:
     nowhere = f"postgresql://imagefleet_api:x@127.0.0.1:{free_port()}/nothing"
 
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.RaisesGroup(Unavailable, flatten_subgroups=True):
         async with asyncio.timeout(WITHIN), serve(database_url=nowhere):
             pass
 
-    assert raised.group_contains(Unavailable)
-
 
 async def test_without_s3_an_upload_is_not_recorded(
-    serve: Serve, owner: asyncpg.Connection, emulator: Emulator
+    serve: Serve, owner: asyncpg.Connection
 ) -> None:
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    async with serve(aws_url=nowhere) as running, running.client() as client:
-        async with asyncio.timeout(30):
-            answer = await client.post("/v1/images", content=a_jpeg(), headers=JPEG)
-            job = await client.post("/v1/jobs", json={"jobType": "noop"})
+    async with (
+        serve(aws_url=f"http://127.0.0.1:{free_port()}") as running,
+        running.client() as client,
+        asyncio.timeout(30),
+    ):
+        answer = await client.post("/v1/images", content=a_jpeg(), headers=JPEG)
+        job = await client.post("/v1/jobs", json={"jobType": "noop"})
 
     is_problem(answer, 503, "unavailable")
     assert "s3" not in answer.text.lower()
@@ -79,30 +101,56 @@ async def test_without_s3_an_upload_is_not_recorded(
     assert job.status_code == 202
 
 
-async def test_death_between_the_original_and_the_row_leaves_no_row(
-    acme: httpx.AsyncClient, running: Running, owner: asyncpg.Connection, database: Database
+async def test_an_original_whose_row_could_not_be_written_leaves_no_row(
+    serve: Serve, gate: Gate, database: Database, emulator: Emulator, owner: asyncpg.Connection
 ) -> None:
-    stored = asyncio.Event()
-    originals = app_of(running).state.tools.originals
-    upload = originals.upload
+    stored, go_on = asyncio.Event(), asyncio.Event()
 
-    async with away_once(stored, database):
-
-        async def and_then_die(*arguments: object) -> object:
-            done = await upload(*arguments)
+    async def hold_up(request: web.Request) -> Answer:
+        if request.method == "PUT":
             stored.set()
-            await eventually(lambda: originals.gone)
-            return done
+            await go_on.wait()
+        raise NotImplementedError
 
-        originals.upload, originals.gone = and_then_die, False
-        async with asyncio.TaskGroup() as group:
-            asked = group.create_task(
-                acme.post("/v1/images", content=in_pieces(a_jpeg()), headers=JPEG)
-            )
-            await stored.wait()
-            async with away(database):
-                originals.gone = True
-                answer = await asked
+    async with (
+        forwarding(emulator.url, instead=hold_up) as s3,
+        serve(database_url=through(gate, database), aws_url=s3.url) as running,
+        running.client() as client,
+        asyncio.TaskGroup() as group,
+    ):
+        asked = group.create_task(client.post("/v1/images", content=a_jpeg(), headers=JPEG))
+        await stored.wait()
+        gate.close()
+        go_on.set()
+        answer = await asked
+        gate.open()
 
     is_problem(answer, 503, "unavailable")
     assert await owner.fetchval("SELECT count(*) FROM jobs") == 0
+    assert await owner.fetchval("SELECT count(*) FROM images") == 0
+
+
+async def test_what_runs_when_the_process_ends_is_finished(
+    serve: Serve, emulator: Emulator, owner: asyncpg.Connection
+) -> None:
+    stored, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold_up(request: web.Request) -> Answer:
+        if request.method == "PUT":
+            stored.set()
+            await go_on.wait()
+        raise NotImplementedError
+
+    async with forwarding(emulator.url, instead=hold_up) as s3:
+        async with serve(aws_url=s3.url) as running, running.client() as client:
+            async with asyncio.TaskGroup() as group:
+                asked = group.create_task(client.post("/v1/images", content=a_jpeg(), headers=JPEG))
+                await stored.wait()
+                running.drain.request("a test")
+                await eventually(lambda: not running.server.is_serving)
+                go_on.set()
+            answer = asked.result()
+
+        assert answer.status_code == 202
+    # The last thing a process does is to ring for what it accepted.
+    assert await owner.fetchval("SELECT rings FROM rings") == 1

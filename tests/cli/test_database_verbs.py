@@ -155,9 +155,7 @@ async def test_doctor_finds_a_database_that_is_not_migrated(
     assert "imagefleet migrate" in schema["advice"]
 
 
-async def test_doctor_says_when_nobody_answers(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_doctor_says_when_nobody_answers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://imagefleet_api:secret@127.0.0.1:1/imagefleet")
 
     ended = await cli("doctor")

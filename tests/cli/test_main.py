@@ -37,7 +37,9 @@ async def test_version_is_the_installed_one(cli: Cli) -> None:
     assert version("imagefleet") == (await cli("version")).out.strip()
 
 
-@pytest.mark.parametrize("arguments", [("nonsense",), ("submit",), ("jobs", "list", "--limit", "x")])
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("submit",), ("jobs", "list", "--limit", "x")]
+)
 async def test_a_command_that_cannot_be_used_is_told_so(
     cli: Cli, arguments: tuple[str, ...]
 ) -> None:

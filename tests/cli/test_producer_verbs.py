@@ -68,9 +68,7 @@ def events(*jobs: dict[str, object]) -> Callable[[], web.Response]:
     return lambda: web.Response(text=text, content_type="text/event-stream")
 
 
-def problem(
-    status: int, code: str, detail: str, **headers: str
-) -> Callable[[], web.Response]:
+def problem(status: int, code: str, detail: str, **headers: str) -> Callable[[], web.Response]:
     document = {"type": "urn:x", "title": "x", "status": status, "code": code, "detail": detail}
     return lambda: web.json_response(
         document, status=status, headers=headers, content_type="application/problem+json"
@@ -178,9 +176,7 @@ async def test_a_missing_file_is_told_before_anything_is_sent(cli: Cli, script: 
     assert script.asked == []
 
 
-async def test_show_prints_a_job_and_its_failure_is_the_exit_code(
-    cli: Cli, script: Script
-) -> None:
+async def test_show_prints_a_job_and_its_failure_is_the_exit_code(cli: Cli, script: Script) -> None:
     script.on(f"GET /v1/jobs/{JOB}", ok(FAILED))
 
     ended = await cli("jobs", "show", JOB)
@@ -212,9 +208,7 @@ async def test_list_filters_and_says_how_to_go_on(cli: Cli, script: Script) -> N
 
 
 async def test_watch_follows_events_until_the_end(cli: Cli, script: Script) -> None:
-    script.on(
-        f"GET /v1/jobs/{JOB}/events", events(a_job("queued"), a_job("processing"), FAILED)
-    )
+    script.on(f"GET /v1/jobs/{JOB}/events", events(a_job("queued"), a_job("processing"), FAILED))
 
     ended = await cli("jobs", "watch", "--json", JOB)
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
+from tests.faults.director import ALWAYS
 from tests.support.checker import check
 from tests.support.journal import read_facts
 from tests.support.otlp import Collector, collecting
@@ -20,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under `--dist loadgroup` one test process runs them all, and starts one stack."""
     for item in items:
         if "tests/e2e/" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("stack"))
+            item.add_marker(pytest.mark.xdist_group("e2e"))
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,7 @@ async def stack(collector: Collector) -> AsyncIterator[Stack]:
         **SETTINGS,
         "all": {**SETTINGS["all"], "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint},
     }
-    async with running_stack(workers=2, settings=settings) as stack:
+    async with running_stack(workers=2, settings=settings, points=(*ALWAYS, "committed")) as stack:
         yield stack
         await stack.all_ended(within=30)
         facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)

@@ -7,8 +7,9 @@ import signal
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -154,17 +155,16 @@ async def test_every_process_finds_what_it_needs_and_nothing_else(
     monkeypatch.setenv("AWS_PROFILE", "somebody's")
     monkeypatch.setenv("DATABASE_URL", "postgresql://somebody@elsewhere/else")
 
-    for name, settings in (
-        ("api", ApiSettings),
-        ("worker", WorkerSettings),
-        ("maintenance", MaintenanceSettings),
-    ):
+    read: dict[str, Callable[[Mapping[str, str]], object]] = {
+        "api": partial(load, ApiSettings),
+        "worker": partial(load, WorkerSettings),
+        "maintenance": partial(load, MaintenanceSettings),
+    }
+    for name, settings in read.items():
         given = environment_of(name, facts, health_port=1234, port=4321)
-        loaded = load(settings, given)
-        own = facts.database_urls[name]
-        assert own == given["DATABASE_URL"]
+        settings(given)  # complains about whatever is missing
+        assert facts.database_urls[name] == given["DATABASE_URL"]
         assert "AWS_PROFILE" not in given
-        assert loaded.telemetry.health_port == 1234
         others = [url for role, url in facts.database_urls.items() if role != name]
         shared = [value for value in given.values() if value in others]
         assert shared == ([facts.database_urls["operator"]] if name == "api" else [])

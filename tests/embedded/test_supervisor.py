@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Sequence
@@ -239,18 +238,19 @@ SUPERVISES = """
 
 async def test_processes_end_when_their_supervisor_is_killed() -> None:
     source = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    supervisor = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SUPERVISES), source],
-        stdout=subprocess.PIPE,
-        text=True,
+    supervisor = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        textwrap.dedent(SUPERVISES),
+        source,
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         assert supervisor.stdout is not None
-        pid = int(await asyncio.to_thread(supervisor.stdout.readline))
+        pid = int(await supervisor.stdout.readline())
     finally:
         supervisor.kill()
-        supervisor.wait()
-        supervisor.stdout.close()
+        await supervisor.communicate()
 
     await eventually(lambda: not is_alive(pid), within=PATIENCE)
 

@@ -9,19 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.checker import (
-    IMMUTABLE,
-    RULES,
-    Attempt,
-    Event,
-    Facts,
-    Job,
-    Object,
-    Post,
-    Variant,
-    check,
-    dumped,
-)
+from tests.faults.facts import Attempt, Event, Facts, Job, Object, Post, Variant, dumped
+from tests.support.checker import IMMUTABLE, RULES, check
 
 Row = TypeVar("Row")
 

@@ -53,7 +53,8 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "worker": May(
                 insert=BIRTH,
                 update=columns(
-                    "state run_at lane claim_no locked_by locked_at claimed_at attempts crashes "
+                    "state run_at lane claim_no locked_by locked_at claimed_at claim_charged "
+                    "attempts crashes "
                     "cancel_requested_at cancel_code cancel_detail progress_done progress_total "
                     "progress_cursor last_progress_at result result_reason failure_code "
                     "failure_message failure_detail updated_at finished_at"

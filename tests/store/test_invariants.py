@@ -138,6 +138,16 @@ DAMAGES = [
         "each claim that ended has one attempts row",
     ),
     (
+        JobState.FAILED_RETRYABLE,
+        "UPDATE attempts SET charged = NOT charged",
+        "a job is charged what its attempts rows say, and what it runs on",
+    ),
+    (
+        JobState.PROCESSING,
+        "UPDATE jobs SET attempts = 0",
+        "a job is charged what its attempts rows say, and what it runs on",
+    ),
+    (
         JobState.COMPLETED,
         "UPDATE attempts SET job_id = gen_random_uuid()",
         "an attempts row is of a job",

@@ -2,15 +2,16 @@
 
 `make test` runs some fifty short lives. For a long run, say so many:
 
-    STATEFUL_EXAMPLES=5000 .venv/bin/pytest tests/store/test_stateful.py --timeout=0
+    STATEFUL_EXAMPLES=5000 .venv/bin/pytest tests/store/test_stateful.py
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 import asyncpg
 import hypothesis.strategies as st
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -80,8 +82,31 @@ PAUSES: Final = (
 )
 AGES: Final = tuple(timedelta(seconds=seconds) for seconds in (7, 61, 290, 660, 7200))
 
+Claimed: TypeAlias = tuple[WorkerId, JobId, int]
+
 job_numbers = st.integers(0, MOST_JOBS - 1)
 worker_numbers = st.integers(0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is asked for with a new job."""
+
+    target: str | None
+    type: str
+    max_attempts: int
+    later: bool
+    preempts: bool
+
+
+wishes = st.builds(
+    Wish,
+    target=st.sampled_from([None, "a", "a", "a", "b"]),
+    type=st.sampled_from(["noop", "process_image"]),
+    max_attempts=st.integers(1, 3),
+    later=st.sampled_from([False, False, False, True]),
+    preempts=st.sampled_from([False, False, False, True]),
+)
 
 
 class World:
@@ -119,7 +144,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.fleet = Fleet()
         self.workers: list[WorkerId] = []
-        self.claims: list[tuple[WorkerId, JobId, int]] = []
+        self.claims: list[Claimed] = []
         self.world.run(self._begin())
 
     async def _begin(self) -> None:
@@ -145,44 +170,38 @@ class Life(RuleBasedStateMachine):
         known = list(self.fleet.jobs)
         return [known[number % len(known)] for number in numbers]
 
-    def _recent(self, number: int) -> tuple[WorkerId, JobId, int]:
+    def _recent(self, number: int) -> Claimed:
         """Mostly a claim that may stand, now and then a zombie's."""
         return self.claims[-1 - number % len(self.claims)]
 
+    @initialize(wishes=st.lists(wishes, min_size=3, max_size=6))
+    def begin_with(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            self.submit(wish)
+
     @precondition(lambda self: len(self.fleet.jobs) < MOST_JOBS)
-    @rule(
-        target_name=st.sampled_from([None, "a", "a", "b"]),
-        later=st.sampled_from([False, False, False, True]),
-        preempts=st.sampled_from([False, False, False, True]),
-        max_attempts=st.integers(1, 3),
-        type_name=st.sampled_from(["noop", "process_image"]),
-    )
-    def submit(
-        self,
-        target_name: str | None,
-        type_name: str,
-        max_attempts: int,
-        *,
-        later: bool,
-        preempts: bool,
-    ) -> None:
+    @rule(wish=wishes)
+    def submit_one(self, wish: Wish) -> None:
+        self.submit(wish)
+
+    def submit(self, wish: Wish) -> None:
         async def both() -> None:
             now = await self._now()
-            run_at = now + HOUR if later else None
+            run_at = now + HOUR if wish.later else None
             submission = a_submission(
-                type=type_name,
-                target=target_name,
-                preempts=preempts,
-                max_attempts=max_attempts,
+                type=wish.type,
+                target=wish.target,
+                preempts=wish.preempts,
+                max_attempts=wish.max_attempts,
                 run_at=run_at,
             )
             job = Job(
                 job_id=submission.job_id,
-                type=type_name,
-                target=target_name,
-                target_seq=None if target_name is None else self.fleet.next_seq(target_name),
-                preempts=preempts,
-                max_attempts=max_attempts,
+                type=wish.type,
+                target=wish.target,
+                target_seq=None if wish.target is None else self.fleet.next_seq(wish.target),
+                preempts=wish.preempts,
+                max_attempts=wish.max_attempts,
                 run_at=exactly(run_at or now),
             )
             await submit_job(self.world.api, submission)
@@ -191,38 +210,65 @@ class Life(RuleBasedStateMachine):
         self.world.run(both())
 
     @precondition(lambda self: self.fleet.jobs)
-    @rule(numbers=st.lists(job_numbers, min_size=1, max_size=6), worker=worker_numbers)
-    def claim(self, numbers: list[int], worker: int) -> None:
+    @rule(
+        numbers=st.lists(job_numbers, min_size=1, max_size=MOST_JOBS),
+        worker=worker_numbers,
+        outcomes=st.lists(st.sampled_from((None, *OUTCOMES)), max_size=4),
+    )
+    def receive(self, numbers: list[int], worker: int, outcomes: list[Outcome | None]) -> None:
+        """Claim, and settle some of what was claimed at once; the others are kept."""
+
         async def both() -> None:
-            wanted, me = self._some(numbers), self.workers[worker]
-            now = await self._clear_now()
-            answers = await claim_jobs(
-                self.world.worker, wanted, worker_id=me, lanes=ALL_LANES, types=TYPES
-            )
-            expected = self.fleet.claim(wanted, me, now)
-            assert expected == [answer.verdict for answer in answers]
-            self.claims += [
-                (me, answer.job_id, answer.claim.claim_no)
-                for answer in answers
-                if answer.claim is not None
+            mine = await self._claim(self._some(numbers), self.workers[worker])
+            self.claims += mine
+            settled = [
+                (claim, outcome)
+                for claim, outcome in zip(mine, outcomes, strict=False)
+                if outcome is not None
             ]
+            if settled:
+                await self._settle(self.workers[worker], settled)
 
         self.world.run(both())
+
+    async def _claim(self, wanted: list[JobId], me: WorkerId) -> list[Claimed]:
+        now = await self._clear_now()
+        answers = await claim_jobs(
+            self.world.worker, wanted, worker_id=me, lanes=ALL_LANES, types=TYPES
+        )
+        assert self.fleet.claim(wanted, me, now) == [answer.verdict for answer in answers]
+        return [
+            (me, answer.job_id, answer.claim.claim_no)
+            for answer in answers
+            if answer.claim is not None
+        ]
+
+    async def _settle(self, me: WorkerId, settled: list[tuple[Claimed, Outcome]]) -> None:
+        now = await self._clear_now()
+        report = await settle_jobs(
+            self.world.worker,
+            me,
+            [
+                Settlement(job_id=job_id, claim_no=claim_no, outcome=one, policy=RetryPolicy())
+                for (_, job_id, claim_no), one in settled
+            ],
+        )
+        expected = self.fleet.settle(
+            me, [(job_id, claim_no, one) for (_, job_id, claim_no), one in settled], now
+        )
+        assert expected == [receipt.settled for receipt in report.receipts]
 
     @precondition(lambda self: self.claims)
-    @rule(number=st.integers(0, 7), outcome=st.sampled_from(OUTCOMES))
-    def settle(self, number: int, outcome: Outcome) -> None:
-        async def both() -> None:
-            me, job_id, claim_no = self._recent(number)
-            now = await self._clear_now()
-            settlement = Settlement(
-                job_id=job_id, claim_no=claim_no, outcome=outcome, policy=RetryPolicy()
-            )
-            report = await settle_jobs(self.world.worker, me, [settlement])
-            expected = self.fleet.settle(me, job_id, claim_no, outcome, now)
-            assert expected == report.receipts[0].settled
-
-        self.world.run(both())
+    @rule(
+        numbers=st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True),
+        outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=4, max_size=4),
+    )
+    def settle(self, numbers: list[int], outcomes: list[Outcome]) -> None:
+        """Of one worker; not every claim stands, and not every one was its own."""
+        claims = {claim[1]: claim for claim in map(self._recent, numbers)}
+        me = next(iter(claims.values()))[0]
+        settled = list(zip(claims.values(), outcomes, strict=False))
+        self.world.run(self._settle(me, settled))
 
     @precondition(lambda self: self.claims)
     @rule(number=st.integers(0, 7), done=st.integers(1, 9))
@@ -406,7 +452,7 @@ class Life(RuleBasedStateMachine):
         self.world.run(check())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120 if EXAMPLES <= 50 else 0)
 def test_the_store_and_the_model_of_the_lifecycle_never_differ(
     postgres: Server, template: str
 ) -> None:

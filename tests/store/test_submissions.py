@@ -26,7 +26,8 @@ from tests.support.races import all_at_once, many_connections, meanwhile, no_dea
 
 CLIENTS = 100
 GLOBEX = TenantId("globex")
-FAILURES: list[JobId] = [new_job_id() for _ in range(30)]
+BATCH = 100
+FAILURES: list[JobId] = [new_job_id() for _ in range(BATCH)]
 
 
 def ids(answers: Sequence[object]) -> set[JobId]:
@@ -217,7 +218,7 @@ async def test_one_batch_may_hold_the_same_request_twice(api: OpenConnection) ->
             lambda _, n: a_submission(idempotency_key=f"k{n}", dedup_key=f"d{n}"), id="both keys"
         ),
         pytest.param(
-            lambda _, n: a_submission(idempotency_key=f"k{n}", target=f"photo-{29 - n}"),
+            lambda _, n: a_submission(idempotency_key=f"k{n}", target=f"photo-{BATCH - n}"),
             id="keys and targets",
         ),
     ],
@@ -227,7 +228,7 @@ async def test_batches_that_meet_the_same_keys_in_opposite_order_meet_no_deadloc
 ) -> None:
     async with no_deadlocks(database), many_connections(database, "api", 8) as clients:
         batches = [
-            [request_of(batch, n) for n in (range(30) if batch % 2 else reversed(range(30)))]
+            [request_of(batch, n) for n in (range(BATCH) if batch % 2 else reversed(range(BATCH)))]
             for batch in range(8)
         ]
 
@@ -238,7 +239,7 @@ async def test_batches_that_meet_the_same_keys_in_opposite_order_meet_no_deadloc
             ]
         )
 
-    assert len({job_id for batch in answers for job_id in ids(batch)}) == 30
+    assert len({job_id for batch in answers for job_id in ids(batch)}) == BATCH
 
 
 async def test_batches_whose_two_keys_cross_are_tried_again_after_a_deadlock(

@@ -1,8 +1,9 @@
 """A running API, as the fixtures of tests/api hand it out."""
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import httpx
 from fastapi import FastAPI
@@ -11,9 +12,12 @@ from imagefleet.api.observing import Observed
 from imagefleet.api.server import Server
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
+from tests.support.http import a_jpeg
 
 PUBLIC = "https://images.example"
 MAX_UPLOAD_BYTES = 1_000_000
+
+JPEG = {"Content-Type": "image/jpeg"}
 
 ACME, RIVAL = TenantId("acme"), TenantId("rival")
 
@@ -42,6 +46,7 @@ class Serve(Protocol):
         *,
         database_url: str | None = None,
         aws_url: str | None = None,
+        statement_seconds: float = 8,
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
     ) -> AbstractAsyncContextManager[Running]: ...
@@ -53,3 +58,39 @@ def app_of(running: Running) -> FastAPI:
     assert isinstance(outside, Observed)
     assert isinstance(outside._app, FastAPI)
     return outside._app
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route, and the request that it answers with success for its owner."""
+
+    method: str
+    path: str
+    scope: Literal["submit", "read"]
+    json: object = None
+    content: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def ask(
+        self, client: httpx.AsyncClient, job_id: object, image_id: object
+    ) -> httpx.Response:
+        path = self.path.format(job=job_id, image=image_id)
+        return await client.request(
+            self.method, path, json=self.json, content=self.content, headers=self.headers
+        )
+
+
+ROUTES = [
+    Route("POST", "/v1/jobs", "submit", json={"jobType": "noop"}),
+    Route("POST", "/v1/jobs:batch", "submit", json={"jobs": [{"jobType": "noop"}]}),
+    Route("GET", "/v1/jobs", "read"),
+    Route("GET", "/v1/jobs/{job}", "read"),
+    Route("GET", "/v1/jobs/{job}?wait=20", "read"),
+    Route("GET", "/v1/jobs/{job}/events", "read"),
+    Route("POST", "/v1/jobs/{job}/cancel", "submit"),
+    Route("POST", "/v1/images", "submit", content=a_jpeg(), headers=JPEG),
+    Route("PUT", "/v1/images/{image}", "submit", content=a_jpeg(), headers=JPEG),
+    Route("GET", "/v1/images", "read"),
+    Route("GET", "/v1/images/{image}", "read"),
+    Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
+]

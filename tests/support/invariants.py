@@ -56,6 +56,15 @@ OFFENDERS: Final[Mapping[str, str]] = MappingProxyType(
             HAVING count(attempts.job_id) <> jobs.claim_no - (jobs.state = 'processing')::int
                 OR max(attempts.claim_no) > jobs.claim_no - (jobs.state = 'processing')::int
         """,
+        "a job is charged what its attempts rows say, and what it runs on": """
+            SELECT jobs.id, jobs.state, jobs.attempts,
+                   count(*) FILTER (WHERE attempts.charged) AS charged_rows
+              FROM jobs
+              LEFT JOIN attempts ON attempts.job_id = jobs.id
+             GROUP BY jobs.id
+            HAVING jobs.attempts <> count(*) FILTER (WHERE attempts.charged)
+                   + (jobs.state = 'processing' AND jobs.claim_charged)::int
+        """,
         "an attempts row is of a job": """
             SELECT attempts.job_id, attempts.claim_no
               FROM attempts

@@ -17,7 +17,7 @@ import boto3  # type: ignore[import-untyped]
 from botocore.config import Config
 from PIL import Image
 
-from tests.support.checker import Attempt, Event, Facts, Job, Object, Post, Variant
+from tests.faults.facts import Attempt, Event, Facts, Job, Object, Post, Variant
 
 # boto3 comes without types; what is asked of it here is little.
 Client = Any
@@ -77,7 +77,8 @@ SELECT jobs.id::text, jobs.tenant_id AS tenant, jobs.type, jobs.state, jobs.clai
            OR jobs.type IN ('cancel_job', 'delete_image') AS has_origin,
        substring(jobs.target FROM 'image:(.*)') AS image, jobs.target_seq, jobs.result_reason,
        jobs.failure_code, journal.ending(jobs) AS ending,
-       EXISTS (SELECT FROM dead_letters WHERE dead_letters.job_id = jobs.id) AS has_dead_letter
+       EXISTS (SELECT FROM dead_letters WHERE dead_letters.job_id = jobs.id) AS has_dead_letter,
+       jobs.cancel_requested_at IS NOT NULL AS flagged
   FROM jobs
  ORDER BY jobs.id
 """

@@ -224,14 +224,18 @@ class Fleet:
     # what becomes of a claim
 
     def settle(
+        self, me: WorkerId, settled: Sequence[tuple[JobId, int, Outcome]], now: datetime
+    ) -> list[Settled]:
+        answers = [self._settle(me, job_id, no, outcome, now) for job_id, no, outcome in settled]
+        self._free([self.jobs[job_id].target for job_id, _, _ in settled], now)
+        return answers
+
+    def _settle(
         self, me: WorkerId, job_id: JobId, claim_no: int, outcome: Outcome, now: datetime
     ) -> Settled:
         job = self.jobs[job_id]
-        stands = job.is_running and (job.claim_no, job.holder) == (claim_no, me)
-        if stands:
+        if job.is_running and (job.claim_no, job.holder) == (claim_no, me):
             self._write(job, outcome, now)
-        self._free([job.target], now)
-        if stands:
             return Settled.WRITTEN
         by_me = {"completed", "retried", "failed", "released"}
         mine = any(

@@ -5,141 +5,33 @@ import json
 import os
 import shutil
 import signal
-import socketserver
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
 import httpx
 
-from tests.support.checker import Post
+from tests.faults.director import ALWAYS, Director, directing
+from tests.faults.facts import Post
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
-from tests.support.journal import Journal, Kill, Place, keep_events
+from tests.support.journal import Journal, Place, keep_events
 
 PLUGIN: Final = Path(__file__).parents[1] / "faults" / "plugin"
 READY_WITHIN: Final = 90.0  # seconds; two cores, which other tests use as well
 ENDS_WITHIN: Final = 60.0
 PREFIX: Final = "imagefleet-e2e-"
-ALWAYS: Final = ("received", "claimed", "not yet deleted")
-"""Points that say which jobs a process holds; tests add those at which they kill."""
+
 
 Settings = Mapping[str, Mapping[str, str]]
 """Variables by process: `all`, api, worker, maintenance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """A process stands at one of the points of tests/faults/plugin."""
-
-    point: str
-    process: str
-    pid: int
-    jobs: Sequence[str]
-
-
-Decide = Callable[[Reached], Literal["go", "kill"]]
-
-
-class Director:
-    """Hears of every point that a process reaches, and lets it go on or kills it there."""
-
-    def __init__(self, path: Path, points: Sequence[str], journal: Journal) -> None:
-        self.path = path
-        self.points = tuple(points)
-        self.decide: Decide = lambda _: "go"
-        self.counts: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-        """How often each job's message was received."""
-        self.holding: dict[int, set[str]] = {}
-        self.killed: Counter[str] = Counter()
-        """How often each job's worker was killed while it held the job."""
-        self.closed: dict[str, threading.Event] = {}
-        """Points at which everybody waits until the event is set."""
-        self._journal = journal
-        self._lock = threading.Lock()
-
-    def hear(self, reached: Reached) -> bool:
-        """Whether it may go on; if not, it is dead."""
-        if reached.point in self.closed:
-            self.closed[reached.point].wait()
-        with self._lock:
-            self.counts[reached.point] += 1
-            held = self.holding.setdefault(reached.pid, set())
-            if reached.point == "received":
-                self.received.update(reached.jobs)
-            elif reached.point == "claimed":
-                held.update(reached.jobs)
-            if self.decide(reached) == "kill" and self._kill(
-                reached.point, reached.process, reached.pid
-            ):
-                return False
-            if reached.point == "not yet deleted":
-                held.difference_update(reached.jobs)
-            return True
-
-    @contextmanager
-    def closing(self, point: str) -> Iterator[None]:
-        """Let nobody beyond this point meanwhile."""
-        self.closed[point] = threading.Event()
-        try:
-            yield
-        finally:
-            self.closed.pop(point).set()
-
-    def kill_anywhere(self, pid: int, process: str) -> bool:
-        """Kill it wherever it is; False when it has ended already."""
-        with self._lock:
-            return self._kill("anywhere", process, pid)
-
-    def _kill(self, phase: str, process: str, pid: int) -> bool:
-        held = sorted(self.holding.pop(pid, set()))
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        self.killed.update(held)
-        self._journal.kills.append(
-            Kill(phase=phase, process=process, pid=pid, jobs=held, at=time.time())
-        )
-        return True
-
-
-@contextmanager
-def directing(
-    journal: Journal, points: Sequence[str] = ALWAYS
-) -> Iterator[Director]:
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            line = self.rfile.readline()
-            if line and director.hear(Reached(**json.loads(line))):
-                with suppress(BrokenPipeError):
-                    self.wfile.write(b"go\n")
-
-    class Server(socketserver.ThreadingUnixStreamServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-    # The path of a socket may have a hundred characters, and a test's own folder has more.
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
-        director = Director(Path(folder) / "director", points, journal)
-        with Server(str(director.path), Handler) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-            thread.start()
-            try:
-                yield director
-            finally:
-                server.shutdown()
-                thread.join()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,11 +83,20 @@ class Stack:
 
     @asynccontextmanager
     async def database(self, role: str = "owner") -> AsyncIterator[asyncpg.Connection]:
-        connection = await asyncpg.connect(self.facts["database_urls"][role])
+        url = self._superuser_url if role == "superuser" else self.facts["database_urls"][role]
+        connection = await asyncpg.connect(url)
         try:
             yield connection
         finally:
             await connection.close()
+
+    @property
+    def _superuser_url(self) -> str:
+        """Nobody is told of it; it is made of what the folder keeps."""
+        parts = urlsplit(str(self.facts["database_urls"]["owner"]))
+        password = (self.state / "postgres" / "password").read_text().strip()
+        place = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"postgres:{quote(password, safe='')}@{place}"))
 
     @asynccontextmanager
     async def producer(self, *, key: str = "api_key") -> AsyncIterator["Producer"]:

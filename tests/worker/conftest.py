@@ -1,9 +1,12 @@
 """A place for a fleet: a test's own database, and queues and buckets of its own on an emulator."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from imagefleet.store.database import Connection
+from tests.support.bench import Bench, a_bench
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, Emulator, shared, shared_folder
 from tests.support.fleet import Place, a_place
@@ -24,3 +27,9 @@ async def place(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
     async with a_place(database, emulator) as place:
         yield place
+
+
+@pytest.fixture
+async def bench(database: Database, worker: Connection, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with a_bench(database, worker, tmp_path) as bench:
+        yield bench

@@ -29,6 +29,7 @@ from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.store.admissions import is_standing
 from imagefleet.store.images import Image, get_deletion, get_image, list_images, submit_image
 from imagefleet.store.keys import ApiKey
 
@@ -92,10 +93,8 @@ async def replace_image(
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
     chosen = None if recipe is None else recipe_of(recipe)
-    image = await _image(tools, image_id, key)
-    if image.status == DELETED:
-        raise RequestRejected("image_deleted", _GONE)
     submission = _draft(request, tools, image_id, key)
+    image = await _replaceable(tools, image_id, submission)
     await _admit(request, tools, submission)
     source = replace(await _store(request, image_id, key), recipe=chosen or image.recipe)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
@@ -143,9 +142,19 @@ async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
     return answer(image_view(image, tools.settings.public_base_url, deletion))
 
 
-async def _image(tools: Tools, image_id: UUID, key: ApiKey) -> Image:
+async def _replaceable(tools: Tools, image_id: UUID, submission: Submission) -> Image:
+    """The image to be replaced; one that was deleted only answers repeats."""
     async with tools.database("get_image", "images") as connection:
-        return await get_image(connection, image_id, key.tenant_id)
+        image = await get_image(connection, image_id, submission.tenant_id)
+        if image.status == DELETED and not await is_standing(
+            connection,
+            submission.tenant_id,
+            job_type=submission.type,
+            idempotency_key=submission.idempotency_key,
+            dedup_key=None,
+        ):
+            raise RequestRejected("image_deleted", _GONE)
+    return image
 
 
 def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Submission:

@@ -69,8 +69,8 @@ class Observed:
                 await refused("headers_too_large", _TOO_LARGE)(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
-        except TimeoutError:
-            answer.status = CLIENT_LEFT if answer.started else answer.status
+        except _Stalled:
+            answer.status = CLIENT_LEFT
         except Exception:
             # The framework answers before it lets an error through; without an answer, we do.
             log.exception("request.broke")
@@ -96,6 +96,10 @@ class Observed:
         )
 
 
+class _Stalled(Exception):
+    """The client does not take its answer."""
+
+
 class _Answer:
     """The answer on its way out."""
 
@@ -114,8 +118,11 @@ class _Answer:
                 *((name, value) for name, value in _ALWAYS if name not in own),
                 (CORRELATION, self._state["correlation_id"].encode()),
             ]
-        async with asyncio.timeout(SEND_WITHIN.total_seconds()):
-            await self._send(message)
+        try:
+            async with asyncio.timeout(SEND_WITHIN.total_seconds()):
+                await self._send(message)
+        except TimeoutError:
+            raise _Stalled from None
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imagefleet.cli.output import ExitCode, Json, finish, print_json, print_table, run_async
+from imagefleet.cli.output import ExitCode, Json, finish, print_json, results, run_async
 
 
 class Role(StrEnum):
@@ -40,8 +40,12 @@ def doctor(
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
     else:
-        print_table(
-            ("check", "result", "found", "what to do"),
-            [(one.name, "ok" if one.ok else "failed", one.found, one.advice) for one in checks],
-        )
+        console = results()
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            mark = "[green]ok    [/]" if check.ok else "[red]failed[/]"
+            console.print(f"{mark}  {check.name:<{width}}  ", end="")
+            console.print(check.found, markup=False)
+            if check.advice:
+                console.print(f"{'':<{width + 8}}  {check.advice}", markup=False)
     finish(ExitCode.FAILED if failed else ExitCode.DONE)

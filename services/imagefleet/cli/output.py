@@ -24,6 +24,8 @@ STYLES: Final[Mapping[str, str]] = {
     "processing": "cyan",
 }
 
+UNFOLDED: Final = 10_000  # columns
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
 
 
@@ -83,7 +85,7 @@ def run_async(work: Coroutine[object, object, Result]) -> Result:
 
 def print_json(document: object) -> None:
     """One JSON document on the standard output."""
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(orjson.dumps(document, str, orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def print_json_line(document: object) -> None:
@@ -93,15 +95,18 @@ def print_json_line(document: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table as wide as the terminal, or as its contents where there is none."""
-    console = Console(file=sys.stdout, highlight=False)
+    """A table that fits the terminal; where there is none, no cell is folded."""
+    console = results()
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
-    width = None if console.is_terminal else table.__rich_measure__(
-        console, console.options.update(max_width=100_000)
-    ).maximum  # fmt: skip
-    console.print(table, width=width, crop=False)
+    console.print(table)
+
+
+def results() -> Console:
+    """Where what was asked for goes."""
+    width = None if sys.stdout.isatty() else UNFOLDED
+    return Console(file=sys.stdout, highlight=False, width=width)
 
 
 def cell(value: object) -> str:

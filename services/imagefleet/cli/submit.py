@@ -90,7 +90,10 @@ async def _submit_all(
 ) -> list[Submitted]:
     slots = asyncio.Semaphore(UPLOADS_AT_ONCE)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=messages(), transient=True) as progress:
+    console = messages()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         bar = progress.add_task("submit", total=len(files))
 
         async def one(client: ApiClient, file: Path) -> Submitted:

@@ -133,7 +133,10 @@ async def run_demo(client: ApiClient, count: int, terminal: Terminal) -> Shown:
     )  # fmt: skip
     async with httpx.AsyncClient(timeout=FETCH_TIMEOUT) as public:
         demo = Demo(client, public)
-        with Progress(*columns, console=terminal.messages, transient=True) as progress:
+        shown = terminal.messages
+        with Progress(
+            *columns, console=shown, transient=True, disable=not shown.is_terminal
+        ) as progress:
             bar = progress.add_task("demo", total=count)
 
             async def one(number: int) -> Tried:

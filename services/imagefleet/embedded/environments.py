@@ -9,7 +9,7 @@ from imagefleet.embedded.ports import HOST
 
 API_GRACE: Final = 10  # seconds; the longest poll of a job's state ends at once
 WORKER_GRACE: Final = 20  # an image takes less; what is left is given back and goes on next time
-RECEIVE_WAIT: Final = 2  # seconds that a drain waits for the receive on its way
+RECEIVE_WAIT: Final = 1  # seconds that a drain waits for the receive on its way
 
 # No terminal's, user's or cloud account's settings reach a process: what works here then works
 # because of what is written here.

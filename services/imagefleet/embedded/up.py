@@ -109,6 +109,7 @@ class Up:
             finally:
                 drain.request("done")
                 self._ready = False
+                self._terminal.say("ending the processes in order; a second Ctrl-C ends them now")
                 await supervisor.stop()
 
     async def _until_drain(self, drain: Drain, supervisor: Supervisor) -> None:

@@ -183,7 +183,7 @@ class JobMessage:
     traceparent: str | None = None
     tracestate: str | None = None
     dead_letter: UUID | None = None
-    """The letter that it tells of, on the dead-letter queue; back in a lane it asks for a replay."""
+    """On the dead-letter queue, the letter it tells of; back in a lane it asks for a replay."""
 
 
 MESSAGE_VERSION: Final = 1

@@ -1,4 +1,4 @@
-"""Keeps the dead-letter queue in agreement with the letters: sends what failed, sweeps what lies there.
+"""Keeps the dead-letter queue in agreement with the letters: sends what failed, sweeps the rest.
 
 The queue is a copy: for people who look there, for alarms, and for SQS's own redrive, which works
 as a replay (`worker/redrives.py`). So what waits for somebody is left visible between two sweeps,
@@ -33,7 +33,6 @@ from imagefleet.store.deadmail import (
     STAYS,
     DeadLetterSend,
     DeadMessage,
-    Found,
     Judgement,
     forget_sends,
     forget_strays,
@@ -81,7 +80,7 @@ class DeadLetterSender:
         self._batch = batch
 
     async def run_once(self) -> Sent:
-        """Send up to a batch; what SQS does not take, or we do not live to forget, is sent again."""
+        """Send up to a batch; what SQS did not take, or we did not forget, is sent again."""
         with self._metrics.query("take_due_sends"):
             async with acquire(self._pool) as connection:
                 due = await take_due_sends(connection, limit=self._batch)
@@ -106,13 +105,10 @@ def announcing(send: DeadLetterSend) -> Message:
         tracestate=send.tracestate,
         dead_letter=send.letter_id,
     )
-    told = {
-        "type": send.type,
-        "failure": send.reason[:LONGEST_CODE],
-        "attempts": send.attempts,
-    }
+    reason = send.reason[:LONGEST_CODE]
+    told = {"type": send.type, "failure": reason, "attempts": send.attempts}
     body = json.dumps({**json.loads(encode_message(job)), **told}, separators=(",", ":"))
-    return Message(body=body, group=send.tenant_id, attributes={"reason": told["failure"]})
+    return Message(body=body, group=send.tenant_id, attributes={"reason": reason})
 
 
 @dataclass(frozen=True, slots=True)

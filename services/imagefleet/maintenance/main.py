@@ -14,6 +14,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Lane
+from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
@@ -29,6 +30,8 @@ from imagefleet.telemetry.tracing import open_tracing
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue
 PRUNE_EVERY: Final = timedelta(minutes=1)
+SEND_DEAD_LETTERS_EVERY: Final = timedelta(seconds=5)
+SWEEP_DEAD_LETTERS_EVERY: Final = timedelta(minutes=1)  # looks whether the period is taken
 STEP_WITHIN: Final = timedelta(seconds=30)
 LONGEST_SILENCE: Final = timedelta(minutes=3)  # a failing loop pauses for up to 1.2 minutes
 
@@ -39,11 +42,11 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     """Look after the fleet until asked to end. Any number of these may run."""
     metrics = MaintenanceMetrics(job_types=BUILT_IN)
     async with AsyncExitStack() as stack:
-        pool, queues = await reach_out(settings, metrics, stack)
+        pool, queues, dead_letters = await reach_out(settings, metrics, stack)
         doorbell = await stack.enter_async_context(
             Doorbell(pool, queues, confirming=lambda: metrics.query("confirm_rings")).open()
         )
-        duties = Duties(settings, metrics, pool, queues, doorbell, drain)
+        duties = Duties(settings, metrics, pool, queues, dead_letters, doorbell, drain)
         health = await stack.enter_async_context(
             serve_health(
                 settings.telemetry.health_host,
@@ -61,7 +64,7 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
 
 async def reach_out(
     settings: MaintenanceSettings, metrics: MaintenanceMetrics, stack: AsyncExitStack
-) -> tuple[Pool, dict[Lane, Queue]]:
+) -> tuple[Pool, dict[Lane, Queue], Queue]:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(
         open_tracing(settings.telemetry, process="maintenance")
@@ -81,7 +84,8 @@ async def reach_out(
     session = await stack.enter_async_context(
         open_session(settings.aws, calls=AwsCalls(metrics, tracing))
     )
-    return pool, {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
+    queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
+    return pool, queues, await session.queue(settings.aws.dead_letter_queue_url)
 
 
 class Duty:
@@ -113,6 +117,7 @@ class Duties:
         metrics: MaintenanceMetrics,
         pool: Pool,
         queues: Mapping[Lane, Queue],
+        dead_letters: Queue,
         doorbell: Doorbell,
         drain: Drain,
     ) -> None:
@@ -120,6 +125,10 @@ class Duties:
         self._dispatcher = Dispatcher(pool, queues, metrics, batch=wanted.dispatch_batch)
         self._dispatching = Duty(self._dispatcher.run_once, wanted.dispatch_interval)
         self._pruning = Duty(Pruner(pool, uuid4(), metrics).run_once, PRUNE_EVERY)
+        sender = DeadLetterSender(pool, dead_letters, metrics)
+        self._sending = Duty(sender.run_once, SEND_DEAD_LETTERS_EVERY)
+        sweeper = DeadLetterSweeper(pool, dead_letters, queues, uuid4(), metrics)
+        self._sweeping = Duty(sweeper.run_once, SWEEP_DEAD_LETTERS_EVERY)
         self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics
@@ -128,14 +137,22 @@ class Duties:
 
     def start(self, parts: Parts) -> None:
         """Look after all of it until the drain."""
-        for name, duty in (("dispatcher", self._dispatching), ("pruner", self._pruning)):
+        for name, duty in self._duties().items():
             ticking = every(duty.interval, duty, stop=self._drain, name=name, timeout=STEP_WITHIN)
             parts.start(name, ticking)
         parts.start("rescuer", self._rescue())
 
+    def _duties(self) -> dict[str, Duty]:
+        return {
+            "dispatcher": self._dispatching,
+            "pruner": self._pruning,
+            "dead_letter_sender": self._sending,
+            "dead_letter_sweeper": self._sweeping,
+        }
+
     def vitals(self) -> dict[str, Vital]:
         """What a restart would cure."""
-        return {"dispatcher": self._dispatching.pulse, "pruner": self._pruning.pulse}
+        return {name: duty.pulse for name, duty in self._duties().items()}
 
     def readiness(self) -> dict[str, Check]:
         """What keeps this process from its duties; all of it known without asking anybody."""

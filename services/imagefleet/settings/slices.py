@@ -204,9 +204,9 @@ class Worker(Slice):
     )
     """How long running jobs may finish after SIGTERM before they are given back."""
     receive_wait: Seconds = Field(
-        _span(20), ge=_span(0), le=_span(20), validation_alias="RECEIVE_WAIT_SECONDS"
+        _span(20), ge=_span(1), le=_span(20), validation_alias="RECEIVE_WAIT_SECONDS"
     )
-    """How long a receive waits for a message; SQS allows 20."""
+    """How long a receive waits for a message; SQS allows 20, and bills every one."""
     render_children: Count = Field(2, ge=1, le=64, validation_alias="RENDER_CHILDREN")
     """Images decoded at once; one or two a processor core."""
 

@@ -108,6 +108,7 @@ taken AS (
     UPDATE jobs
        SET state = 'processing',
            claim_no = jobs.claim_no + 1,
+           claim_charged = (chosen.verdict = 'claimed'),
            attempts = jobs.attempts + (chosen.verdict = 'claimed')::int,
            crashes = jobs.crashes + (chosen.state = 'processing')::int,
            run_at = CASE chosen.state WHEN 'processing'
@@ -135,7 +136,8 @@ ended AS (
                           queue_time, charged, outcome, why)
     SELECT chosen.id, chosen.claim_no, chosen.tenant_id, chosen.type, chosen.lane, chosen.locked_by,
            chosen.claimed_at, now() - chosen.claimed_at,
-           greatest(chosen.claimed_at - chosen.run_at, interval '0'), true,
+           greatest(chosen.claimed_at - chosen.run_at, interval '0'),
+           chosen.claim_charged,
            CASE chosen.verdict WHEN 'exhausted' THEN 'exhausted' ELSE 'taken_over' END,
            'lock_expired'
       FROM chosen

@@ -77,7 +77,8 @@ WITH victim AS MATERIALIZED (
 ),
 flagged AS (
     UPDATE jobs
-       SET cancel_requested_at = now(), cancel_code = $3, cancel_detail = $4, updated_at = now()
+       SET cancel_requested_at = now(), cancel_code = $3, cancel_detail = $4,
+           updated_at = now()
       FROM victim
      WHERE jobs.id = victim.id AND jobs.cancel_requested_at IS NULL
        AND victim.state IN ('queued', 'processing', 'failed_retryable')
@@ -171,8 +172,8 @@ RESUME: Final = """
 DELETE FROM pauses WHERE scope = $1 AND tenant_id = $2 AND name = $3 RETURNING scope
 """
 
-# What the pause held back; the dispatcher sends it. A target's jobs are few among many, so they have
-# a statement of their own: one for every scope would be planned for the widest.
+# What the pause held back; the dispatcher sends it. A target's jobs are few among many, so they
+# have a statement of their own: one for every scope would be planned for the widest.
 RING_RESUMED: Final = """
 WITH bell AS MATERIALIZED (
     SELECT rings.job_id

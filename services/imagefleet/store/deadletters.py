@@ -66,6 +66,8 @@ SELECT letters.id, letters.job_id, letters.tenant_id, letters.type, letters.reas
   ) AS replays ON true
 """
 
+_LETTERS_NAME: Final = "dead letter"
+
 GET_LETTER: Final = f"""
 {_LETTER}
  WHERE letters.id = $1 OR letters.job_id = $1
@@ -77,7 +79,7 @@ async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> Dea
     with translated():
         row = await connection.fetchrow(GET_LETTER, letter_or_job_id)
     if row is None:
-        raise NotFound("dead letter")
+        raise NotFound(_LETTERS_NAME)
     return _letter(row)
 
 
@@ -169,7 +171,7 @@ def _listing(filters: LetterFilter) -> tuple[str, tuple[str | None, ...]]:
         case LetterFilter(tenant_id=None, type=None, reason=None, fingerprint=str(fingerprint)):
             return LIST_LETTERS_OF_FAULT, (fingerprint,)
         case _:
-            raise RequestRejected("filters_exclude_each_other", HISTORY_FILTERS)
+            raise RequestRejected("invalid_filter", HISTORY_FILTERS)
 
 
 def _all_of(filters: LetterFilter) -> tuple[str | None, ...]:

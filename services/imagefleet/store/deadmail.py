@@ -127,25 +127,34 @@ WITH asked AS MATERIALIZED (
           snapshot jsonb, sent_at timestamptz)
 ),
 judged AS MATERIALIZED (
-    SELECT asked.*, jobs.id AS known_id,
+    SELECT asked.*, job.id AS known_id, job.lane, job.run_at, job.tenant_id, job.traceparent,
+           job.tracestate,
            CASE
-               WHEN jobs.state IN ('queued', 'failed_retryable') THEN 'rung'
-               WHEN jobs.state = 'processing' THEN 'running'
-               WHEN jobs.state = 'completed'
-                    OR jobs.failure_code IN ('cancelled', 'image_deleted') THEN 'finished'
-               WHEN EXISTS (SELECT FROM jobs AS replays WHERE replays.replay_of = jobs.id)
+               WHEN job.state IN ('queued', 'failed_retryable') THEN 'rung'
+               WHEN job.state = 'processing' THEN 'running'
+               WHEN job.state = 'completed'
+                    OR job.failure_code IN ('cancelled', 'image_deleted') THEN 'finished'
+               WHEN EXISTS (SELECT FROM jobs AS replays WHERE replays.replay_of = job.id)
                    THEN 'replayed'
-               WHEN letters.acknowledged_at IS NOT NULL THEN 'acknowledged'
-               WHEN letters.id IS NOT NULL THEN 'waits'
-               WHEN jobs.id IS NOT NULL THEN 'written'
+               WHEN letter.acknowledged_at IS NOT NULL THEN 'acknowledged'
+               WHEN letter.id IS NOT NULL THEN 'waits'
+               WHEN job.id IS NOT NULL THEN 'written'
                -- Somebody knew this content; what is sent after that is news again.
                WHEN stray.until >= asked.sent_at AND stray.until < 'infinity' THEN 'acknowledged'
                WHEN stray.until = 'infinity' THEN 'waits'
                ELSE 'stray'
            END AS found
       FROM asked
-      LEFT JOIN jobs ON jobs.id = asked.job_id
-      LEFT JOIN dead_letters AS letters ON letters.job_id = jobs.id
+      -- How many there are the planner cannot know: a join without LIMIT could read whole tables.
+      LEFT JOIN LATERAL (
+          SELECT jobs.* FROM jobs WHERE jobs.id = asked.job_id LIMIT 1
+      ) AS job ON true
+      LEFT JOIN LATERAL (
+          SELECT letters.id, letters.acknowledged_at
+            FROM dead_letters AS letters
+           WHERE letters.job_id = job.id
+           LIMIT 1
+      ) AS letter ON true
       LEFT JOIN LATERAL (
           SELECT coalesce(strays.acknowledged_at, 'infinity'::timestamptz) AS until
             FROM dead_letters AS strays
@@ -196,10 +205,9 @@ strays AS (
      ORDER BY judged.sha256, judged.sent_at
         ON CONFLICT DO NOTHING
 )
-SELECT judged.found, jobs.id AS job_id, jobs.lane, jobs.run_at AS due_at, jobs.tenant_id,
-       jobs.traceparent, jobs.tracestate
+SELECT judged.found, judged.known_id AS job_id, judged.lane, judged.run_at AS due_at,
+       judged.tenant_id, judged.traceparent, judged.tracestate
   FROM judged
-  LEFT JOIN jobs ON jobs.id = judged.known_id
  ORDER BY judged.n
 """
 

@@ -106,7 +106,7 @@ SELECT ended.id, ended.claim_no, ended.tenant_id, ended.type, ended.lane, ended.
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, true AS charged, 'completed' AS outcome,
+           jobs.claimed_at, jobs.run_at, jobs.claim_charged AS charged, 'completed' AS outcome,
            new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[])
            AS new (id, claim_no, result, reason, log_excerpt)
@@ -140,7 +140,9 @@ async def complete_jobs(connection: Connection, endings: Sequence[tuple[Held, Co
 RETRY_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, new.charged, $10 AS outcome,
+           jobs.claimed_at, jobs.run_at, $10 AS outcome,
+           jobs.claim_charged AND new.charged AS charged,
+           jobs.claim_charged AND NOT new.charged AS refund,
            new.code AS why, new.detail, new.log_excerpt,
            new.message, new.due_at, new.crashed, new.lane AS new_lane, jobs.priority
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
@@ -151,7 +153,7 @@ WITH ended AS MATERIALIZED (
 written AS (
     UPDATE jobs
        SET state = 'failed_retryable', run_at = ended.due_at, lane = ended.new_lane,
-           attempts = jobs.attempts - (NOT ended.charged)::int,
+           attempts = jobs.attempts - ended.refund::int,
            crashes = jobs.crashes + ended.crashed::int,
            failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
            locked_by = NULL, locked_at = NULL, updated_at = now()
@@ -191,7 +193,7 @@ async def retry_jobs(
 FAIL_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, true AS charged, $6 AS outcome,
+           jobs.claimed_at, jobs.run_at, jobs.claim_charged AS charged, $6 AS outcome,
            new.code AS why, new.detail, new.log_excerpt, new.message
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $7::text[])
            AS new (id, claim_no, code, message, detail, log_excerpt)
@@ -231,8 +233,7 @@ WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
            jobs.claimed_at, jobs.run_at, false AS charged, 'released' AS outcome,
            new.why, NULL AS detail, new.log_excerpt, new.due_at, jobs.priority,
-           -- A claim that was only to be settled as cancelled was never charged.
-           jobs.cancel_requested_at IS NULL AS refund
+           jobs.claim_charged AS refund
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[])
            AS new (id, claim_no, why, due_at, log_excerpt)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'

@@ -107,7 +107,8 @@ flipped AS (
 ),
 written AS (
     INSERT INTO image_revisions (image_id, revision, tenant_id, source_seq, claim_no, job_id,
-                                 recipe, format, width, height, bytes, sha256, thumbhash, color, encoder)
+                                 recipe, format, width, height, bytes, sha256, thumbhash, color,
+                                 encoder)
     SELECT new.image_id, new.revision, new.tenant_id, new.source_seq, new.claim_no, new.job_id,
            new.recipe, new.format, new.width, new.height, new.bytes, new.sha256, new.thumbhash,
            new.color, new.encoder

@@ -125,7 +125,8 @@ bell AS (
     RETURNING job_id, due_at
 )
 SELECT accepted.id, accepted.id AS job_id, accepted.type, accepted.state, accepted.lane,
-       accepted.target, accepted.created_at, CASE WHEN accepted.run_at <= now() THEN bell.due_at END AS due_at
+       accepted.target, accepted.created_at,
+       CASE WHEN accepted.run_at <= now() THEN bell.due_at END AS due_at
   FROM accepted
   JOIN bell ON bell.job_id = accepted.id
 """

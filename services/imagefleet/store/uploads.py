@@ -8,6 +8,7 @@ from uuid import UUID
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
+from imagefleet.store.admissions import is_standing
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.images import submit_image
 
@@ -102,10 +103,17 @@ async def submit_upload(
     """
     with translated():
         async with connection.transaction():
-            answer = await submit_image(connection, submission, source)
-            if answer.created and not await use_upload(connection, upload_id, answer.job_id):
+            # First of all, so that two requests about one upload go through one after the other.
+            mine = await use_upload(connection, upload_id, submission.job_id)
+            if not mine and not await is_standing(
+                connection,
+                submission.tenant_id,
+                job_type=submission.type,
+                idempotency_key=submission.idempotency_key,
+                dedup_key=None,
+            ):
                 raise RequestRejected("upload_used", UPLOAD_USED)
-            return answer
+            return await submit_image(connection, submission, source)
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."

@@ -12,6 +12,7 @@ from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import ClaimAnswer, Verdict, parse_message
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.deliveries import Deliveries, Delivery
+from imagefleet.worker.redrives import Redrives
 
 AT_ONCE: Final = timedelta()
 CONTENDED_FOR: Final = timedelta(seconds=2)
@@ -27,9 +28,16 @@ log = structlog.get_logger()
 class Dismissals:
     """Gives back, deletes or buries what this worker received and does not run."""
 
-    def __init__(self, deliveries: Deliveries, dead_letters: Queue, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        deliveries: Deliveries,
+        dead_letters: Queue,
+        redrives: Redrives,
+        metrics: WorkerMetrics,
+    ) -> None:
         self._deliveries = deliveries
         self._dead_letters = dead_letters
+        self._redrives = redrives
         self._metrics = metrics
 
     def give_back(
@@ -69,6 +77,8 @@ class Dismissals:
                 self._defer(delivery, UNROUTABLE_FOR)
             case Verdict.UNKNOWN:
                 await self._dismiss_unknown(delivery)
+            case Verdict.FINISHED if not await self._redrives.replay(delivery.message):
+                self._defer(delivery, CONTENDED_FOR)
             case (
                 Verdict.FINISHED
                 | Verdict.EXHAUSTED

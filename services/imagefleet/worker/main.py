@@ -35,6 +35,7 @@ from imagefleet.worker.dismissals import Dismissals
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Handlers, Tools, modules_of
 from imagefleet.worker.lease import Lease
+from imagefleet.worker.redrives import Redrives
 from imagefleet.worker.renderer import Renderer
 from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
@@ -154,12 +155,14 @@ async def assemble(
     dsn = settings.database.url.get_secret_value()
     lease = Lease(dsn, worker_id, attempts, visibility, settler)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
+    kinds = {name: handler.kind for name, handler in handlers.items()}
+    redrives = Redrives(outside.pool, kinds, tools.doorbell)
     ears = Ears(
         pool=outside.pool,
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
-        dismissals=Dismissals(deliveries, outside.dead_letters, metrics),
+        dismissals=Dismissals(deliveries, outside.dead_letters, redrives, metrics),
         metrics=metrics,
         start=attempts.start,
     )

@@ -1,0 +1,57 @@
+"""docs/api.md says what is true: its examples run as they are, and its table is complete."""
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+from imagefleet.api.errors import STATUSES
+from tests.support.api import ROUTES, Running, Serve
+from tests.support.http import a_jpeg
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+async def test_the_examples_work_when_pasted(serve: Serve, tmp_path: Path) -> None:
+    async with serve(max_upload_bytes=50 * 2**20) as running:
+        await paste_all(running, tmp_path)
+
+
+async def paste_all(running: Running, tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(a_jpeg())
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+    process = await asyncio.create_subprocess_exec(
+        "bash",
+        "-eux",
+        "-o",
+        "pipefail",
+        "-c",
+        "\n".join(blocks),
+        cwd=tmp_path,
+        env={
+            "PATH": os.environ["PATH"],  # noqa: TID251 - where curl is
+            "IMAGEFLEET_URL": running.url,
+            "IMAGEFLEET_KEY": running.secrets["acme"],
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+
+    assert process.returncode == 0, output.decode()
+
+
+def test_every_route_has_an_example() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+
+    for route in ROUTES:
+        path = route.path.partition("?")[0].format(job="{jobId}", image="{imageId}")
+        assert f"### {route.method} {path}\n" in text
+
+
+def test_every_code_is_in_the_table() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+
+    for code, status in STATUSES.items():
+        assert f"| `{code}` | {status} |" in text

@@ -1,0 +1,133 @@
+"""What a request leaves behind: an id that goes through, one line, two series, no secrets."""
+
+import json
+from typing import Any
+
+import httpx
+from structlog.testing import capture_logs
+
+from imagefleet.api.errors import problem_of
+from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
+from tests.support.api import ROUTES, Running, app_of
+from tests.support.http import a_jpeg, is_problem, submitted
+
+
+async def test_a_correlation_id_goes_through(acme: httpx.AsyncClient) -> None:
+    answer = await acme.get("/v1/jobs", headers={"X-Correlation-Id": "order-7/a"})
+
+    assert answer.headers["x-correlation-id"] == "order-7/a"
+
+
+async def test_an_id_that_is_none_is_replaced(acme: httpx.AsyncClient) -> None:
+    for given in ("two words", "x" * 129, 'a"b', ""):
+        answer = await acme.get("/v1/jobs", headers={"X-Correlation-Id": given})
+
+        assert len(answer.headers["x-correlation-id"]) == 32
+
+
+async def test_a_request_leaves_one_line_without_secrets(
+    running: Running, acme: httpx.AsyncClient
+) -> None:
+    with capture_logs() as lines:
+        await acme.get("/v1/jobs/not-a-job?note=CANARY", headers={"X-Correlation-Id": "c"})
+
+    (line,) = [one for one in lines if one["event"] == "request.answered"]
+    assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 422)
+    assert (line["tenant_id"], line["correlation_id"]) == ("acme", "c")
+    assert line["problem"] == "invalid_request"
+    assert line["duration_seconds"] >= 0
+    assert "CANARY" not in str(lines)
+    assert running.secrets["acme"] not in str(lines)
+
+
+async def test_requests_are_counted_by_route(running: Running, acme: httpx.AsyncClient) -> None:
+    job_id = await submitted(acme)
+    await acme.get(f"/v1/jobs/{job_id}")
+    await acme.get("/v1/nothing/of/ours")
+    await acme.post("/v1/images", content=a_jpeg(), headers={"Content-Type": "image/jpeg"})
+
+    shown = app_of(running).state.tools.metrics.exposition().decode()
+
+    for series in (
+        'http_requests_total{method="POST",route="/v1/jobs",status_code="202"} 1.0',
+        'http_requests_total{method="GET",route="/v1/jobs/{job_id}",status_code="200"} 1.0',
+        'http_requests_total{method="GET",route="unmatched",status_code="404"} 1.0',
+        'http_request_duration_seconds_count{method="GET",route="unmatched",status_code="404"} 1.0',
+        'upload_size_bytes_count{mime_type="image/jpeg"} 1.0',
+        'db_query_duration_seconds_count{operation="submit_job",table="jobs"} 1.0',
+    ):
+        assert series in shown
+    assert str(job_id) not in shown
+
+
+async def test_what_does_not_exist_is_a_problem(acme: httpx.AsyncClient) -> None:
+    is_problem(await acme.get("/"), 404, "not_found")
+    is_problem(await acme.get("/v1/jobs/"), 404, "not_found")
+
+
+async def test_a_wrong_method_is_told_the_right_ones(acme: httpx.AsyncClient) -> None:
+    for path, allowed in (("/v1/jobs", "GET, POST"), ("/v1/jobs:batch", "POST")):
+        answer = await acme.delete(path)
+
+        is_problem(answer, 405, "method_not_allowed")
+        assert answer.headers["allow"] == allowed
+
+
+async def test_a_bug_is_a_problem_that_says_nothing(
+    running: Running, acme: httpx.AsyncClient
+) -> None:
+    app_of(running).state.watcher = None
+
+    async def broken() -> None:
+        msg = "CANARY"
+        raise LookupError(msg)
+
+    app_of(running).add_api_route("/v1/broken", broken)
+    with capture_logs() as lines:
+        answer = await acme.get("/v1/broken")
+
+    is_problem(answer, 500, "internal_error")
+    assert "CANARY" not in answer.text
+    assert ["request.broke", "request.answered"] == [line["event"] for line in lines]
+
+
+def test_every_error_of_ours_is_one_problem() -> None:
+    cases: list[tuple[FleetError, int, str]] = [
+        (Unavailable("s3_denied", "…", "CANARY"), 503, "unavailable"),
+        (Unavailable("submits_paused", "…"), 503, "submits_paused"),
+        (StoreRejected("store_rejected", "…", "CANARY"), 500, "internal_error"),
+        (InputRejected("corrupt", "…", "CANARY"), 422, "corrupt"),
+        (RequestRejected("never_heard_of", "…", "CANARY"), 500, "internal_error"),
+        (FleetError("s3_rejected", "…", "CANARY"), 500, "internal_error"),
+    ]
+    for error, status, code in cases:
+        problem = problem_of(error)
+
+        assert (problem.status, problem.code) == (status, code)
+        assert "CANARY" not in problem.model_dump_json()
+
+
+async def test_the_description_knows_every_route_and_its_problems(
+    running: Running, acme: httpx.AsyncClient
+) -> None:
+    described: dict[str, Any] = (await acme.get("/v1/openapi.json")).json()
+
+    asked = {
+        (route.method, route.path.partition("?")[0].format(job="", image="")) for route in ROUTES
+    }
+    known = {
+        (method.upper(), path.replace("{job_id}", "").replace("{image_id}", ""))
+        for path, methods in described["paths"].items()
+        for method in methods
+    }
+    assert asked == known
+    for methods in described["paths"].values():
+        for operation in methods.values():
+            assert {"401", "403", "422", "503"} <= set(operation["responses"])
+            for status, answer in operation["responses"].items():
+                if status >= "400":
+                    assert ["application/problem+json"] == list(answer["content"])
+    references = {
+        part.split('"')[0] for part in json.dumps(described).split("#/components/schemas/")[1:]
+    }
+    assert references <= set(described["components"]["schemas"])

@@ -1,0 +1,242 @@
+"""`imagefleet up` as anybody starts it: images go through, and everything goes on next time."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.database import roomy_memory
+from tests.support.eventually import eventually
+from tests.support.images import quadrants, saved
+
+PATIENCE: Final = 50.0  # seconds; two cores, and other tests use them as well
+ROOT: Final = Path(__file__).parents[2]
+LONG: Final = 150  # seconds for a test that starts the stack twice
+
+OFFSPRING = ("api", "worker-1", "maintenance")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every account reaches, which pytest's own is not."""
+    with tempfile.TemporaryDirectory(prefix="imagefleet-up-", dir=roomy_memory()) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@dataclass
+class Command:
+    """A running `imagefleet`, and what it says."""
+
+    process: asyncio.subprocess.Process
+    out: bytes = b""
+    said: list[str] = field(default_factory=list)
+
+    async def listen(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.said.append(line.decode().rstrip())
+
+    async def hear(self, words: str) -> str:
+        def heard() -> str | None:
+            return next((line for line in self.said if words in line), None)
+
+        return await eventually(heard, within=PATIENCE)
+
+    async def ends(self) -> int:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            self.out = await self.process.stdout.read()
+            return await self.process.wait()
+
+    @property
+    def story(self) -> str:
+        return "\n".join(self.said[-60:])
+
+
+@asynccontextmanager
+async def imagefleet(*arguments: str | Path, **environment: str) -> AsyncIterator[Command]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "imagefleet", *map(str, arguments),
+        env={**os.environ, **environment},  # noqa: TID251 - as from a terminal
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )  # fmt: skip
+    command = Command(process)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(command.listen())
+        try:
+            yield command
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+def up(place: Path, *more: str | Path) -> tuple[str | Path, ...]:
+    return ("up", "--state-dir", place / "state", "--api-port", "0", "--edge-port", "0", *more)
+
+
+async def ready(command: Command, path: Path) -> dict[str, Any]:
+    def found() -> dict[str, Any] | None:
+        assert command.process.returncode is None, command.story
+        return json.loads(path.read_text()) if path.exists() else None
+
+    return await eventually(found, within=PATIENCE)
+
+
+@pytest.mark.timeout(LONG)
+async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None:
+    own_account = {"AWS_PROFILE": "of-somebody", "DATABASE_URL": "postgresql://else@where/db"}
+    demo = up(place, "--demo", "4", "--exit", "--json")
+    async with imagefleet(*demo, **own_account) as first:
+        code = await first.ends()
+
+    assert code == 0, first.story
+    result = json.loads(first.out)
+    assert (True, 4, 4, 0) == tuple(
+        result[name] for name in ("ok", "submitted", "completed", "restarts")
+    )
+    assert result["variants"] == 32
+    ends = [line.split()[0] for line in first.said if "process.draining" in line]
+    assert list(OFFSPRING) == ends
+
+    shutil.rmtree(place / "state" / "aws")
+    picture = place / "picture.jpg"
+    picture.write_bytes(saved(quadrants()))
+    ready_file = place / "ready.json"
+    async with imagefleet(*up(place, "--ready-file", ready_file)) as second:
+        facts = await ready(second, ready_file)
+        assert 0o600 == stat.S_IMODE(ready_file.stat().st_mode)
+        assert {*OFFSPRING, "postgres", "aws"} == set(facts["processes"])
+        assert {"fast", "general", "quarantine", "dead-letter"} == set(facts["queue_urls"])
+        assert facts["api_key"] == (place / "state" / "api-key").read_text()
+
+        key = {"IMAGEFLEET_URL": facts["api_url"], "IMAGEFLEET_KEY": facts["api_key"]}
+        image_id = result["images"][0]["image_id"]
+        assert (await said(("images", "show", "--json", image_id), key))["status"] == "ready"
+        (made,) = await said(("submit", "--json", "--wait", picture), key)
+        assert made["status"] == "completed"
+
+        await the_walk_in_the_readme_works(facts, place)
+        await the_doctor_finds_nothing(facts)
+        await a_killed_worker_comes_back(second, facts, ready_file)
+
+        async with imagefleet(*up(place)) as third:
+            assert await third.ends() == 2
+        assert f"process {second.process.pid}" in third.story
+
+        second.process.send_signal(signal.SIGTERM)
+        assert await second.ends() == 0, second.story
+        assert not ready_file.exists()
+
+
+async def said(arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Any:  # noqa: ANN401
+    async with imagefleet(*arguments, **environment) as command:
+        assert await command.ends() == 0, command.story
+    return json.loads(command.out)
+
+
+async def the_walk_in_the_readme_works(facts: dict[str, Any], place: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    walk = "".join(re.findall(r"^```sh\n(.*?)^```", readme, re.MULTILINE | re.DOTALL))
+    here = {
+        ".venv/bin/": f"{Path(sys.executable).parent}/",
+        "http://127.0.0.1:8080": facts["api_url"],
+        ".imagefleet/": f"{place / 'state'}/",
+        "/tmp/": f"{place}/",  # noqa: S108 - where the README puts things
+    }
+    for there, replacement in here.items():
+        assert there in walk
+        walk = walk.replace(there, replacement)
+    bash = await asyncio.create_subprocess_exec(
+        "bash", "-euo", "pipefail", "-c", walk,
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await bash.communicate()
+
+    assert bash.returncode == 0, said.decode()
+    assert b'"status":"completed"' in said
+    assert b"200 OK" in said
+    assert (place / "variant").read_bytes().startswith(b"\xff\xd8")
+
+
+async def the_doctor_finds_nothing(facts: dict[str, Any]) -> None:
+    queues = {
+        f"{name.upper().replace('-', '_')}_QUEUE_URL": url
+        for name, url in facts["queue_urls"].items()
+    }
+    buckets = {f"{name.upper()}_BUCKET": bucket for name, bucket in facts["buckets"].items()}
+    environment = {
+        "DATABASE_URL": facts["database_urls"]["worker"],
+        "CLOUDFRONT_DISTRIBUTION_ID": facts["distribution_id"],
+        **facts["aws"],
+        **queues,
+        **buckets,
+    }
+    document = await said(("doctor", "--as", "worker", "--json"), environment)
+
+    assert [check["name"] for check in document["checks"] if not check["ok"]] == []
+    assert "cloudfront" in [check["name"] for check in document["checks"]]
+
+
+async def a_killed_worker_comes_back(
+    command: Command, facts: dict[str, Any], ready_file: Path
+) -> None:
+    before = facts["processes"]["worker-1"]
+    os.kill(before, signal.SIGKILL)
+    await command.hear("worker-1 was ended by SIGKILL")
+
+    def replaced() -> bool:
+        return bool(json.loads(ready_file.read_text())["processes"]["worker-1"] != before)
+
+    await eventually(replaced, within=PATIENCE)
+
+
+@pytest.mark.timeout(LONG)
+async def test_a_second_signal_ends_everything_at_once(place: Path) -> None:
+    ready_file = place / "ready.json"
+    async with imagefleet(*up(place, "--ready-file", ready_file)) as command:
+        facts = await ready(command, ready_file)
+        os.kill(facts["processes"]["api"], signal.SIGSTOP)  # it would use its whole grace
+        command.process.send_signal(signal.SIGINT)
+        await command.hear("a second Ctrl-C")
+        command.process.send_signal(signal.SIGINT)
+        code = await command.ends()
+
+    assert code == 128 + signal.SIGINT
+    assert [name for name, pid in facts["processes"].items() if is_alive(pid)] == []
+
+
+@pytest.mark.timeout(LONG)
+async def test_a_signal_while_it_starts_ends_it(place: Path) -> None:
+    async with imagefleet(*up(place)) as command:
+        await eventually((place / "state" / "passwords.json").exists, within=PATIENCE)
+        command.process.send_signal(signal.SIGINT)
+        code = await command.ends()
+
+    assert code == 0, command.story
+    assert "kept" in command.said[-1]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and was not asked about yet does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,239 @@
+"""Reading dead letters: which filters there are, and that no question reads through the history."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from imagefleet.errors import RequestRejected
+from imagefleet.jobs.model import JobState, TenantId
+from imagefleet.store import deadletters, deadmail, replays
+from imagefleet.store.deadletters import (
+    LetterFilter,
+    acknowledge_dead_letters,
+    count_unacknowledged,
+    get_dead_letter,
+    get_dead_letters,
+    group_dead_letters,
+    list_dead_letters,
+)
+from imagefleet.store.deadmail import DeadMessage, judge_messages
+from tests.support.factories import MadeJob, a_job, a_submission
+from tests.support.rows import job_row
+
+OTHER = TenantId("other")
+
+
+async def failures(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> tuple[MadeJob, MadeJob, MadeJob]:
+    """Of two types and of two tenants."""
+    noop = await a_job(worker, superuser, state=JobState.FAILED)
+    image = a_submission(type="process_image")
+    theirs = a_submission(type="process_image", tenant_id=OTHER)
+    return (
+        noop,
+        await a_job(worker, superuser, state=JobState.FAILED, submission=image),
+        await a_job(worker, superuser, state=JobState.FAILED, submission=theirs),
+    )
+
+
+async def acknowledge_all(operator: asyncpg.Connection) -> None:
+    ids = [letter.id for letter in await list_dead_letters(operator, LetterFilter())]
+    assert len(ids) == await acknowledge_dead_letters(operator, ids, by="ada", note=None)
+
+
+async def test_the_history_is_listed_whole_by_tenant_or_by_fault(
+    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    noop, image, theirs = await failures(worker, superuser)
+    fingerprint = (await get_dead_letter(operator, image.job_id)).fingerprint
+    await acknowledge_all(operator)
+
+    found = [
+        [one.job_id for one in await list_dead_letters(operator, filters)]
+        for filters in (
+            LetterFilter(),
+            LetterFilter(open_only=False),
+            LetterFilter(open_only=False, tenant_id=OTHER),
+            LetterFilter(open_only=False, fingerprint=fingerprint),
+        )
+    ]
+
+    assert [
+        [],
+        [noop.job_id, image.job_id, theirs.job_id],
+        [theirs.job_id],
+        [image.job_id, theirs.job_id],
+    ] == found
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        LetterFilter(open_only=False, type="noop"),
+        LetterFilter(open_only=False, reason="corrupt"),
+        LetterFilter(open_only=False, tenant_id=OTHER, fingerprint="f"),
+    ],
+)
+async def test_a_question_that_would_read_the_whole_history_is_refused(
+    filters: LetterFilter, operator: asyncpg.Connection
+) -> None:
+    with pytest.raises(RequestRejected) as refused:
+        await list_dead_letters(operator, filters)
+
+    assert "invalid_filter" == refused.value.code
+
+
+async def test_groups_can_be_asked_for_with_the_same_filters(
+    operator: asyncpg.Connection,
+    maintenance: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    await failures(worker, superuser)
+    await judge_messages(maintenance, [a_stray()])
+
+    everything = await group_dead_letters(operator)
+    theirs = await group_dead_letters(operator, LetterFilter(tenant_id=OTHER))
+
+    assert {("noop", 1, 1), ("process_image", 2, 2), (None, 1, 0)} == {
+        (one.type, one.letters, one.replayable) for one in everything
+    }
+    assert [("process_image", 1)] == [(one.type, one.letters) for one in theirs]
+
+
+def a_stray() -> DeadMessage:
+    return DeadMessage(
+        job_id=None,
+        reason="unreadable",
+        message="It is not ours.",
+        detail="fast",
+        sha256="0",
+        snapshot={"body": "hello"},
+        sent_at=datetime.now(UTC),
+    )
+
+
+async def test_letters_are_found_by_their_own_ids_and_by_those_of_their_jobs(
+    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    noop, image, _ = await failures(worker, superuser)
+    letter = await get_dead_letter(operator, noop.job_id)
+
+    found = await get_dead_letters(operator, [image.job_id, letter.id, uuid4()])
+
+    assert [noop.job_id, image.job_id] == [one.job_id for one in found]
+
+
+async def test_only_what_nobody_has_dealt_with_is_counted(
+    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    noop, _, _ = await failures(worker, superuser)
+    letter = await get_dead_letter(operator, noop.job_id)
+
+    before = await count_unacknowledged(operator)
+    await acknowledge_dead_letters(operator, [letter.id], by="ada", note=None)
+
+    assert (3, 2) == (before, await count_unacknowledged(operator))
+
+
+async def test_a_letter_says_when_its_job_died(
+    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    noop, _, _ = await failures(worker, superuser)
+
+    letter = await get_dead_letter(operator, noop.job_id)
+
+    assert (await job_row(superuser, noop.job_id))["finished_at"] == letter.died_at
+
+
+# Plans.
+
+HISTORY = 20_000
+# One in a thousand is open; one tenant, one fault and one reason are rare. Half were replayed.
+LOAD = f"""
+SET LOCAL session_replication_role = replica;
+INSERT INTO jobs (id, tenant_id, type, lane, correlation_id, created_by, replay_of, generation)
+SELECT gen_random_uuid(), 'acme', 'noop', 'fast', 'c', 'load', md5(n::text)::uuid, 1
+  FROM generate_series(1, {HISTORY}, 2) AS n WHERE n % 1000 <> 1;
+INSERT INTO rings (job_id, lane, priority, due_at) SELECT id, 'fast', 100, now() FROM jobs;
+INSERT INTO ledger (accepted) SELECT count(*) FROM jobs;
+INSERT INTO dead_letters (id, job_id, tenant_id, type, reason, fingerprint, message, snapshot,
+                          died_at, acknowledged_at, acknowledged_by)
+SELECT md5('letter ' || n)::uuid, CASE WHEN n % 10 <> 3 THEN md5(n::text)::uuid END,
+       CASE WHEN n % 9000 = 5 THEN 'rare' ELSE 'acme' END, 'noop',
+       CASE WHEN n % 9000 = 5 THEN 'poison' ELSE 'corrupt' END,
+       CASE WHEN n % 9000 = 5 THEN 'rare' ELSE 'often' END, 'm',
+       jsonb_build_object('sha256', n::text), now() - interval '1 day' + interval '1 second' * n,
+       CASE WHEN n % 1000 <> 1 THEN now() END, CASE WHEN n % 1000 <> 1 THEN 'load' END
+  FROM generate_series(1, {HISTORY}) AS n;
+INSERT INTO dead_letter_sends (dead_letter_id, due_at)
+SELECT id, now() - interval '1 hour' FROM dead_letters;
+"""  # noqa: S608 - a number of this file
+START = "NULL, NULL, 50"
+MIDDLE = "now() - interval '20 hours', NULL, 50"
+STRAY = {"reason": "unreadable", "message": "m", "detail": "fast", "snapshot": {}}
+SENT_AT = [datetime.now(UTC) - timedelta(days=1), datetime.now(UTC)]
+ASKED = json.dumps(
+    [
+        STRAY | {"n": n, "job_id": str(uuid4()), "sha256": str(n), "sent_at": str(SENT_AT[n % 2])}
+        for n in range(10)
+    ]
+)
+IDS = "ARRAY [" + ", ".join(f"md5('letter {n}')::uuid" for n in range(1, 4000, 400)) + "]"
+
+QUESTIONS = {
+    "open": (deadletters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, NULL"),
+    "open, by a rare reason": (
+        deadletters.LIST_OPEN_LETTERS,
+        f"{START}, NULL, NULL, 'poison', NULL",
+    ),
+    "open, by a rare fault": (deadletters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, 'rare'"),
+    "history": (deadletters.LIST_LETTERS, START),
+    "history, deep": (deadletters.LIST_LETTERS, MIDDLE),
+    "history of a rare tenant": (deadletters.LIST_LETTERS_OF_TENANT, f"{START}, 'rare'"),
+    "history of a tenant, deep": (deadletters.LIST_LETTERS_OF_TENANT, f"{MIDDLE}, 'acme'"),
+    "history of a rare fault": (deadletters.LIST_LETTERS_OF_FAULT, f"{START}, 'rare'"),
+    "history of a fault, deep": (deadletters.LIST_LETTERS_OF_FAULT, f"{MIDDLE}, 'often'"),
+    "groups": (deadletters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL"),
+    "one": (deadletters.GET_LETTER, "md5('7')::uuid"),
+    "some": (deadletters.GET_LETTERS, IDS),
+    "count": (deadletters.COUNT_UNACKNOWLEDGED, None),
+    "acknowledge": (deadletters.ACKNOWLEDGE, f"{IDS}, 'ada', NULL"),
+    "close replayed": (replays.CLOSE_REPLAYED, IDS),
+    "find replayed": (replays.FIND_REPLAYED, "500"),
+    "sends": (deadmail.TAKE_DUE_SENDS, "10"),
+    "forget sends": (deadmail.FORGET_SENDS, IDS),
+    "messages": (deadmail.JUDGE_MESSAGES, f"'{ASKED}'"),
+}
+
+
+async def test_no_question_reads_through_the_history(superuser: asyncpg.Connection) -> None:
+    async with superuser.transaction():
+        await superuser.execute(LOAD)
+    await superuser.execute("VACUUM ANALYZE")
+
+    pages = {}
+    for mode in ("force_generic_plan", "force_custom_plan"):
+        await superuser.execute(f"SET plan_cache_mode = {mode}")
+        for name, (statement, arguments) in QUESTIONS.items():
+            pages[name, mode] = await pages_read(superuser, statement, arguments)
+
+    # A page of a list looks up each letter's replay, three pages of index at a time.
+    assert {} == {name: count for name, count in pages.items() if count > 400}
+
+
+async def pages_read(connection: asyncpg.Connection, statement: str, arguments: str | None) -> int:
+    """Pages of tables and indexes that it touches, in an execution that is undone."""
+    undo = connection.transaction()
+    await undo.start()
+    await connection.execute(f"PREPARE question AS {statement}")
+    call = "question" if arguments is None else f"question({arguments})"
+    explained = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {call}")
+    await connection.execute("DEALLOCATE question")
+    await undo.rollback()
+    plan = json.loads(explained)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

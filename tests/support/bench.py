@@ -1,0 +1,131 @@
+"""The parts of a worker around one attempt, on a real database and without queues."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from imagefleet.aws.objects import Objects
+from imagefleet.doorbell import Doorbell
+from imagefleet.jobs.kinds import JobKind, Noop
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Submission, WorkerId
+from imagefleet.store.database import Connection, Pool
+from imagefleet.store.submissions import submit_job
+from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.tracing import Tracing
+from imagefleet.worker.attempt import Attempt
+from imagefleet.worker.attempts import Attempts
+from imagefleet.worker.deliveries import Deliveries
+from imagefleet.worker.dismissals import Dismissals
+from imagefleet.worker.handling import Handler, JobContext, Tools
+from imagefleet.worker.redrives import Redrives
+from imagefleet.worker.renderer import Renderer
+from imagefleet.worker.services import Services
+from imagefleet.worker.settler import Settler
+from imagefleet.worker.visibility import Visibility
+from tests.support.database import Database
+from tests.support.factories import a_submission, a_worker, claim_job
+from tests.support.queues import FakeQueue
+
+Run: TypeAlias = Callable[[JobContext], Awaitable[Completed]]
+
+NOOP = JobKind(name="noop", payload=Noop, lane=Lane.FAST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    database: Database
+    pool: Pool
+    worker: Connection
+    worker_id: WorkerId
+    tools: Tools
+    settler: Settler
+    deliveries: Deliveries
+    visibility: Visibility
+    queue: FakeQueue
+
+    def attempt(self, claim: Claim, run: Run, kind: JobKind = NOOP) -> Attempt:
+        return Attempt(claim, Handler(kind=kind, run=run), self.tools, self.settler)
+
+    def attempts(self, run: Run) -> Attempts:
+        handlers = {"noop": Handler(kind=NOOP, run=run)}
+        return Attempts(
+            handlers, self.tools, self.settler, self.deliveries, self.visibility, Tracing()
+        )
+
+    def dismissals(self, dead_letters: FakeQueue) -> Dismissals:
+        redrives = Redrives(self.pool, {NOOP.name: NOOP}, self.tools.doorbell)
+        return Dismissals(self.deliveries, dead_letters.as_queue(), redrives, self.tools.metrics)
+
+    async def submit(self, submission: Submission | None = None) -> Submission:
+        wanted = submission or a_submission()
+        await submit_job(self.worker, wanted)
+        return wanted
+
+    async def ask(self, submission: Submission) -> ClaimAnswer:
+        return await claim_job(self.worker, submission.job_id, self.worker_id)
+
+    async def claim(self, submission: Submission | None = None) -> Claim:
+        answer = await self.ask(await self.submit(submission))
+        assert answer.claim is not None, answer
+        return answer.claim
+
+
+def needing(*services: str) -> JobKind:
+    return replace(NOOP, services=services)
+
+
+@asynccontextmanager
+async def a_bench(database: Database, worker: Connection, scratch: Path) -> AsyncIterator[Bench]:
+    metrics = WorkerMetrics(job_types=("noop",))
+    worker_id = await a_worker(worker)
+    nowhere = cast("Objects", None)  # no handler here asks for an object
+    queue = FakeQueue()
+    async with (
+        database.pool("worker") as pool,
+        Doorbell(pool, {}).open() as doorbell,
+        Services(pool, metrics, ()).open() as services,
+        Settler(pool, worker_id, doorbell, metrics).open() as settler,
+        Deliveries(deletes_linger=0).open() as deliveries,
+    ):
+        tools = Tools(
+            pool=pool,
+            originals=nowhere,
+            outputs=nowhere,
+            renderer=Renderer(),
+            decoding=asyncio.Semaphore(1),
+            doorbell=doorbell,
+            services=services,
+            metrics=metrics,
+            scratch=scratch,
+        )
+        yield Bench(
+            database=database,
+            pool=pool,
+            worker=worker,
+            worker_id=worker_id,
+            tools=tools,
+            settler=settler,
+            deliveries=deliveries,
+            visibility=Visibility(deliveries, {queue.as_queue(): await queue.visibility()}),
+            queue=queue,
+        )
+
+
+async def never(job: JobContext) -> Completed:
+    await asyncio.Event().wait()
+    return Completed()
+
+
+async def done(job: JobContext) -> Completed:
+    return Completed()
+
+
+def raising(error: BaseException) -> Run:
+    async def run(job: JobContext) -> Completed:
+        raise error
+
+    return run

@@ -1,0 +1,380 @@
+"""What becomes of a job, whatever its handler does: every error is an outcome, none is a crash."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from imagefleet.errors import (
+    ClaimLost,
+    FleetError,
+    IllegalTransition,
+    InputRejected,
+    Misconfigured,
+    NotFound,
+    RequestRejected,
+    StoreRejected,
+    Unavailable,
+)
+from imagefleet.jobs.kinds import Noop
+from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, Completed, Failed, Outcome, Released, Retry
+from imagefleet.jobs.model import CancelCode
+from imagefleet.store.breakers import force_open
+from imagefleet.store.control import cancel_job
+from imagefleet.store.database import Connection
+from imagefleet.worker.attempt import Stop
+from imagefleet.worker.handling import JobContext
+from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of
+from imagefleet.worker.renderer import (
+    ChildCancelled,
+    ChildCrashed,
+    ChildDeadline,
+    ChildFailed,
+)
+from tests.support.bench import NOOP, Bench, Run, done, needing, never, raising
+from tests.support.factories import a_submission, claim_job
+from tests.support.rows import attempts_rows, job_row
+
+SECRET = "postgres://admin:hunter2@10.0.0.7 /etc/shadow"
+
+# What is raised, what the attempt asks for, and the code; the public reads the code's sentence.
+TABLE: list[tuple[BaseException, type[object], str | None]] = [
+    (ClaimLost(SECRET), type(None), None),
+    (NotFound("object"), Failed, "not_found"),
+    (InputRejected("corrupt", "The image is damaged.", SECRET), Failed, "corrupt"),
+    (
+        RequestRejected("invalid_payload", "The payload is not valid.", SECRET),
+        Failed,
+        "invalid_payload",
+    ),
+    (ChildCrashed(SECRET), Retry, "crashed"),
+    (ChildDeadline(SECRET), Retry, "deadline"),
+    (TimeoutError(SECRET), Retry, "deadline"),
+    (ChildCancelled(), Retry, "internal_error"),
+    (ChildFailed(f"Traceback\n  line\nValueError: {SECRET}"), Retry, "internal_error"),
+    (Unavailable("s3_throttled", "busy", SECRET), Retry, "unavailable"),
+    (Unavailable("database_timeout", "busy", SECRET), Retry, "unavailable"),
+    (Unavailable("database_unavailable", "busy", SECRET), Released, None),
+    (StoreRejected("store_rejected", "no", SECRET), Retry, "internal_error"),
+    (IllegalTransition(SECRET), Retry, "internal_error"),
+    (Misconfigured(SECRET), Retry, "internal_error"),
+    (FleetError("sqs_rejected", "no", SECRET), Retry, "internal_error"),
+    (ValueError(SECRET), Retry, "internal_error"),
+    (MemoryError(SECRET), Retry, "internal_error"),
+    (SystemExit(SECRET), Retry, "internal_error"),
+    (asyncio.CancelledError(SECRET), Retry, "internal_error"),
+]
+
+
+def named(value: object) -> str | None:
+    if isinstance(value, FleetError):
+        return f"{type(value).__name__}-{value.code}"
+    return type(value).__name__ if isinstance(value, BaseException) else None
+
+
+@pytest.mark.parametrize(("error", "kind", "code"), TABLE, ids=named)
+def test_every_error_is_an_outcome_whose_public_words_are_fixed(
+    error: BaseException, kind: type[object], code: str | None
+) -> None:
+    outcome = outcome_of(error)
+
+    assert kind is type(outcome)
+    if isinstance(outcome, Retry | Failed):
+        assert code == outcome.code
+        assert SECRET not in outcome.message
+        assert outcome.message in {*FAILURE_SENTENCES.values(), *public_words(error)}
+        told = (outcome.detail or "") + (outcome.log_excerpt or "")
+        assert SECRET in told or not SECRET.startswith(str(error)[:5]), "operators see the reason"
+    if isinstance(outcome, Retry):
+        assert isinstance(error, ChildCrashed) == outcome.crashed
+        assert outcome.charged
+
+
+def public_words(error: BaseException) -> set[str]:
+    return {error.public_message} if isinstance(error, InputRejected | RequestRejected) else set()
+
+
+def test_what_postgres_cannot_store_is_written_as_it_can() -> None:
+    outcome = outcome_of(ValueError("a\0b\udcff" + "x" * 5000))
+
+    assert isinstance(outcome, Retry)
+    assert outcome.detail is not None
+    assert "\0" not in outcome.detail
+    assert outcome.detail.encode()
+    assert LONGEST_DETAIL + 1 == len(outcome.detail)
+
+
+async def test_a_handler_sees_what_its_job_is(bench: Bench) -> None:
+    seen: list[JobContext] = []
+
+    async def run(job: JobContext) -> Completed:
+        seen.append(job)
+        return Completed()
+
+    claim = await bench.claim(a_submission(payload={"note": "hello"}))
+    assert Completed() == await bench.attempt(claim, run).work()
+
+    (job,) = seen
+    assert (claim.job_id, "tests", 1, None) == (
+        job.job_id,
+        job.correlation_id,
+        job.attempt,
+        job.cursor,
+    )
+    assert Noop(note="hello") == job.payload
+    assert 100 < job.seconds_left <= 120
+    assert not job.cancelled
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "code"),
+    [
+        (raising(SystemExit(3)), "internal_error"),
+        (raising(asyncio.CancelledError()), "internal_error"),
+        (raising(ValueError("no")), "internal_error"),
+    ],
+)
+async def test_no_handler_can_end_its_worker(bench: Bench, misbehave: Run, code: str) -> None:
+    outcome = await bench.attempt(await bench.claim(), misbehave).work()
+
+    assert isinstance(outcome, Retry)
+    assert code == outcome.code
+
+
+async def test_a_handler_that_returns_something_else_is_a_bug(bench: Bench) -> None:
+    async def run(job: JobContext) -> object:
+        return "done"
+
+    outcome = await bench.attempt(await bench.claim(), run).work()  # type: ignore[arg-type]
+
+    assert isinstance(outcome, Retry)
+    assert "internal_error" == outcome.code
+
+
+async def test_a_payload_that_does_not_fit_fails_for_good(bench: Bench) -> None:
+    outcome = await bench.attempt(
+        await bench.claim(a_submission(payload={"milliseconds": -1})), done
+    ).work()
+
+    assert isinstance(outcome, Failed)
+    assert "invalid_payload" == outcome.code
+
+
+async def test_a_deadline_ends_the_work_and_costs_an_attempt(bench: Bench) -> None:
+    short = timedelta(milliseconds=50)
+    attempt = bench.attempt(await bench.claim(), never, replace(NOOP, timeout=short))
+
+    outcome = await attempt.work()
+
+    assert isinstance(outcome, Retry)
+    assert ("deadline", True) == (outcome.code, outcome.charged)
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        (Stop.DRAIN, Released(why="drain")),
+        (Stop.BEAT_LOST, Released(why="beat_lost")),
+        (Stop.CANCELLED, Released(why="cancelled")),
+        (Stop.LOST, None),
+    ],
+)
+@pytest.mark.parametrize("when", ["before", "during"])
+async def test_a_stop_ends_the_work_without_charge(
+    bench: Bench, why: Stop, expected: Outcome | None, when: str
+) -> None:
+    at_work = asyncio.Event()
+
+    async def run(job: JobContext) -> Completed:
+        at_work.set()
+        await job.stopping.wait()
+        await asyncio.sleep(10)
+        return Completed()
+
+    attempt = bench.attempt(await bench.claim(), run)
+    if when == "before":
+        attempt.stop(why)
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(attempt.work())
+        if when == "during":
+            await at_work.wait()
+            attempt.stop(why)
+            attempt.stop(Stop.DRAIN)  # the first reason counts, and a second is harmless
+
+    assert expected == working.result()
+
+
+async def test_a_stop_while_a_handler_still_tidies_up_breaks_nothing(bench: Bench) -> None:
+    tidying, tidied = asyncio.Event(), asyncio.Event()
+
+    async def run(job: JobContext) -> Completed:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            tidying.set()
+            await tidied.wait()
+        return Completed()
+
+    attempt = bench.attempt(
+        await bench.claim(), run, replace(NOOP, timeout=timedelta(milliseconds=20))
+    )
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(attempt.work())
+        await tidying.wait()
+        attempt.stop(Stop.DRAIN)
+        tidied.set()
+
+    assert Released(why="drain") == working.result()
+
+
+async def test_a_flagged_job_is_settled_without_its_handler(
+    bench: Bench, superuser: Connection
+) -> None:
+    submission = await bench.submit()
+    await cancel_job(bench.worker, submission.job_id, code=CancelCode.CANCELLED, detail="enough")
+    answer = await bench.ask(submission)
+    assert answer.claim is not None
+
+    receipt = await bench.attempt(answer.claim, raising(AssertionError())).run()
+
+    assert receipt is not None
+    assert isinstance(receipt.outcome, Failed)
+    row = await job_row(superuser, submission.job_id)
+    assert ("failed", "cancelled", 0) == (row["state"], row["failure_code"], row["attempts"])
+
+
+async def test_progress_is_written_extends_the_lock_and_is_found_by_the_next_attempt(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    await superuser.execute("UPDATE jobs SET locked_at = locked_at - interval '1 minute'")
+
+    async def half(job: JobContext) -> Completed:
+        await job.progress(1, 2, {"page": 1})
+        raise Unavailable("database_unavailable", "away")
+
+    receipt = await bench.attempt(claim, half).run()
+    assert receipt is not None
+    assert isinstance(receipt.outcome, Released)
+    row = await job_row(superuser, claim.job_id)
+    assert (1, 2, {"page": 1}, 0) == (
+        row["progress_done"],
+        row["progress_total"],
+        row["progress_cursor"],
+        row["attempts"],
+    )
+
+    again = await claim_job(bench.worker, claim.job_id, bench.worker_id)
+    assert again.claim is not None
+    assert {"page": 1} == again.claim.cursor
+
+
+async def test_progress_tells_a_cancelled_job_to_stop(bench: Bench, superuser: Connection) -> None:
+    claim = await bench.claim()
+    await cancel_job(bench.worker, claim.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    async def run(job: JobContext) -> Completed:
+        await job.progress(1)
+        await asyncio.sleep(10)
+        return Completed()
+
+    receipt = await bench.attempt(claim, run).run()
+
+    assert receipt is not None
+    assert isinstance(receipt.outcome, Failed)
+    assert "cancelled" == receipt.outcome.code
+
+
+async def test_progress_of_a_lost_claim_ends_it_without_a_word(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+
+    async def run(job: JobContext) -> Completed:
+        await job.progress(1)
+        return Completed()
+
+    zombie = replace(claim, claim_no=claim.claim_no + 1)
+    assert await bench.attempt(zombie, run).run() is None
+    assert "processing" == (await job_row(superuser, claim.job_id))["state"]
+    assert [] == await attempts_rows(superuser, claim.job_id)
+
+
+# Circuit breakers.
+
+S3_AWAY = Unavailable("s3_unavailable", "away", "503")
+
+
+async def test_failures_of_a_service_open_its_breaker_and_then_cost_nothing(
+    bench: Bench, superuser: Connection
+) -> None:
+    """Five at once: the report that opens it gives all of them back, until its retry time."""
+    claims = [await bench.claim(a_submission(services=("s3",))) for _ in range(5)]
+    attempts = [bench.attempt(one, raising(S3_AWAY), needing("s3")) for one in claims]
+
+    outcomes = await asyncio.gather(*(attempt.work() for attempt in attempts))
+
+    breaker = await superuser.fetchrow("SELECT * FROM circuit_breakers WHERE service = 's3'")
+    assert breaker is not None
+    assert ("open", 5, 1) == (breaker["state"], breaker["failures"], breaker["trips"])
+    assert {Released(why="breaker:s3", run_at=breaker["retry_at"])} == set(outcomes)
+
+
+async def test_a_failure_below_the_threshold_is_charged_and_forgotten_after_a_success(
+    bench: Bench, superuser: Connection
+) -> None:
+    failing = bench.attempt(await bench.claim(), raising(S3_AWAY), needing("s3"))
+    outcome = await failing.work()
+    assert isinstance(outcome, Retry)
+    assert "unavailable" == outcome.code
+
+    await bench.attempt(await bench.claim(), done, needing("s3")).work()
+    # Reports are a second apart: one that waits for its answer comes after the success's.
+    assert await bench.tools.services.failed("other") is None
+
+    failures = await superuser.fetchval("SELECT failures FROM circuit_breakers WHERE service='s3'")
+    assert 0 == failures
+
+
+async def test_a_service_that_the_type_does_not_name_is_a_failure_like_any_other(
+    bench: Bench, superuser: Connection
+) -> None:
+    outcome = await bench.attempt(await bench.claim(), raising(S3_AWAY)).work()
+
+    assert isinstance(outcome, Retry)
+    assert [] == await superuser.fetch("SELECT FROM circuit_breakers")
+
+
+async def test_a_breaker_forced_open_gives_its_jobs_back(
+    bench: Bench, operator: Connection, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    await force_open(operator, "s3", by="tests")
+
+    outcome = await bench.attempt(claim, raising(S3_AWAY), needing("s3")).work()
+
+    assert isinstance(outcome, Released)
+    assert outcome.run_at is not None
+
+
+async def test_only_a_probe_closes_an_open_breaker(bench: Bench, superuser: Connection) -> None:
+    await superuser.execute(
+        "INSERT INTO circuit_breakers (service, state, failures, trips, opened_at, retry_at)"
+        " VALUES ('s3', 'open', 5, 1, now() - interval '2 minutes', now() - interval '1 minute')"
+    )
+    probe = await bench.claim(a_submission(services=("s3",)))
+    assert ("s3",) == probe.probes
+
+    held_back = await bench.ask(await bench.submit(a_submission(services=("s3",))))
+    assert "breaker" == held_back.verdict
+
+    bystander = replace(probe, probes=())
+    await bench.attempt(bystander, done, needing("s3")).work()
+    await bench.tools.services.failed("other")
+    state = "SELECT state FROM circuit_breakers WHERE service = 's3'"
+    assert "open" == await superuser.fetchval(state)
+
+    await bench.attempt(probe, done, needing("s3")).work()
+    await bench.tools.services.failed("other")
+    assert "closed" == await superuser.fetchval(state)

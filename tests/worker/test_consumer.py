@@ -1,0 +1,413 @@
+"""Receiving and claiming: what becomes of every message, and how many are asked for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Verdict, new_job_id
+from imagefleet.runtime import Drain
+from imagefleet.store.control import Pause, PauseScope, pause
+from imagefleet.store.database import Connection, open_pool
+from imagefleet.worker.consumer import Consumer, Ears
+from imagefleet.worker.deliveries import Delivery
+from imagefleet.worker.dismissals import (
+    CONTENDED_FOR,
+    MOST_DEFERRED,
+    UNKNOWN_FOR,
+    UNKNOWN_RECEIVES,
+    UNROUTABLE_FOR,
+)
+from imagefleet.worker.slots import Slots
+from tests.support.bench import Bench
+from tests.support.eventually import eventually
+from tests.support.factories import a_submission, expire_lock
+from tests.support.queues import FakeQueue, a_message, a_ringing
+from tests.support.rows import job_row, ring_row
+
+NOTHING = timedelta()
+
+# What a verdict does to the message: how it comes back, if it does. None is deleted.
+ANSWERS: dict[Verdict, timedelta | None] = {
+    Verdict.FINISHED: None,
+    Verdict.NOT_DUE: None,
+    Verdict.TARGET_BUSY: None,
+    Verdict.PAUSED: None,
+    Verdict.BREAKER: None,
+    Verdict.EXHAUSTED: None,
+    Verdict.ELSEWHERE: None,
+    Verdict.BUSY: timedelta(minutes=8),
+    Verdict.UNROUTABLE: UNROUTABLE_FOR,
+    Verdict.CONTENDED: CONTENDED_FOR,
+    Verdict.UNKNOWN: UNKNOWN_FOR,
+}
+RUNS = {Verdict.CLAIMED, Verdict.CANCELLED}  # kept until the outcome is written
+
+
+def test_the_table_has_every_verdict() -> None:
+    assert set(Verdict) == {*ANSWERS, *RUNS, Verdict.UNREADABLE}
+
+
+@pytest.mark.parametrize("verdict", ANSWERS)
+async def test_each_verdict_has_one_answer_for_the_message(bench: Bench, verdict: Verdict) -> None:
+    message = a_ringing(new_job_id())
+    delivery = Delivery(
+        queue=bench.queue.as_queue(), received=message, message=JobMessage(job_id=new_job_id())
+    )
+    dead_letters = FakeQueue()
+    dismissals = bench.dismissals(dead_letters)
+
+    wait = timedelta(minutes=8) if verdict is Verdict.BUSY else None
+    answer = ClaimAnswer(job_id=delivery.message.job_id, verdict=verdict, wait=wait)
+    await dismissals.dismiss(delivery, answer)
+    await eventually(lambda: bench.queue.deleted or bench.queue.changed)
+
+    span = ANSWERS[verdict]
+    if span is None:
+        assert ([message.receipt], []) == (bench.queue.deleted, bench.queue.changed)
+    else:
+        ((receipt, back_in),) = bench.queue.changed
+        assert message.receipt == receipt
+        assert span <= back_in <= span * 1.1
+        assert [] == bench.queue.deleted
+    assert [] == dead_letters.sent
+
+
+@pytest.mark.parametrize("verdict", [*RUNS, Verdict.UNREADABLE])
+async def test_what_is_ours_is_never_dismissed(bench: Bench, verdict: Verdict) -> None:
+    dismissals = bench.dismissals(FakeQueue())
+    delivery = Delivery(
+        queue=bench.queue.as_queue(),
+        received=a_message("x"),
+        message=JobMessage(job_id=new_job_id()),
+    )
+
+    with pytest.raises(ValueError, match="not for dismissal"):
+        await dismissals.dismiss(delivery, ClaimAnswer(job_id=new_job_id(), verdict=verdict))
+
+
+async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> None:
+    dismissals = bench.dismissals(FakeQueue())
+    delivery = Delivery(
+        queue=bench.queue.as_queue(),
+        received=a_message("x"),
+        message=JobMessage(job_id=new_job_id()),
+    )
+    answer = ClaimAnswer(job_id=new_job_id(), verdict=Verdict.BUSY, wait=timedelta(days=3))
+    await dismissals.dismiss(delivery, answer)
+    await eventually(lambda: bench.queue.changed)
+
+    assert [MOST_DEFERRED] == [span for _, span in bench.queue.changed]
+
+
+# The loop.
+
+
+class Lease:
+    """A beat that is as old as the test says."""
+
+    def __init__(self) -> None:
+        self.is_stale = False
+        self._waited = asyncio.Event()
+
+    async def fresh(self) -> None:
+        while self.is_stale:
+            await self._waited.wait()
+
+    def stale(self) -> str | None:
+        return "last beat long ago" if self.is_stale else None
+
+
+@dataclass
+class Listening:
+    """A consumer of two slots, its queues, and what it started."""
+
+    bench: Bench
+    own: FakeQueue
+    dead_letters: FakeQueue
+    slots: Slots
+    lease: Lease
+    consumer: Consumer
+    drain: Drain
+    started: list[tuple[Claim, Delivery, Callable[[], None]]] = field(default_factory=list)
+
+    async def runs(self, count: int) -> None:
+        await eventually(lambda: len(self.started) == count)
+
+    @property
+    def changes(self) -> dict[str, timedelta]:
+        return {receipt.message_id: span for receipt, span in self.own.changed}
+
+
+@asynccontextmanager
+async def listening(
+    bench: Bench,
+    *,
+    lane: Lane = Lane.FAST,
+    slots: int = 2,
+    helps: FakeQueue | None = None,
+    types: tuple[str, ...] = ("noop",),
+) -> AsyncIterator[Listening]:
+    own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
+    started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
+    room = Slots(slots)
+    ears = Ears(
+        pool=bench.pool,
+        worker_id=bench.worker_id,
+        types=types,
+        lease=lease,
+        dismissals=bench.dismissals(dead_letters),
+        metrics=bench.tools.metrics,
+        start=lambda *one: started.append(one),
+    )
+    queues = [(lane, own.as_queue())]
+    if helps is not None:
+        queues.append((Lane.FAST, helps.as_queue()))
+    consumer = Consumer(lane, room, queues, ears, timedelta(seconds=20))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(consumer.run(drain))
+        yield Listening(bench, own, dead_letters, room, lease, consumer, drain, started)
+        drain.request("the test is over")
+    assert 0 == room.reserved
+
+
+async def test_a_claimed_job_starts_and_its_message_is_kept(bench: Bench) -> None:
+    submission = await bench.submit()
+    async with listening(bench) as heard:
+        heard.own.waiting.append(a_ringing(submission.job_id))
+        await heard.runs(1)
+
+    ((claim, delivery, _),) = heard.started
+    assert submission.job_id == claim.job_id == delivery.message.job_id
+    assert ([], []) == (heard.own.deleted, heard.own.changed)
+    assert (1, 1) == (heard.slots.busy, heard.slots.free)
+
+
+async def test_never_more_is_asked_for_than_is_free(bench: Bench) -> None:
+    submissions = [await bench.submit() for _ in range(3)]
+    async with listening(bench) as heard:
+        heard.own.waiting += [a_ringing(one.job_id) for one in submissions]
+        await heard.runs(2)
+        asked = len(heard.own.asked)
+        assert [2] * asked == heard.own.asked
+        assert 1 == len(heard.own.waiting), "nothing is received while no slot is free"
+
+        heard.started[0][2]()
+        await heard.runs(3)
+        assert [1] == heard.own.asked[asked : asked + 1]
+
+
+async def test_slots_that_free_together_are_asked_for_together(bench: Bench) -> None:
+    submissions = [await bench.submit() for _ in range(2)]
+    async with listening(bench) as heard:
+        heard.own.waiting += [a_ringing(one.job_id) for one in submissions]
+        await heard.runs(2)
+        asked = len(heard.own.asked)
+        for _, _, leave in heard.started:
+            leave()
+            await asyncio.sleep(0)
+        await eventually(lambda: len(heard.own.asked) > asked)
+
+    assert 2 == heard.own.asked[asked]
+
+
+async def test_one_receive_may_bring_every_kind_of_message(
+    bench: Bench, operator: Connection, superuser: Connection
+) -> None:
+    runs, paused = await bench.submit(), await bench.submit(a_submission(target="t"))
+    what = Pause(scope=PauseScope.TARGET, name="t", tenant_id="acme")
+    await pause(operator, what, by="tests", reason="tests")
+    held = await bench.claim()
+    elsewhere = await bench.submit(a_submission(lane=Lane.GENERAL))
+    stranger = a_message("not ours")
+    async with listening(bench, slots=10) as heard:
+        heard.own.waiting += [
+            a_ringing(runs.job_id),
+            a_ringing(runs.job_id),
+            a_ringing(paused.job_id),
+            a_ringing(held.job_id),
+            a_ringing(elsewhere.job_id),
+            a_ringing(new_job_id()),
+            stranger,
+        ]
+        await heard.runs(1)
+        await eventually(lambda: len(heard.own.deleted) == 3)
+        await eventually(lambda: len(heard.own.changed) == 3)
+
+    ((claim, *_),) = heard.started
+    assert runs.job_id == claim.job_id
+    assert ["not ours"] == [message.body for message in heard.dead_letters.sent]
+    assert {"reason": "unreadable", "queue": "own"} == heard.dead_letters.sent[0].attributes
+    ring = await ring_row(superuser, elsewhere.job_id)
+    assert ring is not None
+    assert "general" == ring["lane"]
+    text = bench.tools.metrics.exposition().decode()
+    for verdict in ("claimed", "busy", "paused", "elsewhere", "unknown", "unreadable"):
+        assert f'claim_verdict_total{{verdict="{verdict}"}}' in text
+
+
+async def test_an_unknown_job_is_buried_once_nobody_can_commit_it_any_more(bench: Bench) -> None:
+    job_id = new_job_id()
+    async with listening(bench) as heard:
+        heard.own.waiting.append(a_ringing(job_id, receive_count=UNKNOWN_RECEIVES - 1))
+        await eventually(lambda: heard.own.changed)
+        assert [] == heard.dead_letters.sent
+
+        heard.own.waiting.append(a_ringing(job_id, receive_count=UNKNOWN_RECEIVES))
+        await eventually(lambda: heard.own.deleted)
+
+    assert "unknown_job" == heard.dead_letters.sent[0].attributes["reason"]
+
+
+async def test_what_cannot_be_buried_is_not_deleted(bench: Bench) -> None:
+    async with listening(bench) as heard:
+        heard.dead_letters.say = "InternalError"
+        heard.own.waiting.append(a_message("not ours"))
+        await eventually(lambda: heard.dead_letters.calls)
+
+    assert [] == heard.own.deleted
+
+
+async def test_an_expired_lock_of_the_last_attempt_is_ended_and_its_message_deleted(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim(a_submission(max_attempts=1))
+    await expire_lock(superuser, claim.job_id)
+    async with listening(bench) as heard:
+        heard.own.waiting.append(a_ringing(claim.job_id))
+        await eventually(lambda: heard.own.deleted)
+
+    assert "failed" == (await job_row(superuser, claim.job_id))["state"]
+
+
+async def test_a_type_that_this_worker_lacks_comes_back_for_others(bench: Bench) -> None:
+    submission = await bench.submit()
+    async with listening(bench, types=("process_image",)) as heard:
+        heard.own.waiting.append(a_ringing(submission.job_id))
+        await eventually(lambda: heard.own.changed)
+
+    assert [UNROUTABLE_FOR] == [span for _, span in heard.own.changed]
+
+
+async def test_nothing_is_received_while_the_beat_is_old(bench: Bench) -> None:
+    async with listening(bench) as heard:
+        heard.lease.is_stale = True
+        await eventually(lambda: heard.consumer._receiving_since is None)
+        asked = len(heard.own.asked)
+        heard.own.waiting.append(a_ringing(new_job_id()))
+        await asyncio.sleep(0.1)  # the time of many receives
+
+        assert len(heard.own.asked) <= asked + 1
+        assert [] == heard.started
+    assert heard.own.waiting or heard.own.changed
+
+
+async def test_a_poll_that_outlived_the_beat_is_given_back_unclaimed(
+    bench: Bench, superuser: Connection
+) -> None:
+    submission = await bench.submit()
+    async with listening(bench) as heard:
+        await eventually(lambda: heard.own.asked)
+        heard.lease.is_stale = True
+        await heard.consumer._take(
+            Lane.FAST, heard.own.as_queue(), [a_ringing(submission.job_id)], heard.drain
+        )
+        await eventually(lambda: heard.own.changed)
+
+    assert [NOTHING] == [span for _, span in heard.own.changed]
+    assert "queued" == (await job_row(superuser, submission.job_id))["state"]
+
+
+async def test_what_a_cancelled_receive_brings_goes_back_at_once(bench: Bench) -> None:
+    late = a_ringing(new_job_id())
+    async with listening(bench) as heard:
+        heard.own.lost = [late]
+    await eventually(lambda: heard.own.changed)
+
+    assert [(late.receipt, NOTHING)] == heard.own.changed
+
+
+async def test_a_failing_queue_is_asked_again_and_told_of(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.worker.consumer.PAUSE_AFTER_ERROR", NOTHING)
+    submission = await bench.submit()
+    async with listening(bench) as heard:
+        heard.own.say = Unavailable("sqs_throttled", "busy")
+        await eventually(lambda: heard.consumer.deaf == "sqs_throttled")
+        heard.own.say = None
+        heard.own.waiting.append(a_ringing(submission.job_id))
+        await heard.runs(1)
+        await eventually(lambda: heard.consumer.deaf is None)
+
+
+async def test_a_claim_that_fails_leaves_the_messages_for_later(
+    bench: Bench, superuser: Connection
+) -> None:
+    submission = await bench.submit()
+    async with (
+        open_pool(
+            "postgresql://nobody:nothing@127.0.0.1:1/nowhere", process="test", min_size=0
+        ) as nowhere,
+        listening(bench) as heard,
+    ):
+        object.__setattr__(heard.consumer._ears, "pool", nowhere)
+        heard.own.waiting.append(a_ringing(submission.job_id))
+        await eventually(lambda: heard.own.changed)
+
+    assert [CONTENDED_FOR] == [span for _, span in heard.own.changed]
+    assert "queued" == (await job_row(superuser, submission.job_id))["state"]
+    assert 2 == heard.slots.free
+
+
+# Helping.
+
+
+async def test_general_slots_ask_fast_only_after_an_empty_general_receive(bench: Bench) -> None:
+    fast = FakeQueue("fast")
+    quick = [await bench.submit() for _ in range(3)]
+    slow = await bench.submit(a_submission(lane=Lane.GENERAL))
+    fast.waiting += [a_ringing(one.job_id) for one in quick]
+    async with listening(bench, lane=Lane.GENERAL, slots=1, helps=fast) as heard:
+        heard.own.waiting.append(a_ringing(slow.job_id))
+        await heard.runs(1)
+        assert slow.job_id == heard.started[0][0].job_id
+        assert [] == fast.asked, "general had something"
+
+        for count in range(2, 5):
+            heard.started[-1][2]()
+            await heard.runs(count)
+
+    assert {NOTHING} == set(fast.polls), "it never waits on the queue of others"
+    assert {one.job_id for one in quick} == {one[0].job_id for one in heard.started[1:]}
+    # One empty poll of its own pays for all the help of the next second.
+    assert len(heard.own.asked) <= 3
+
+
+async def test_an_idle_general_lane_polls_its_own_queue_long(bench: Bench) -> None:
+    fast = FakeQueue("fast")
+    async with listening(bench, lane=Lane.GENERAL, helps=fast) as heard:
+        await eventually(lambda: len(heard.own.asked) >= 3)
+
+    assert {timedelta(seconds=20)} == set(heard.own.polls)
+    assert abs(len(fast.asked) - len(heard.own.asked)) <= 1
+
+
+# Slots.
+
+
+async def test_slots_are_told_of_as_they_change() -> None:
+    seen: list[tuple[int, int, int]] = []
+    slots = Slots(2, changed=lambda one: seen.append((one.free, one.reserved, one.busy)))
+
+    assert 2 == await slots.reserve(10)
+    slots.occupy()
+    slots.give_back(1)
+    slots.leave()
+    await slots.all_free()
+
+    assert [(2, 0, 0), (0, 2, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0)] == seen

@@ -1,0 +1,141 @@
+"""What is said to SQS about received messages: in batches, late where that is free, never lost."""
+
+import asyncio
+import inspect
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from imagefleet.aws.queue import Queue, Received
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import JobId, JobMessage, Lane
+from imagefleet.worker.deliveries import Deliveries, Delivery
+from imagefleet.worker.visibility import Visibility
+from tests.support.eventually import eventually
+from tests.support.fleet import Place
+from tests.support.queues import FakeQueue, a_message
+
+FAR_OFF = 3600.0
+MINUTE = timedelta(minutes=1)
+
+
+def test_the_fake_queue_has_the_methods_of_the_real_one() -> None:
+    for name, method in inspect.getmembers(FakeQueue, inspect.isfunction):
+        if not name.startswith("_") and name != "as_queue":
+            assert inspect.signature(getattr(Queue, name)) == inspect.signature(method), name
+
+
+async def test_ten_deletes_are_one_call_at_once() -> None:
+    queue = FakeQueue()
+    async with Deliveries(deletes_linger=FAR_OFF).open() as deliveries:
+        for number in range(10):
+            deliveries.delete(queue.as_queue(), a_message(str(number)))
+        await eventually(lambda: 10 == len(queue.deleted))
+
+    assert ["delete"] == queue.calls
+
+
+async def test_fewer_deletes_wait_for_company_and_not_for_ever() -> None:
+    queue = FakeQueue()
+    async with Deliveries(deletes_linger=0.05).open() as deliveries:
+        deliveries.delete(queue.as_queue(), a_message("one"))
+        deliveries.delete(queue.as_queue(), a_message("two"))
+        await eventually(lambda: 2 == len(queue.deleted))
+
+    assert ["delete"] == queue.calls
+
+
+async def test_what_is_given_back_does_not_wait_for_deletes() -> None:
+    queue = FakeQueue()
+    async with Deliveries(deletes_linger=FAR_OFF).open() as deliveries:
+        deliveries.delete(queue.as_queue(), a_message("done"))
+        deliveries.defer(queue.as_queue(), a_message("later"), timedelta())
+        await eventually(lambda: queue.changed)
+
+        assert [] == queue.deleted
+
+
+async def test_the_last_words_are_said_before_the_end() -> None:
+    queue = FakeQueue()
+    async with Deliveries(deletes_linger=FAR_OFF).open() as deliveries:
+        deliveries.delete(queue.as_queue(), a_message("done"))
+        deliveries.defer(queue.as_queue(), a_message("later"), MINUTE)
+
+    assert (1, 1) == (len(queue.deleted), len(queue.changed))
+
+
+@pytest.mark.parametrize("say", [Unavailable("sqs_throttled", "busy"), "ReceiptHandleIsInvalid"])
+async def test_a_refusal_hurts_nobody_and_the_next_call_is_made(say: Unavailable | str) -> None:
+    queue = FakeQueue(say=say)
+    async with Deliveries(deletes_linger=0.01).open() as deliveries:
+        deliveries.delete(queue.as_queue(), a_message("done"))
+        deliveries.defer(queue.as_queue(), a_message("later"), MINUTE)
+        await eventually(lambda: {"delete", "change_visibility"} == set(queue.calls))
+
+        queue.say = None
+        deliveries.delete(queue.as_queue(), a_message("done too"))
+        await eventually(lambda: 1 == len(queue.deleted))
+
+
+async def test_a_real_queue_forgets_what_was_deleted(place: Place) -> None:
+    queue = await place.queue(Lane.FAST)
+    async with Deliveries().open() as deliveries:
+        await place.send(Lane.FAST, "one", "two")
+        for one in await received(queue, 2):
+            deliveries.delete(queue, one)
+
+    depth = await queue.depth()
+    assert (0, 0) == (depth.visible, depth.in_flight)
+
+
+async def received(queue: Queue, count: int) -> list[Received]:
+    messages: list[Received] = []
+    while len(messages) < count:
+        messages += await queue.receive(most=10, wait=timedelta(seconds=1))
+    return messages
+
+
+# Visibility.
+
+
+def a_delivery(queue: FakeQueue, body: str = "one") -> Delivery:
+    return Delivery(
+        queue=queue.as_queue(),
+        received=a_message(body),
+        message=JobMessage(job_id=JobId(uuid4())),
+    )
+
+
+async def test_only_what_would_be_seen_soon_is_extended_and_only_if_its_claim_stands() -> None:
+    short, long = FakeQueue("short"), FakeQueue("long")
+    spans = {short.as_queue(): timedelta(seconds=0.3), long.as_queue(): MINUTE}
+    async with Deliveries().open() as deliveries:
+        visibility = Visibility(deliveries, spans)
+        standing, lost, early = [(JobId(uuid4()), 1) for _ in range(3)]
+        visibility.keep(standing, a_delivery(short, "standing"))
+        visibility.keep(lost, a_delivery(short, "lost"))
+        visibility.keep(early, a_delivery(long, "early"))
+
+        def extended() -> bool:
+            visibility.renew([standing, early])  # as beats do
+            return bool(short.changed)
+
+        await eventually(extended)
+
+    assert {"standing"} == {receipt.message_id for receipt, _ in short.changed}
+    assert {timedelta(seconds=0.3)} == {span for _, span in short.changed}
+    assert [] == long.changed
+
+
+async def test_what_has_ended_is_not_extended() -> None:
+    queue = FakeQueue()
+    async with Deliveries().open() as deliveries:
+        visibility = Visibility(deliveries, {queue.as_queue(): timedelta()})
+        fence = (JobId(uuid4()), 1)
+        visibility.keep(fence, a_delivery(queue))
+        visibility.let_go(fence)
+        visibility.renew([fence])
+        await asyncio.sleep(0)
+
+    assert [] == queue.changed

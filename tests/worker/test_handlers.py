@@ -1,0 +1,199 @@
+"""Which handlers a worker has, and what the built-in ones do."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from importlib.metadata import EntryPoint
+from uuid import uuid4
+
+import pytest
+
+from imagefleet.errors import Misconfigured
+from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import JobMessage, JobState, TenantId, encode_message
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.database import Connection
+from imagefleet.worker import handlers
+from imagefleet.worker.handlers import load_handlers
+from imagefleet.worker.handling import Handler, modules_of
+from tests.support.bench import Bench, done
+from tests.support.eventually import eventually
+from tests.support.factories import a_job, a_submission
+from tests.support.fleet import Place, an_image_submission, inside
+from tests.support.images import quadrants, saved
+from tests.support.rows import attempts_rows, job_row
+
+STANDARD = RetryPolicy(base=timedelta(seconds=7), cap=timedelta(seconds=70))
+OWN = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(seconds=1), max_attempts=2)
+NO_BACKOFF = {"BACKOFF_BASE_SECONDS": "0.01", "BACKOFF_CAP_SECONDS": "0.01"}
+EXTRA = Handler(kind=JobKind(name="extra", payload=Noop, retry=OWN), run=done)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install entry points."""
+
+    def install(**points: str) -> None:
+        found = [
+            EntryPoint(name, f"tests.support.installed:{value}", handlers.GROUP)
+            for name, value in points.items()
+        ]
+        monkeypatch.setattr(handlers, "entry_points", lambda *, group: found)
+
+    return install
+
+
+def test_every_built_in_kind_with_a_handler_is_there() -> None:
+    loaded = load_handlers(standard_retry=STANDARD)
+
+    assert {"process_image", "cancel_job", "noop"} <= set(loaded) <= set(BUILT_IN)
+    assert all(name == handler.kind.name for name, handler in loaded.items())
+
+
+def test_the_settings_replace_the_policy_of_those_that_name_none(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "BUILT_IN", (*handlers.BUILT_IN, EXTRA))
+
+    loaded = load_handlers(standard_retry=STANDARD)
+
+    assert STANDARD == loaded["noop"].kind.retry
+    assert OWN == loaded["extra"].kind.retry
+
+
+def test_a_worker_can_be_limited_to_types() -> None:
+    assert ["noop"] == list(load_handlers(("noop",), standard_retry=STANDARD))
+
+
+def test_a_type_that_nobody_knows_is_refused_with_those_that_are() -> None:
+    with pytest.raises(Misconfigured, match=r"WORKER_JOB_TYPES names teleport; known are .*noop"):
+        load_handlers(("noop", "teleport"), standard_retry=STANDARD)
+
+
+def test_handlers_are_installed_by_entry_points(installed: Callable[..., None]) -> None:
+    installed(mine="HANDLER")
+
+    loaded = load_handlers(("extra",), standard_retry=STANDARD)
+
+    assert "extra" == loaded["extra"].kind.name
+    assert ("tests.support.children",) == modules_of(loaded)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("TAKEN", "noop is there already"),
+        ("NO_HANDLER", "is a str, no Handler"),
+        ("NOWHERE", "cannot be loaded"),
+    ],
+)
+def test_an_entry_point_that_is_of_no_use_stops_the_start(
+    installed: Callable[..., None], value: str, why: str
+) -> None:
+    installed(mine=value)
+
+    with pytest.raises(Misconfigured, match=why):
+        load_handlers(standard_retry=STANDARD)
+
+
+async def test_cancel_job_flags_a_job_of_its_tenant_and_rings_it(
+    bench: Bench, superuser: Connection
+) -> None:
+    victim = await bench.submit()
+    finished = await a_job(bench.worker, superuser, state=JobState.COMPLETED)
+    foreign = await bench.submit(a_submission(tenant_id=TenantId("others")))
+    answers = [
+        await cancelling(bench, job_id)
+        for job_id in (victim.job_id, finished.job_id, uuid4(), foreign.job_id)
+    ]
+
+    assert ["requested", "already_finished", "nothing_left", "nothing_left"] == answers
+    assert "cancelled" == (await job_row(superuser, victim.job_id))["cancel_code"]
+
+
+async def cancelling(bench: Bench, job_id: object) -> str:
+    run = load_handlers(standard_retry=STANDARD)["cancel_job"]
+    submission = a_submission(type="cancel_job", payload={"job_id": str(job_id)})
+    outcome = await bench.attempt(await bench.claim(submission), run.run, run.kind).work()
+    assert isinstance(outcome, Completed)
+    return outcome.reason.value
+
+
+# process_image and children, in a whole worker.
+
+
+async def test_an_image_that_is_not_there_or_not_the_one_submitted_fails_for_good(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    originals = await place.session.objects(place.settings.originals_bucket)
+    stored = await place.store(originals, "k", saved(quadrants()))
+    wanted = {
+        "not_found": an_image_submission(uuid4(), source_key="nowhere", source_bytes=1),
+        "source_changed": an_image_submission(
+            uuid4(), source_key="k", source_bytes=stored.bytes, source_sha256="0" * 64
+        ),
+    }
+    async with inside(place, "worker") as worker:
+        for submission in wanted.values():
+            await place.submit(api, submission)
+        await worker.tells("job.failed", times=2)
+
+    for code, submission in wanted.items():
+        row = await job_row(superuser, submission.job_id)
+        assert ("failed", code) == (row["state"], row["failure_code"])
+    outputs = await place.session.objects(place.settings.outputs_bucket)
+    assert [] == [found async for found in outputs.listing("i/")]
+
+
+async def test_a_crashing_child_costs_its_own_job_a_retry_and_nobody_a_beat(
+    place: Place, api: Connection, superuser: Connection, installed: Callable[..., None]
+) -> None:
+    installed(mine="CRASHING")
+    crashing, steady = a_submission(type="extra"), a_submission(payload={"milliseconds": 1500})
+    async with inside(place, "worker", environment=NO_BACKOFF) as worker:
+        await place.submit(api, steady)
+        await place.submit(api, crashing)
+        await worker.tells("job.retried")
+        assert await worker.counted("last_beat_age_seconds") < 3
+        await place.ring(crashing)
+        await worker.tells("job.completed", times=2)
+
+    row = await job_row(superuser, crashing.job_id)
+    assert ("completed", 1, {"hello": "child"}) == (row["state"], row["crashes"], row["result"])
+    why = [attempt["why"] for attempt in await attempts_rows(superuser, crashing.job_id)]
+    assert ["crashed", "done"] == why
+    assert "completed" == (await job_row(superuser, steady.job_id))["state"]
+
+
+async def test_the_second_crash_moves_a_job_to_quarantine_and_a_third_there_ends_it(
+    place: Place, api: Connection, superuser: Connection, installed: Callable[..., None]
+) -> None:
+    installed(mine="FATAL")
+    fatal = a_submission(type="extra")
+    async with inside(place, "worker", environment=NO_BACKOFF) as worker:
+        await place.submit(api, fatal)
+        for times in (1, 2):
+            await worker.tells("job.retried", times=times)
+            await eventually(lambda: is_due(superuser))
+            lane = (await job_row(superuser, fatal.job_id))["lane"]
+            await place.send(lane, encode_message(JobMessage(job_id=fatal.job_id)))
+        line = await worker.tells("job.failed")
+
+    assert "poison" == line["why"]
+    row = await job_row(superuser, fatal.job_id)
+    assert ("failed", "quarantine", 2) == (row["state"], row["lane"], row["crashes"])
+
+
+async def is_due(connection: Connection) -> bool:
+    return bool(await connection.fetchval("SELECT bool_and(run_at <= now()) FROM jobs"))
+
+
+async def test_waiting_noops_do_not_wait_for_each_other(bench: Bench) -> None:
+    run = load_handlers(standard_retry=STANDARD)["noop"].run
+    claims = [await bench.claim(a_submission(payload={"milliseconds": 100})) for _ in range(20)]
+
+    async with asyncio.timeout(2):
+        outcomes = await asyncio.gather(*(bench.attempt(one, run).work() for one in claims))
+
+    assert [Completed()] * 20 == outcomes

@@ -1,0 +1,198 @@
+"""The beat: what it keeps, what it makes a worker let go, and what if it does not come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import CancelCode, Claim, JobMessage
+from imagefleet.runtime import Drain, supervise
+from imagefleet.store.control import cancel_job
+from imagefleet.store.database import Connection
+from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.worker import lease as lease_module
+from imagefleet.worker.attempts import Attempts
+from imagefleet.worker.deliveries import Delivery
+from imagefleet.worker.handling import JobContext
+from imagefleet.worker.lease import Lease
+from tests.support.bench import Bench, Run, never
+from tests.support.eventually import eventually
+from tests.support.factories import claim_job
+from tests.support.proxy import a_wire
+from tests.support.queues import a_ringing
+from tests.support.rows import attempts_rows, job_row
+
+SHORT = timedelta(seconds=0.2)
+
+
+@pytest.fixture(autouse=True)
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same protocol in a hundredth of the time."""
+    monkeypatch.setattr(lease_module, "BEAT_EVERY", 0.02)
+
+
+def nobody() -> None:
+    """A slot that nobody waits for."""
+
+
+@asynccontextmanager
+async def kept(
+    bench: Bench, run: Run = never, *, dsn: str | None = None
+) -> AsyncIterator[tuple[Lease, Attempts, Drain, Callable[[Claim], None]]]:
+    """A worker's beat, and the attempts it speaks for."""
+    attempts, drain = bench.attempts(run), Drain()
+    lease = Lease(
+        dsn or bench.database.url("worker"),
+        bench.worker_id,
+        attempts,
+        bench.visibility,
+        bench.settler,
+    )
+
+    def start(claim: Claim) -> None:
+        delivery = Delivery(
+            queue=bench.queue.as_queue(),
+            received=a_ringing(claim.job_id),
+            message=JobMessage(job_id=claim.job_id),
+        )
+        attempts.start(claim, delivery, nobody)
+
+    async with lease.keep(drain), supervise(drain) as parts:
+        attempts.owned_by(parts)
+        yield lease, attempts, drain, start
+
+
+async def test_it_beats_and_knows_how_long_ago(bench: Bench, superuser: Connection) -> None:
+    async with kept(bench) as (lease, *_):
+
+        async def has_beaten() -> bool:
+            return bool(3 <= await superuser.fetchval("SELECT max(beats) FROM workers"))
+
+        await eventually(has_beaten)
+        assert lease.age < 2
+        assert lease.stale() is None
+        assert lease.pulse() is None
+        await lease.fresh()
+
+
+async def test_a_cancelled_job_is_stopped_and_ends_as_cancelled(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    async with kept(bench) as (_, _, _, start):
+        start(claim)
+        await cancel_job(superuser, claim.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    row = await job_row(superuser, claim.job_id)
+    assert ("failed", "cancelled") == (row["state"], row["failure_code"])
+    await eventually(lambda: bench.queue.deleted)
+
+
+async def test_a_lost_claim_is_stopped_and_nothing_is_written_or_deleted(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    await superuser.execute(
+        "UPDATE jobs SET locked_at = locked_at - interval '11 minutes', claimed_at = claimed_at"
+        " - interval '11 minutes'"
+    )
+    thief = await claim_job(bench.worker, claim.job_id, bench.worker_id)
+    assert thief.claim is not None
+    async with kept(bench) as (_, attempts, _, start):
+        start(claim)
+        await eventually(lambda: not attempts.running)
+        # The thief's own claim is none of those that run here: a stray, which is given back.
+        await eventually(lambda: _is_retryable(superuser, claim))
+
+    outcomes = [row["outcome"] for row in await attempts_rows(superuser, claim.job_id)]
+    assert ["taken_over", "released"] == outcomes
+    assert [] == bench.queue.deleted
+
+
+async def test_a_claim_that_nobody_heard_of_comes_back_uncharged_after_two_beats(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    async with kept(bench):
+        await eventually(lambda: _is_retryable(superuser, claim))
+
+    (attempt,) = await attempts_rows(superuser, claim.job_id)
+    assert ("released", "stray", False) == (attempt["outcome"], attempt["why"], attempt["charged"])
+    assert 0 == (await job_row(superuser, claim.job_id))["attempts"]
+
+
+async def _is_retryable(connection: Connection, claim: Claim) -> bool:
+    return bool("failed_retryable" == (await job_row(connection, claim.job_id))["state"])
+
+
+async def test_a_worker_that_was_declared_dead_stops_and_writes_nothing(
+    bench: Bench, maintenance: asyncpg.Connection, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    stopped = asyncio.Event()
+
+    async def run(job: JobContext) -> Completed:
+        await job.stopping.wait()
+        stopped.set()
+        return Completed()
+
+    (seen,) = await look_at_workers(maintenance)
+    assert await rescue_worker(maintenance, seen) is not None
+    async with kept(bench, run) as (lease, _, drain, start):
+        start(claim)
+        await drain.wait()
+        await stopped.wait()
+
+    assert lease.dead
+    (attempt,) = await attempts_rows(superuser, claim.job_id)
+    assert "rescued" == attempt["outcome"]
+    assert [] == bench.queue.deleted
+
+
+async def test_without_beats_the_work_stops_and_comes_back_uncharged_once_it_can_be_written(
+    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "STOP_AFTER", 0.5)
+    monkeypatch.setattr(lease_module, "FRESH_FOR", 0.2)
+    claim = await bench.claim()
+    async with (
+        a_wire(bench.database.url("worker")) as wire,
+        kept(bench, dsn=wire.url) as (lease, attempts, _, start),
+    ):
+        start(claim)
+        await eventually(lambda: _has_beaten(superuser))
+        wire.cut.set()
+        await eventually(lease.stale)
+        assert lease.pulse() is None, "an outage of Postgres is no reason to restart"
+        await eventually(lambda: not attempts.running)
+
+        wire.cut.clear()
+        await lease.fresh()
+
+    (attempt,) = await attempts_rows(superuser, claim.job_id)
+    assert ("released", "beat_lost", False) == (
+        attempt["outcome"],
+        attempt["why"],
+        attempt["charged"],
+    )
+
+
+async def _has_beaten(connection: Connection) -> bool:
+    return bool(await connection.fetchval("SELECT max(beats) FROM workers"))
+
+
+async def test_a_beat_confirms_what_long_jobs_may_keep_invisible(
+    bench: Bench, superuser: Connection
+) -> None:
+    bench.visibility._spans = {bench.queue.as_queue(): SHORT}
+    claim = await bench.claim()
+    async with kept(bench) as (_, attempts, _, start):
+        start(claim)
+        await eventually(lambda: bench.queue.changed)
+        attempts.stop_all(lease_module.Stop.DRAIN)
+
+    assert {SHORT} == {span for _, span in bench.queue.changed}

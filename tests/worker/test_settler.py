@@ -1,0 +1,133 @@
+"""Outcomes are written together, again until the database answers, and each for itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from imagefleet.doorbell import Doorbell
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.lifecycle import Completed, Outcome
+from imagefleet.jobs.model import Claim
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.database import Connection, open_pool
+from imagefleet.store.settlements import Settled, Settlement
+from imagefleet.worker.settler import Settler
+from tests.support.bench import Bench
+from tests.support.eventually import eventually
+from tests.support.proxy import Wire, a_wire
+from tests.support.rows import attempts_rows, job_row
+
+
+def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:
+    return Settlement.of(claim, outcome or Completed(), RetryPolicy())
+
+
+def settles(bench: Bench) -> int:
+    """How often it went to the database."""
+    start = 'db_query_duration_seconds_count{query_type="settle"}'
+    lines = bench.tools.metrics.exposition().decode().splitlines()
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(start))
+
+
+async def test_outcomes_of_one_moment_share_a_transaction(
+    bench: Bench, superuser: Connection
+) -> None:
+    claims = [await bench.claim() for _ in range(20)]
+
+    receipts = await asyncio.gather(*(bench.settler.settle(settlement(one)) for one in claims))
+
+    assert {Settled.WRITTEN} == {receipt.settled for receipt in receipts}
+    assert [one.job_id for one in claims] == [receipt.job_id for receipt in receipts]
+    assert 1 == settles(bench)
+    transactions = await superuser.fetchval("SELECT count(DISTINCT ended_at) FROM attempts")
+    assert 1 == transactions
+
+
+async def test_a_result_that_cannot_be_stored_fails_its_own_job_alone(
+    bench: Bench, superuser: Connection
+) -> None:
+    bad, good = await bench.claim(), await bench.claim()
+
+    receipts = await asyncio.gather(
+        bench.settler.settle(settlement(bad, Completed(result={"a": "\0"}))),
+        bench.settler.settle(settlement(good)),
+    )
+
+    assert [Settled.WRITTEN] * 2 == [receipt.settled for receipt in receipts]
+    row = await job_row(superuser, bad.job_id)
+    assert ("failed", "settle_rejected") == (row["state"], row["failure_code"])
+    assert "completed" == (await job_row(superuser, good.job_id))["state"]
+
+
+async def test_an_outcome_that_is_a_bug_fails_its_own_job_alone(
+    bench: Bench, superuser: Connection
+) -> None:
+    """Not a value that the database refuses: something that breaks the writing itself."""
+    bad, good = await bench.claim(), await bench.claim()
+    broken = Completed(follow_ups=(object(),))  # type: ignore[arg-type]
+
+    receipts = await asyncio.gather(
+        bench.settler.settle(settlement(bad, broken)), bench.settler.settle(settlement(good))
+    )
+
+    assert [Settled.WRITTEN] * 2 == [receipt.settled for receipt in receipts]
+    row = await job_row(superuser, bad.job_id)
+    assert ("failed", "settle_rejected") == (row["state"], row["failure_code"])
+    assert "completed" == (await job_row(superuser, good.job_id))["state"]
+
+
+async def test_a_claim_that_was_lost_is_told_so(bench: Bench, superuser: Connection) -> None:
+    claim = await bench.claim()
+    await bench.settler.settle(settlement(claim))
+    zombie = Settlement(job_id=claim.job_id, claim_no=7, outcome=Completed(), policy=RetryPolicy())
+
+    assert Settled.LOST == (await bench.settler.settle(zombie)).settled
+    assert 1 == len(await attempts_rows(superuser, claim.job_id))
+
+
+@asynccontextmanager
+async def a_settler_by_wire(bench: Bench, wire: Wire) -> AsyncIterator[Settler]:
+    async with (
+        open_pool(wire.url, process="test-wire", min_size=0) as pool,
+        Doorbell(pool, {}).open() as doorbell,
+        Settler(pool, bench.worker_id, doorbell, bench.tools.metrics).open() as settler,
+    ):
+        yield settler
+
+
+async def test_a_commit_whose_reply_was_lost_is_settled_again_and_once(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    async with a_wire(bench.database.url("worker")) as wire:
+        wire.cut_after = b"COMMIT"
+        async with a_settler_by_wire(bench, wire) as settler, asyncio.TaskGroup() as group:
+            settling = group.create_task(settler.settle(settlement(claim)))
+            await eventually(lambda: settles(bench))
+            wire.cut_after = None
+            wire.cut.clear()
+            receipt = await settling
+
+    assert Settled.ALREADY == receipt.settled
+    (attempt,) = await attempts_rows(superuser, claim.job_id)
+    assert "completed" == attempt["outcome"]
+
+
+async def test_it_waits_for_a_database_that_is_away_until_it_is_told_to_give_up(
+    bench: Bench,
+) -> None:
+    claim = await bench.claim()
+    async with a_wire(bench.database.url("worker")) as wire:
+        wire.cut.set()  # every connection ends as soon as the server says a word
+        async with a_settler_by_wire(bench, wire) as settler:
+
+            async def give_up_after_a_while() -> None:
+                await eventually(lambda: 2 <= settles(bench), within=5)
+                settler.give_up()
+
+            (answer, _) = await asyncio.gather(
+                settler.settle(settlement(claim)), give_up_after_a_while(), return_exceptions=True
+            )
+
+    assert isinstance(answer, Unavailable)
+    assert Settled.WRITTEN == (await bench.settler.settle(settlement(claim))).settled
