@@ -84,14 +84,14 @@ def test_values_are_read_into_their_types() -> None:
             "WORKER_FAST_SLOTS": "7",
             "WORKER_LANES": "general, fast ,general",
             "WORKER_JOB_TYPES": "noop,",
-            "RECEIVE_WAIT_SECONDS": "0.5",
+            "RECEIVE_WAIT_SECONDS": "1.5",
         },
     )
 
     assert worker.fast_slots == 7
     assert worker.lanes == (Lane.GENERAL, Lane.FAST)
     assert worker.job_types == ("noop",)
-    assert worker.receive_wait == timedelta(milliseconds=500)
+    assert worker.receive_wait == timedelta(milliseconds=1500)
 
 
 def test_retry_settings_become_a_policy() -> None:

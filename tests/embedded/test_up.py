@@ -9,10 +9,11 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -66,10 +67,25 @@ class Command:
         return "\n".join(self.said[-60:])
 
 
+# As if this version had a setting wrong.
+UNUSABLE = """
+import sys
+from imagefleet.embedded import processes
+right = processes.environment_of
+processes.environment_of = lambda *a, **more: {**right(*a, **more), "LOG_LEVEL": "loud"}
+from imagefleet.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
 @asynccontextmanager
-async def imagefleet(*arguments: str | Path, **environment: str) -> AsyncIterator[Command]:
+async def imagefleet(
+    *arguments: str | Path,
+    program: tuple[str, ...] = ("-m", "imagefleet"),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[Command]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "imagefleet", *map(str, arguments),
+        sys.executable, *program, *map(str, arguments),
         env={**os.environ, **environment},  # noqa: TID251 - as from a terminal
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -102,7 +118,7 @@ async def ready(command: Command, path: Path) -> dict[str, Any]:
 async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None:
     own_account = {"AWS_PROFILE": "of-somebody", "DATABASE_URL": "postgresql://else@where/db"}
     demo = up(place, "--demo", "4", "--exit", "--json")
-    async with imagefleet(*demo, **own_account) as first:
+    async with imagefleet(*demo, environment=own_account) as first:
         code = await first.ends()
 
     assert code == 0, first.story
@@ -145,7 +161,7 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
 
 
 async def said(arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Any:  # noqa: ANN401
-    async with imagefleet(*arguments, **environment) as command:
+    async with imagefleet(*arguments, environment=environment) as command:
         assert await command.ends() == 0, command.story
     return json.loads(command.out)
 
@@ -221,6 +237,17 @@ async def test_a_second_signal_ends_everything_at_once(place: Path) -> None:
 
     assert code == 128 + signal.SIGINT
     assert [name for name, pid in facts["processes"].items() if is_alive(pid)] == []
+
+
+@pytest.mark.timeout(LONG)
+async def test_a_process_that_cannot_start_is_the_end_of_it(place: Path) -> None:
+    async with imagefleet(*up(place), program=("-c", UNUSABLE)) as command:
+        code = await command.ends()
+
+    assert code == 2
+    assert "its own words are above" in command.said[-1]
+    assert any("LOG_LEVEL: expected" in line for line in command.said)
+    assert "Traceback" not in command.story
 
 
 @pytest.mark.timeout(LONG)

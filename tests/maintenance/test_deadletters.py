@@ -456,24 +456,28 @@ async def test_strays_of_one_queue_are_one_group(
     ] == [tuple(row) for row in rows]
 
 
-async def test_an_acknowledged_stray_is_forgotten_after_retention(
-    sweeper: DeadLetterSweeper, maintenance: Connection, superuser: Connection
+async def test_an_acknowledged_stray_is_forgotten_after_retention_and_no_other_letter(
+    sweeper: DeadLetterSweeper,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await judge_messages(maintenance, [about("old"), about("young"), about("open")])
+    await failed(worker, superuser)  # whose letter goes with the job
     await superuser.execute(
         """
         UPDATE dead_letters
            SET acknowledged_by = 'ada',
-               acknowledged_at = now() - CASE snapshot ->> 'body' WHEN 'old' THEN interval '31 days'
-                                              ELSE interval '1 day' END
-         WHERE snapshot ->> 'body' <> 'open'
+               acknowledged_at = now() - CASE snapshot ->> 'body' WHEN 'young' THEN interval '1 day'
+                                              ELSE interval '31 days' END
+         WHERE snapshot ->> 'body' IS DISTINCT FROM 'open'
         """
     )
 
     await sweeper.run_once()
 
-    left = await superuser.fetch("SELECT snapshot ->> 'body' FROM dead_letters ORDER BY 1")
-    assert ["open", "young"] == [row[0] for row in left]
+    left = "SELECT coalesce(snapshot ->> 'body', 'of a job') FROM dead_letters ORDER BY 1"
+    assert ["of a job", "open", "young"] == [row[0] for row in await superuser.fetch(left)]
 
 
 # The whole step.

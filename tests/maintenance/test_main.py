@@ -3,15 +3,24 @@
 import json
 import signal
 
-import aiohttp
+import pytest
 
-from imagefleet.jobs.model import JobState
+from imagefleet.jobs.model import JobId, JobState
+from imagefleet.maintenance import main as maintenance_main
 from imagefleet.store.database import Connection
 from imagefleet.store.submissions import submit_job
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, a_worker, age_finished_jobs
-from tests.support.fleet import Place, running
+from tests.support.fleet import Place, inside, running
 from tests.support.rows import attempts_rows, job_row
+
+IMPATIENT = {"RESCUE_AFTER": "1"}
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same watch in a tenth of the time."""
+    monkeypatch.setattr(maintenance_main, "RESCUE_EVERY", maintenance_main.RESCUE_EVERY / 10)
 
 
 async def test_a_job_whose_submitter_never_rang_runs_all_the_same(
@@ -21,29 +30,33 @@ async def test_a_job_whose_submitter_never_rang_runs_all_the_same(
     await submit_job(api, submission)
     await superuser.execute("UPDATE rings SET due_at = now()")
 
-    async with running(place, "maintenance") as maintenance, running(place, "worker") as worker:
+    async with inside(place, "worker") as worker, running(place, "maintenance") as maintenance:
         await maintenance.tells("job.rung")
         await worker.tells("job.completed")
-        assert (0, 0) == (await worker.drains(), await maintenance.drains()), maintenance.story()
+        assert 0 == await maintenance.drains(), maintenance.story()
+        assert maintenance.told("maintenance.ended")
 
     assert JobState.COMPLETED == (await job_row(superuser, submission.job_id))["state"]
 
 
-async def test_a_killed_workers_job_is_rescued_and_finished_by_another(
+async def test_a_killed_workers_job_is_rescued_and_the_living_are_left_alone(
     place: Place, api: Connection, superuser: Connection
 ) -> None:
     submission = a_submission(payload={"milliseconds": 60_000})
-    patient = {"RESCUE_AFTER": "3", "DISPATCH_INTERVAL_SECONDS": "0.2"}
-    async with running(place, "maintenance", environment=patient) as maintenance:
-        async with running(place, "worker") as worker:
-            await place.submit(api, submission)
-            await eventually(lambda: _is_processing(superuser, submission.job_id), within=10)
-            worker.signal(signal.SIGKILL)
-            assert -signal.SIGKILL == await worker.ends()
+    async with running(place, "worker") as killed:
+        await place.submit(api, submission)
+        await eventually(lambda: is_processing(superuser, submission.job_id), within=10)
+        killed.signal(signal.SIGKILL)
+        assert -signal.SIGKILL == await killed.ends()
 
+    only_images = {"WORKER_JOB_TYPES": "process_image"}
+    async with (
+        running(place, "worker", environment=only_images) as living,
+        inside(place, "maintenance", environment={"RESCUE_AFTER": "5"}) as maintenance,
+    ):
         line = await maintenance.tells("worker.rescued", within=20)
         assert 1 == line["retried"]
-        await maintenance.drains()
+        assert 0 == await living.drains(), living.story()
 
     row = await job_row(superuser, submission.job_id)
     (attempt,) = await attempts_rows(superuser, submission.job_id)
@@ -52,56 +65,50 @@ async def test_a_killed_workers_job_is_rescued_and_finished_by_another(
     assert "rescued" == attempt["outcome"]
 
 
-async def _is_processing(connection: Connection, job_id: object) -> bool:
-    state = await connection.fetchval("SELECT state FROM jobs WHERE id = $1", job_id)
-    return bool(state == "processing")
+async def is_processing(connection: Connection, job_id: JobId) -> bool:
+    return bool("processing" == (await job_row(connection, job_id))["state"])
 
 
-async def test_it_says_how_it_is_and_ends_on_a_signal(place: Place) -> None:
-    async with running(place, "maintenance") as maintenance, aiohttp.ClientSession() as http:
-        port = maintenance.told("maintenance.started")[0]["health_port"]
+async def test_it_says_how_it_is(place: Place, worker: Connection) -> None:
+    await a_worker(worker)
+    async with inside(place, "maintenance", environment=IMPATIENT) as maintenance:
+        await maintenance.tells("worker.rescued")
+        alive, vitals = await maintenance.ask("/healthz")
+        ready, readiness = await maintenance.ask("/readyz")
 
-        async with http.get(f"http://127.0.0.1:{port}/healthz") as answer:
-            assert 200 == answer.status, await answer.text()
-        async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
-            found = json.loads(await answer.text())
-        async with http.get(f"http://127.0.0.1:{port}/metrics") as answer:
-            metrics = await answer.text()
-
-        assert {"database": None, "queues": None, "drain": None} == found["checks"]
-        assert 'query_type="look_at_due_rings"' in metrics
-        assert 'query_type="rescue"' in metrics
-        assert 0 == await maintenance.drains(), maintenance.story()
-        assert maintenance.told("maintenance.ended")
+        assert (200, 200) == (alive, ready), vitals + readiness
+        assert {"dispatcher", "pruner"} == set(json.loads(vitals)["checks"])
+        assert {"database", "queues", "drain"} == set(json.loads(readiness)["checks"])
+        for query in ("look_at_due_rings", "rescue", "prune_jobs"):
+            count = await maintenance.counted(
+                f'db_query_duration_seconds_count{{query_type="{query}"}}'
+            )
+            assert count, query
 
 
-async def test_what_is_past_retention_is_pruned_at_once_and_once(
+async def test_an_idle_fleet_costs_no_request_to_sqs(place: Place) -> None:
+    eager = {"DISPATCH_INTERVAL_SECONDS": "0.1"}
+    async with inside(place, "maintenance", environment=eager) as maintenance:
+
+        async def has_looked_often() -> bool:
+            looks = 'db_query_duration_seconds_count{query_type="look_at_due_rings"}'
+            return bool(10 <= await maintenance.counted(looks))
+
+        await eventually(has_looked_often, within=5)
+        assert 0 == await maintenance.counted("sqs_requests_total")
+
+
+async def test_what_is_past_retention_is_pruned_by_one_of_several(
     place: Place, worker: Connection, superuser: Connection
 ) -> None:
     old = await a_job(worker, superuser, state=JobState.COMPLETED)
     await age_finished_jobs(superuser)
     recent = await a_job(worker, superuser, state=JobState.COMPLETED)
 
-    async with running(place, "maintenance") as one, running(place, "maintenance") as other:
+    async with inside(place, "maintenance") as one, inside(place, "maintenance") as other:
         await eventually(lambda: one.told("job.pruned") or other.told("job.pruned"), within=10)
-        await one.drains()
-        await other.drains()
-        assert 1 == len(one.told("job.pruned") + other.told("job.pruned"))
 
+    assert 1 == len(one.told("job.pruned") + other.told("job.pruned"))
     left = {row["id"] for row in await superuser.fetch("SELECT id FROM jobs")}
     assert recent.job_id in left
     assert old.job_id not in left
-
-
-async def test_a_worker_that_never_beat_again_is_told_apart_from_a_living_one(
-    place: Place, worker: Connection, superuser: Connection
-) -> None:
-    silent = await a_worker(worker)
-    async with (
-        running(place, "maintenance", environment={"RESCUE_AFTER": "4"}) as maintenance,
-        running(place, "worker") as living,
-    ):
-        line = await maintenance.tells("worker.rescued", within=20)
-        assert str(silent) == line["worker_id"]
-        assert 0 == await living.drains(), living.story()
-        await maintenance.drains()

@@ -11,7 +11,7 @@ import pytest
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import JobMessage, JobState, TenantId, encode_message
+from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.worker import handlers
@@ -176,7 +176,7 @@ async def test_the_second_crash_moves_a_job_to_quarantine_and_a_third_there_ends
         for times in (1, 2):
             await worker.tells("job.retried", times=times)
             await eventually(lambda: is_due(superuser))
-            lane = (await job_row(superuser, fatal.job_id))["lane"]
+            lane = Lane((await job_row(superuser, fatal.job_id))["lane"])
             await place.send(lane, encode_message(JobMessage(job_id=fatal.job_id)))
         line = await worker.tells("job.failed")
 

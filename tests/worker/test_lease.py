@@ -15,6 +15,7 @@ from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from imagefleet.worker import lease as lease_module
+from imagefleet.worker.attempt import Stop
 from imagefleet.worker.attempts import Attempts
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.handling import JobContext
@@ -193,6 +194,6 @@ async def test_a_beat_confirms_what_long_jobs_may_keep_invisible(
     async with kept(bench) as (_, attempts, _, start):
         start(claim)
         await eventually(lambda: bench.queue.changed)
-        attempts.stop_all(lease_module.Stop.DRAIN)
+        attempts.stop_all(Stop.DRAIN)
 
     assert {SHORT} == {span for _, span in bench.queue.changed}

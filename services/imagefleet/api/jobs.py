@@ -33,7 +33,14 @@ from imagefleet.api.views import accepted, accepted_job, answer, job_view
 from imagefleet.api.watching import Watcher
 from imagefleet.errors import FleetError, IdempotencyConflict, RequestRejected
 from imagefleet.jobs.kinds import CancelJob, image_target
-from imagefleet.jobs.model import TERMINAL, JobId, JobState, Submission, TenantId
+from imagefleet.jobs.model import (
+    TERMINAL,
+    JobId,
+    JobState,
+    Submission,
+    TenantId,
+    new_job_id,
+)
 from imagefleet.store.keys import ApiKey
 from imagefleet.store.reports import JobFilter, PublicJob, get_job, list_jobs
 from imagefleet.store.submissions import Answer, submit_job, submit_jobs
@@ -86,8 +93,11 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     batch = await read_json(request, NewJobs, most_bytes=MOST_BATCH_BYTES)
     if HEADER in request.headers:
         raise RequestRejected("invalid_idempotency_key", _KEY_OF_WHICH)
-    composed: list[Submission | Problem] = [
-        _composed(request, tools, item, by=key) for item in batch.jobs
+    # Ids of one millisecond have no order of their own; of two jobs with one key the first counts.
+    ids = sorted(new_job_id() for _ in batch.jobs)
+    composed = [
+        _composed(request, tools, item, by=key, job_id=job_id)
+        for item, job_id in zip(batch.jobs, ids, strict=True)
     ]
     admission: Admission = request.app.state.admission
     async with tools.database("submit_jobs", "jobs") as connection:
@@ -109,11 +119,12 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
 
 
 def _composed(
-    request: Request, tools: Tools, item: dict[str, object], *, by: ApiKey
+    request: Request, tools: Tools, item: dict[str, object], *, by: ApiKey, job_id: JobId
 ) -> Submission | Problem:
     try:
         job = validated(item, NewJob)
-        return compose(request, tools.kinds, job, by=by, key=job.idempotency_key)
+        submission = compose(request, tools.kinds, job, by=by, key=job.idempotency_key)
+        return replace(submission, job_id=job_id)
     except RequestRejected as error:
         return problem_of(error)
 

@@ -23,6 +23,7 @@ from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.state import DEFAULT_FOLDER, StateFolder, write_private
 from imagefleet.embedded.supervisor import Supervisor
 from imagefleet.embedded.terminal import Terminal
+from imagefleet.errors import FleetError
 from imagefleet.runtime import Drain, run_until_signalled, supervise, unless
 from imagefleet.telemetry.logs import configure
 
@@ -101,16 +102,21 @@ class Up:
             changed=self._tell_ready_file,
         )
         stack.callback(supervisor.close)
+        failure: FleetError | None = None
         async with supervise(drain) as parts:
             supervisor.start(parts)
             parts.start("servers", self._stack.watch(drain, self._servers_changed))
             try:
                 await self._until_drain(drain, supervisor)
+            except FleetError as error:  # one sentence at the end, not a traceback in between
+                failure = error
             finally:
                 drain.request("done")
                 self._ready = False
                 self._terminal.say("ending the processes in order; a second Ctrl-C ends them now")
                 await supervisor.stop()
+        if failure is not None:
+            raise failure
 
     async def _until_drain(self, drain: Drain, supervisor: Supervisor) -> None:
         await unless(drain, self._processes.ready(supervisor.keepers))
@@ -187,6 +193,7 @@ class Up:
 
     def _forget_ready_file(self) -> None:
         if self._wishes.ready_file is not None:
+            self._wishes.ready_file.parent.mkdir(parents=True, exist_ok=True)
             self._wishes.ready_file.unlink(missing_ok=True)
 
     def _what_to_try(self) -> list[str]:

@@ -200,7 +200,7 @@ def _rejected(detail: str) -> StoreRejected:
 
 def _is_closed(error: asyncpg.InterfaceError) -> bool:
     # It has no class of its own; the words are "connection is closed", "pool is closing", …
-    return "clos" in str(error)
+    return "closed" in str(error) or "closing" in str(error)
 
 
 @contextmanager
