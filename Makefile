@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test test-fast faults clean \
+.PHONY: help setup run check fix test test-fast faults bench-images clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling
 
 help: ## Print this list
@@ -75,6 +75,9 @@ test-fast: $(READY) ## Only the tests that need no server
 
 faults: $(READY) ## Kill 200 processes over 500 jobs and judge what is left, in some ten minutes (ARGS="--seed 1")
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+bench-images: $(READY) ## CPU of our road from file to variants against bare Pillow, as a ratio (ARGS="--pictures 40")
+	@$(BIN)/python -m tests.bench.images $(ARGS)
 
 clean: ## Remove caches, .venv and .tools
 	rm -rf .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist

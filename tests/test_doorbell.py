@@ -1,5 +1,7 @@
 """Ringing right after commit: together, never in the way, and never a promise."""
 
+from datetime import datetime
+
 import pytest
 
 from imagefleet import doorbell as doorbell_module
@@ -15,18 +17,18 @@ from tests.support.queues import FakeQueue
 from tests.support.rows import ring_row
 
 
-async def submitted(api: Connection, **wanted: Lane) -> Ring:
-    submission = a_submission(**wanted)
+async def submitted(api: Connection, lane: Lane = Lane.FAST) -> Ring:
+    submission = a_submission(lane=lane)
     answer = await submit_job(api, submission)
     assert answer.due_at is not None
     return ringing_for(submission, answer.due_at)
 
 
-def ringing_for(submission: Submission, due_at: object) -> Ring:
+def ringing_for(submission: Submission, due_at: datetime) -> Ring:
     return Ring(
         job_id=submission.job_id,
         lane=submission.lane,
-        due_at=due_at,  # type: ignore[arg-type]
+        due_at=due_at,
         tenant_id=submission.tenant_id,
         traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
@@ -46,11 +48,13 @@ async def test_rings_of_one_moment_share_a_call_and_are_confirmed(
 ) -> None:
     queue = FakeQueue()
     rings = [await submitted(api) for _ in range(5)]
-    async with database.pool("api") as pool:
-        async with Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell:
-            for ring in rings:
-                doorbell.ring([ring])
-            await eventually(lambda: queue.sent)
+    async with (
+        database.pool("api") as pool,
+        Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell,
+    ):
+        for ring in rings:
+            doorbell.ring([ring])
+        await eventually(lambda: queue.sent)
 
     assert ["send"] == queue.calls
     assert [ring.job_id for ring in rings] == jobs_in(queue)
@@ -72,7 +76,7 @@ async def test_a_message_carries_the_trace_and_the_tenant(api: Connection) -> No
 
 async def test_each_lane_has_its_queue_and_one_that_fails_hurts_no_other(api: Connection) -> None:
     fast, general = FakeQueue(say=Unavailable("sqs_throttled", "busy")), FakeQueue()
-    rings = [await submitted(api, lane=lane) for lane in (Lane.FAST, Lane.GENERAL)]
+    rings = [await submitted(api, lane) for lane in (Lane.FAST, Lane.GENERAL)]
 
     sent = await ring_jobs({Lane.FAST: fast.as_queue(), Lane.GENERAL: general.as_queue()}, rings)
 
@@ -85,15 +89,17 @@ async def test_what_was_not_taken_is_left_to_the_dispatcher(
 ) -> None:
     queue = FakeQueue(say=say)
     ring = await submitted(api)
-    async with database.pool("api") as pool:
-        async with Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell:
-            doorbell.ring([ring])
-            await eventually(lambda: queue.calls)
+    async with (
+        database.pool("api") as pool,
+        Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell,
+    ):
+        doorbell.ring([ring])
+        await eventually(lambda: queue.calls)
 
-            queue.say = None
-            again = await submitted(api)
-            doorbell.ring([again])
-            await eventually(lambda: queue.sent)
+        queue.say = None
+        again = await submitted(api)
+        doorbell.ring([again])
+        await eventually(lambda: queue.sent)
 
     assert not await was_confirmed(api, ring)
     assert await was_confirmed(api, again)
@@ -103,19 +109,23 @@ async def test_a_database_that_is_away_loses_the_confirmation_alone(api: Connect
     queue = FakeQueue()
     ring = await submitted(api)
     nowhere = "postgresql://nobody:nothing@127.0.0.1:1/nowhere"
-    async with open_pool(nowhere, process="test", min_size=0) as pool:
-        async with Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell:
-            doorbell.ring([ring])
+    async with (
+        open_pool(nowhere, process="test", min_size=0) as pool,
+        Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell,
+    ):
+        doorbell.ring([ring])
 
     assert [ring.job_id] == jobs_in(queue)
 
 
 async def test_the_last_rings_are_sent_before_the_end(database: Database, api: Connection) -> None:
     queue = FakeQueue()
-    async with database.pool("api") as pool:
-        async with Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell:
-            ring = await submitted(api)
-            doorbell.ring([ring])
+    async with (
+        database.pool("api") as pool,
+        Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell,
+    ):
+        ring = await submitted(api)
+        doorbell.ring([ring])
 
     assert [ring.job_id] == jobs_in(queue)
     assert await was_confirmed(api, ring)
@@ -127,10 +137,12 @@ async def test_what_memory_should_not_hold_is_left_to_the_dispatcher(
     monkeypatch.setattr(doorbell_module, "MOST_WAITING", 2)
     queue = FakeQueue()
     rings = [await submitted(api) for _ in range(3)]
-    async with database.pool("api") as pool:
-        async with Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell:
-            doorbell.ring(rings)
-            doorbell.ring(rings[2:])
+    async with (
+        database.pool("api") as pool,
+        Doorbell(pool, {Lane.FAST: queue.as_queue()}).open() as doorbell,
+    ):
+        doorbell.ring(rings)
+        doorbell.ring(rings[2:])
 
     assert [ring.job_id for ring in rings[:2]] == jobs_in(queue)
 
@@ -153,5 +165,8 @@ async def test_every_use_of_the_database_is_surrounded_by_whoever_counts_it(
         bell = Doorbell(pool, {Lane.FAST: queue.as_queue()}, confirming=Counted)
         async with bell.open() as doorbell:
             doorbell.ring([ring])
+            await eventually(lambda: uses)
+            queue.say = "InternalError"
+            doorbell.ring([await submitted(api)])
 
-    assert ["begun", "ended"] == uses
+    assert ["begun", "ended"] == uses, "and none where nothing was sent"

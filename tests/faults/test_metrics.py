@@ -143,6 +143,9 @@ async def a_locked_table(stack: Stack, producer: Producer) -> None:
         with stack.director.closing("received"):
             await producer.submit("noop", {"note": "claimed under the lock"})
             await owner.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+            # A due ring is the dispatcher's reason to look at jobs.
+            async with stack.database() as other:
+                await other.execute("UPDATE rings SET due_at = now(), rings = 0")
 
         async def all_ran_into_it() -> bool:
             answer = await producer.http.get(f"/v1/jobs/{accepted.json()['jobId']}")
@@ -157,7 +160,6 @@ async def a_locked_table(stack: Stack, producer: Producer) -> None:
                 assert found[process][name].samples, (process, name)
             return True
 
-        # A due ring, so that the dispatcher has a reason to look at jobs.
         await eventually(all_ran_into_it, within=40)
 
 

@@ -1,8 +1,9 @@
 """Reading dead letters: which filters there are, and that no question reads through the history."""
 
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -157,7 +158,7 @@ HISTORY = 20_000
 LOAD = f"""
 SET LOCAL session_replication_role = replica;
 INSERT INTO jobs (id, tenant_id, type, lane, correlation_id, created_by, replay_of, generation)
-SELECT gen_random_uuid(), 'acme', 'noop', 'fast', 'c', 'load', md5(n::text)::uuid, 1
+SELECT md5('job ' || n)::uuid, 'acme', 'noop', 'fast', 'c', 'load', md5(n::text)::uuid, 1
   FROM generate_series(1, {HISTORY}, 2) AS n WHERE n % 1000 <> 1;
 INSERT INTO rings (job_id, lane, priority, due_at) SELECT id, 'fast', 100, now() FROM jobs;
 INSERT INTO ledger (accepted) SELECT count(*) FROM jobs;
@@ -175,11 +176,18 @@ SELECT id, now() - interval '1 hour' FROM dead_letters;
 """  # noqa: S608 - a number of this file
 START = "NULL, NULL, 50"
 MIDDLE = "now() - interval '20 hours', NULL, 50"
+
+
+def id_of(name: str) -> str:
+    return str(UUID(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()))
+
+
 STRAY = {"reason": "unreadable", "message": "m", "detail": "fast", "snapshot": {}}
 SENT_AT = [datetime.now(UTC) - timedelta(days=1), datetime.now(UTC)]
 ASKED = json.dumps(
     [
-        STRAY | {"n": n, "job_id": str(uuid4()), "sha256": str(n), "sent_at": str(SENT_AT[n % 2])}
+        STRAY
+        | {"n": n, "job_id": id_of(f"job {n}"), "sha256": str(n), "sent_at": str(SENT_AT[n % 2])}
         for n in range(10)
     ]
 )
@@ -223,7 +231,7 @@ async def test_no_question_reads_through_the_history(superuser: asyncpg.Connecti
             pages[name, mode] = await pages_read(superuser, statement, arguments)
 
     # A page of a list looks up each letter's replay, three pages of index at a time.
-    assert {} == {name: count for name, count in pages.items() if count > 400}
+    assert {} == {name: count for name, count in pages.items() if count > 200}
 
 
 async def pages_read(connection: asyncpg.Connection, statement: str, arguments: str | None) -> int:

@@ -341,7 +341,7 @@ async def test_exhausted_attempts_fail_with_a_dead_letter(
 
 
 STRESS_ROUNDS = 60
-STRESS_ROWS = 240
+STRESS_ROWS = 400
 EVERYTHING = Pause(scope=PauseScope.ALL)
 
 

@@ -66,6 +66,7 @@ class Job:
     lane: Lane = Lane.FAST
     claim_no: int = 0
     attempts: int = 0
+    claim_charged: bool = True
     crashes: int = 0
     holder: WorkerId | None = None
     locked_at: datetime | None = None
@@ -213,10 +214,11 @@ class Fleet:
     def _take(self, job: Job, me: WorkerId, now: datetime, *, charged: bool) -> None:
         if job.is_running:
             assert job.holder is not None
-            job.ends.append(End(job.claim_no, job.holder, "taken_over", charged=True))
+            job.ends.append(End(job.claim_no, job.holder, "taken_over", charged=job.claim_charged))
             job.crashes += 1
         job.claim_no += 1
         job.attempts += charged
+        job.claim_charged = charged
         job.state, job.holder, job.locked_at, job.bell = JobState.PROCESSING, me, now, None
         if charged and job.target is not None:
             self.running[job.target] = job.job_id
@@ -291,6 +293,7 @@ class Fleet:
 
     def _end(self, job: Job, state: JobState, outcome: str, *, charged: bool = True) -> None:
         assert job.holder is not None
+        charged = charged and job.claim_charged
         job.ends.append(End(job.claim_no, job.holder, outcome, charged=charged))
         job.state, job.holder, job.locked_at = state, None, None
         if job.target is not None and self.running[job.target] == job.job_id:

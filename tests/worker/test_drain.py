@@ -1,4 +1,7 @@
-"""How a worker ends: real processes, real signals, idle and at work, once, twice, and killed."""
+"""How a worker ends: real processes, real signals, idle and at work, once and twice.
+
+One that is killed outright is in tests/maintenance/test_main.py, with what becomes of its job.
+"""
 
 import signal
 
@@ -10,10 +13,6 @@ from tests.support.fleet import Place, Running, running
 from tests.support.rows import attempts_rows, job_row
 
 LONG_POLLS = {"RECEIVE_WAIT_SECONDS": "3"}
-
-
-async def is_processing(connection: Connection, job_id: JobId) -> bool:
-    return bool("processing" == (await job_row(connection, job_id))["state"])
 
 
 async def at_work(place: Place, api: Connection, worker: Running, *, milliseconds: int) -> JobId:
@@ -120,17 +119,3 @@ async def test_a_worker_that_was_declared_dead_ends_with_an_error(
     assert "claim_lost" == line["code"]
     assert "processing" == (await job_row(superuser, job_id))["state"], "it wrote nothing"
     assert worker.told("job.lost")
-
-
-async def test_a_killed_worker_leaves_its_job_to_the_rescue_and_its_message_to_sqs(
-    place: Place, api: Connection, superuser: Connection
-) -> None:
-    async with running(place, "worker") as worker:
-        job_id = await at_work(place, api, worker, milliseconds=60_000)
-        worker.signal(signal.SIGKILL)
-        assert -signal.SIGKILL == await worker.ends()
-
-    assert await is_processing(superuser, job_id)
-    assert await died(superuser) is None
-    depth = await (await place.queue(Lane.FAST)).depth()
-    assert (0, 1) == (depth.visible, depth.in_flight)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import asyncpg
@@ -14,13 +15,14 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.worker import attempts as attempts_module
 from imagefleet.worker import lease as lease_module
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.attempts import Attempts
 from imagefleet.worker.deliveries import Delivery
-from imagefleet.worker.handling import JobContext
+from imagefleet.worker.handling import Handler, JobContext
 from imagefleet.worker.lease import Lease
-from tests.support.bench import Bench, Run, never
+from tests.support.bench import NOOP, Bench, Run, never
 from tests.support.eventually import eventually
 from tests.support.factories import claim_job
 from tests.support.proxy import a_wire
@@ -197,3 +199,26 @@ async def test_a_beat_confirms_what_long_jobs_may_keep_invisible(
         attempts.stop_all(Stop.DRAIN)
 
     assert {SHORT} == {span for _, span in bench.queue.changed}
+
+
+async def test_a_handler_that_cannot_be_stopped_is_a_vital_sign_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an attempt that waits to be settled is not: that may be Postgres's fault."""
+    monkeypatch.setattr(attempts_module, "LATE_AFTER", 0)
+    released = asyncio.Event()
+
+    async def deaf(job: JobContext) -> Completed:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+        return Completed()
+
+    handlers = {"noop": Handler(kind=replace(NOOP, timeout=SHORT / 10), run=deaf)}
+    claim = await bench.claim()
+    async with kept(bench, deaf) as (_, attempts, _, start):
+        attempts._handlers = handlers
+        start(claim)
+        assert await eventually(attempts.late) == f"past their deadline: {claim.job_id}"
+        released.set()
+        await eventually(lambda: attempts.late() is None)

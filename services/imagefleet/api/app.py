@@ -1,19 +1,40 @@
 """The application: its routes, its errors, and what surrounds every request."""
 
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from imagefleet.api import errors, events, images, jobs, uploads
+from imagefleet.api import (
+    errors,
+    events,
+    images,
+    jobs,
+    operator_breakers,
+    operator_jobs,
+    operator_letters,
+    operator_pauses,
+    operator_queues,
+    uploads,
+)
 from imagefleet.api.admission import Admission
 from imagefleet.api.auth import Keys
 from imagefleet.api.events import Streams
 from imagefleet.api.intake import Intake
 from imagefleet.api.observing import Observed
+from imagefleet.api.operator_queues import Looks
 from imagefleet.api.openapi import DescribedApp
 from imagefleet.api.tools import Tools
 from imagefleet.api.watching import Watcher
+
+OPERATORS: Final = (
+    operator_jobs,
+    operator_letters,
+    operator_pauses,
+    operator_queues,
+    operator_breakers,
+)
 
 
 def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
@@ -35,6 +56,10 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     errors.install(app)
     for part in (images, uploads, jobs, events):
         app.include_router(part.router)
+    if tools.operators is not None:
+        app.state.looks = Looks()
+        for part in OPERATORS:
+            app.include_router(part.router)
     return app
 
 

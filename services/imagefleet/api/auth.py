@@ -103,3 +103,4 @@ _BEARER: Final = HTTPBearer(auto_error=False, description="An API key, `if_…`.
 
 Submitter = Annotated[ApiKey, Depends(needs("submit"))]
 Reader = Annotated[ApiKey, Depends(needs("read"))]
+Operator = Annotated[ApiKey, Depends(needs("operate"))]

@@ -117,6 +117,8 @@ async def _open_tools(
         settings=settings.api,
         pool=pool,
         originals=await session.objects(settings.aws.originals_bucket),
+        queues=queues,
+        dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
         doorbell=await stack.enter_async_context(Doorbell(pool, queues).open()),
         kinds=load_kinds().with_standard_retry(settings.retry.policy()),
         metrics=metrics,

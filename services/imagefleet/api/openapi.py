@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from imagefleet.api.errors import PROBLEM_TYPE, Problem
+from imagefleet.api.fleet_schemas import NewPause
+from imagefleet.api.operator_schemas import Acknowledgement, Because, ReplayRequest, WatchedJobs
 from imagefleet.api.schemas import Cancellation, NewJob, NewJobs, NewUpload, StoredUpload
 from imagefleet.imaging.headers.facts import ImageFormat
 
@@ -22,6 +24,11 @@ BODIES: Final[tuple[type[BaseModel], ...]] = (
     Cancellation,
     NewUpload,
     StoredUpload,
+    Because,
+    WatchedJobs,
+    Acknowledgement,
+    ReplayRequest,
+    NewPause,
     Problem,
 )
 RETRY_AFTER: Final[Piece] = {

@@ -1,21 +1,25 @@
 """What routes work with; `main` makes it once."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from fastapi import Request
 
 from imagefleet.aws.objects import Objects
+from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import Doorbell
+from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import Kinds
-from imagefleet.jobs.model import Ring, Submission, Submitted
+from imagefleet.jobs.model import Lane, Ring, Submission, Submitted
 from imagefleet.settings import Api
 from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing
+
+_ROUTE: Final = "route"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,8 @@ class Tools:
     settings: Api
     pool: Pool
     originals: Objects
+    queues: Mapping[Lane, Queue]
+    dead_letters: Queue
     doorbell: Doorbell
     kinds: Kinds
     metrics: ApiMetrics
@@ -42,6 +48,15 @@ class Tools:
         """A connection for one use, which is timed under this name."""
         with self.metrics.query(operation, table):
             async with acquire(self.pool) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
+        """The same under the operator's role."""
+        if self.operators is None:  # pragma: no cover - then nobody has these routes
+            raise NotFound(_ROUTE)
+        with self.metrics.query(operation, table):
+            async with acquire(self.operators) as connection:
                 yield connection
 
     def ring(self, accepted: Iterable[tuple[Submission, Submitted]]) -> None:

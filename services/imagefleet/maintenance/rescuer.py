@@ -92,7 +92,7 @@ class Rescuer:
     def _has_watched_until(self, session: Session, now: datetime) -> bool:
         if self._session is not session or self._looked_at is None:
             return False
-        # A clock that went backwards says nothing about how long anybody was silent.
+        # A clock that was set back would hide a silence for as long.
         return timedelta(0) <= now - self._looked_at <= self._longest_gap
 
     def _first_sight(self, one: WorkerSeen) -> WorkerSeen:

@@ -5,6 +5,7 @@ handed out; once `retry_at` has passed it is half open, and the claim lets one p
 success closes it, a failure opens it again.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -129,3 +130,39 @@ async def reset_breaker(connection: Connection, service: str, *, by: str) -> boo
                 return False
             await connection.execute(RING_HELD_BACK, service)
     return True
+
+
+LIST_BREAKERS: Final = """
+SELECT breakers.service,
+       CASE WHEN breakers.state = 'closed' THEN 'closed'
+            WHEN breakers.forced OR breakers.retry_at > now() THEN 'open'
+            ELSE 'half_open' END AS state,
+       breakers.forced, breakers.failures, breakers.trips, breakers.opened_at,
+       CASE WHEN NOT breakers.forced THEN breakers.retry_at END AS retry_at,
+       breakers.last_failure_at, breakers.updated_by, breakers.updated_at
+  FROM circuit_breakers AS breakers
+ ORDER BY breakers.service
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """One service's breaker: closed, open, or half open; a forced one waits for its reset."""
+
+    service: str
+    state: str
+    forced: bool
+    failures: int
+    trips: int
+    opened_at: datetime | None
+    retry_at: datetime | None
+    last_failure_at: datetime | None
+    updated_by: str
+    updated_at: datetime
+
+
+async def list_breakers(connection: Connection) -> list[Breaker]:
+    """Every service that was ever reported or forced."""
+    with translated():
+        rows = await connection.fetch(LIST_BREAKERS)
+    return [Breaker(**dict(row)) for row in rows]

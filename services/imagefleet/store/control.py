@@ -1,6 +1,7 @@
 """Live rows that steer the fleet: workers, cancel flags, pauses."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -238,3 +239,54 @@ async def find_refusal(connection: Connection, job_type: str, lane: Lane) -> str
     if row is None:
         return None
     return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"
+
+
+# What runs is read once, by the index of what workers hold.
+LIST_PAUSES: Final = """
+WITH running AS MATERIALIZED (
+    SELECT jobs.tenant_id, jobs.type, jobs.lane, jobs.target
+      FROM jobs
+     WHERE jobs.state = 'processing' AND NOT jobs.preempts
+)
+SELECT pauses.scope, pauses.tenant_id, pauses.name, pauses.refuse_new, pauses.paused_by,
+       pauses.reason, pauses.paused_at,
+       (SELECT count(*) FROM running
+         WHERE pauses.scope = 'all'
+            OR (pauses.scope = 'lane' AND pauses.name = running.lane)
+            OR (pauses.scope = 'type' AND pauses.name = running.type)
+            OR (pauses.scope = 'target' AND pauses.tenant_id = running.tenant_id
+                AND pauses.name = running.target)) AS running
+  FROM pauses
+ ORDER BY pauses.scope, pauses.tenant_id, pauses.name
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingPause:
+    """A pause as it stands; `running` jobs had begun before it, and it does not end them."""
+
+    what: Pause
+    refuse_new: bool
+    paused_by: str
+    reason: str
+    paused_at: datetime
+    running: int
+
+
+async def list_pauses(connection: Connection) -> list[StandingPause]:
+    """Every pause, and how many jobs that it would have held back still run."""
+    with translated():
+        rows = await connection.fetch(LIST_PAUSES)
+    return [
+        StandingPause(
+            what=Pause(
+                scope=PauseScope(row["scope"]), name=row["name"], tenant_id=row["tenant_id"]
+            ),
+            refuse_new=row["refuse_new"],
+            paused_by=row["paused_by"],
+            reason=row["reason"],
+            paused_at=row["paused_at"],
+            running=row["running"],
+        )
+        for row in rows
+    ]

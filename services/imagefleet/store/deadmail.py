@@ -134,8 +134,7 @@ judged AS MATERIALIZED (
                WHEN job.state = 'processing' THEN 'running'
                WHEN job.state = 'completed'
                     OR job.failure_code IN ('cancelled', 'image_deleted') THEN 'finished'
-               WHEN EXISTS (SELECT FROM jobs AS replays WHERE replays.replay_of = job.id)
-                   THEN 'replayed'
+               WHEN replay.id IS NOT NULL THEN 'replayed'
                WHEN letter.acknowledged_at IS NOT NULL THEN 'acknowledged'
                WHEN letter.id IS NOT NULL THEN 'waits'
                WHEN job.id IS NOT NULL THEN 'written'
@@ -149,6 +148,9 @@ judged AS MATERIALIZED (
       LEFT JOIN LATERAL (
           SELECT jobs.* FROM jobs WHERE jobs.id = asked.job_id LIMIT 1
       ) AS job ON true
+      LEFT JOIN LATERAL (
+          SELECT replays.id FROM jobs AS replays WHERE replays.replay_of = job.id LIMIT 1
+      ) AS replay ON true
       LEFT JOIN LATERAL (
           SELECT letters.id, letters.acknowledged_at
             FROM dead_letters AS letters

@@ -232,7 +232,9 @@ SELECT coalesce(array_agg(DISTINCT lanes.lane), '{}') AS lanes,
 EXPLAIN_JOB: Final = f"""
 SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        job.state, job.lane, job.type, job.target, job.claim_no, job.attempts, job.max_attempts,
-       job.crashes, job.locked_by, rings.due_at AS ring_due_at, rings.rings AS rung,
+       job.crashes, job.locked_by,
+       coalesce(job.locked_at < now() - fleet.lock_timeout, false) AS lock_expired,
+       rings.due_at AS ring_due_at, rings.rings AS rung,
        job.lane = ANY ($2::text[]) AS lane_has_workers,
        job.type = ANY ($3::text[]) AS type_has_workers
   FROM jobs AS job
@@ -260,6 +262,7 @@ class Explanation:
     max_attempts: int
     crashes: int
     locked_by: WorkerId | None
+    lock_expired: bool
     ring_due_at: datetime | None
     rung: int | None
     lane_has_workers: bool

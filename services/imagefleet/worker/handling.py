@@ -140,6 +140,11 @@ class Handler:
 Handlers = Mapping[str, Handler]
 
 
+def kinds_of(handlers: Handlers) -> dict[str, JobKind]:
+    """The rules by which each of them runs."""
+    return {name: handler.kind for name, handler in handlers.items()}
+
+
 def modules_of(handlers: Handlers) -> tuple[str, ...]:
     """What the process that children are forked from has to load."""
     tasks = (task for handler in handlers.values() for task in handler.isolated)

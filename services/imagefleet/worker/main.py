@@ -33,7 +33,7 @@ from imagefleet.worker.consumer import Consumer, Ears
 from imagefleet.worker.deliveries import Deliveries
 from imagefleet.worker.dismissals import Dismissals
 from imagefleet.worker.handlers import load_handlers
-from imagefleet.worker.handling import Handlers, Tools, modules_of
+from imagefleet.worker.handling import Handlers, Tools, kinds_of, modules_of
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.redrives import Redrives
 from imagefleet.worker.renderer import Renderer
@@ -155,8 +155,7 @@ async def assemble(
     dsn = settings.database.url.get_secret_value()
     lease = Lease(dsn, worker_id, attempts, visibility, settler)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
-    kinds = {name: handler.kind for name, handler in handlers.items()}
-    redrives = Redrives(outside.pool, kinds, tools.doorbell)
+    redrives = Redrives(outside.pool, kinds_of(handlers), tools.doorbell)
     ears = Ears(
         pool=outside.pool,
         worker_id=worker_id,

@@ -1,0 +1,229 @@
+"""Operators and dead letters: what could not succeed is looked at, acknowledged, replayed."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.auth import Operator
+from imagefleet.api.intake import read_json
+from imagefleet.api.openapi import json_body, problems
+from imagefleet.api.operator_schemas import (
+    CODE,
+    FINGERPRINT,
+    TENANT,
+    TYPE,
+    Acknowledged,
+    Acknowledgement,
+    LetterChoice,
+    LetterGroups,
+    LetterGroupView,
+    LetterPage,
+    LetterView,
+    ReplayAnswer,
+    ReplayedLetter,
+    ReplayRequest,
+    WholeLetter,
+    shown,
+)
+from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.views import answer
+from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.store.database import Connection
+from imagefleet.store.deadletters import (
+    DeadLetter,
+    LetterFilter,
+    LetterGroup,
+    acknowledge_dead_letters,
+    get_dead_letter,
+    group_dead_letters,
+    list_dead_letters,
+)
+from imagefleet.store.keys import ApiKey
+from imagefleet.store.replays import ReplayBatch, replay_letters, replay_page
+from imagefleet.telemetry.tracing import inject
+
+MOST_BYTES: Final = 65_536  # of the JSON
+MOST_ON_A_PAGE: Final = 100
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+Tenant = Annotated[str | None, Query(pattern=TENANT)]
+JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
+LettersReason = Annotated[str | None, Query(pattern=CODE)]
+Fingerprint = Annotated[str | None, Query(pattern=FINGERPRINT)]
+Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
+
+router = APIRouter()
+
+
+def who(key: ApiKey) -> str:
+    """The name that people know, and the id that is never given twice."""
+    return f"{key.name} ({key.id})"
+
+
+@router.get(
+    "/v1/operator/dead-letters",
+    summary="List dead letters",
+    response_model=LetterPage,
+    responses=problems(404),
+)
+async def find_letters(
+    _key: Operator,
+    tools: ToolsHere,
+    tenant: Tenant = None,
+    job_type: JobType = None,
+    reason: LettersReason = None,
+    fingerprint: Fingerprint = None,
+    everything: Annotated[
+        bool, Query(alias="all", description="Also what was dealt with.")
+    ] = False,  # noqa: FBT002 - a parameter of the query
+    limit: Limit = 50,
+    cursor: UUID | None = None,
+) -> Response:
+    """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint."""
+    chosen = LetterFilter(
+        tenant_id=None if tenant is None else TenantId(tenant),
+        type=job_type,
+        reason=reason,
+        fingerprint=fingerprint,
+        open_only=not everything,
+    )
+    async with tools.operating("list_dead_letters", "dead_letters") as connection:
+        after = await _letter_of(connection, cursor)
+        found = await list_dead_letters(connection, chosen, after=after, limit=limit + 1)
+    page = found[:limit]
+    more = page[-1].id if len(found) > limit else None
+    return answer(LetterPage(letters=[_letter(each) for each in page], next_cursor=more))
+
+
+@router.get(
+    "/v1/operator/dead-letters/groups",
+    summary="Group the open dead letters by fault",
+    response_model=LetterGroups,
+    responses=problems(),
+)
+async def find_groups(
+    _key: Operator,
+    tools: ToolsHere,
+    tenant: Tenant = None,
+    job_type: JobType = None,
+    reason: LettersReason = None,
+    fingerprint: Fingerprint = None,
+    limit: Limit = 50,
+) -> Response:
+    """One fault has one fingerprint; the most frequent first, each with an example."""
+    chosen = LetterFilter(
+        tenant_id=None if tenant is None else TenantId(tenant),
+        type=job_type,
+        reason=reason,
+        fingerprint=fingerprint,
+    )
+    async with tools.operating("group_dead_letters", "dead_letters") as connection:
+        found = await group_dead_letters(connection, chosen, limit=limit)
+    return answer(LetterGroups(groups=[_group(each) for each in found]))
+
+
+@router.get(
+    "/v1/operator/dead-letters/{letter_id}",
+    summary="Look at a dead letter",
+    response_model=WholeLetter,
+    responses=problems(404),
+)
+async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+    """By its own id or by that of its job; with the job's row as it was when it failed."""
+    async with tools.operating("get_dead_letter", "dead_letters") as connection:
+        found = await get_dead_letter(connection, letter_id)
+    return answer(WholeLetter.model_validate(_fields(found) | {"snapshot": found.snapshot}))
+
+
+@router.post(
+    "/v1/operator/dead-letters:acknowledge",
+    summary="Acknowledge dead letters",
+    response_model=Acknowledged,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(Acknowledgement),
+)
+async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Say that somebody knows and nothing is to be done. Final; says who and why."""
+    asked = await read_json(request, Acknowledgement, most_bytes=MOST_BYTES)
+    async with tools.operating("acknowledge_dead_letters", "dead_letters") as connection:
+        ids: Sequence[UUID] = asked.ids or ()
+        more = False
+        if asked.filter is not None:
+            chosen = _choice(asked.filter)
+            found = await list_dead_letters(connection, chosen, limit=asked.limit + 1)
+            ids, more = [each.id for each in found[: asked.limit]], len(found) > asked.limit
+        count = await acknowledge_dead_letters(connection, ids, by=who(key), note=asked.note)
+    return answer(Acknowledged(acknowledged=count, more=more))
+
+
+@router.post(
+    "/v1/operator/dead-letters:replay",
+    summary="Replay dead letters",
+    response_model=ReplayAnswer,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(ReplayRequest),
+)
+async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Run what failed again, as new jobs; once each. A dry run tells and leaves no trace."""
+    asked = await read_json(request, ReplayRequest, most_bytes=MOST_BYTES)
+    trace = inject()
+    order = ReplayOrder(
+        by=str(key.id),
+        reason=asked.reason,
+        force=asked.force,
+        dry_run=asked.dry_run,
+        traceparent=trace.traceparent,
+        tracestate=trace.tracestate,
+    )
+    async with tools.operating("replay_letters", "jobs") as connection:
+        found = await _replayed(connection, asked, order, tools)
+    tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
+    return answer(
+        ReplayAnswer(
+            replays=[shown(ReplayedLetter, one) for one in found.replayed],
+            next_cursor=None if found.last is None else found.last.id,
+        )
+    )
+
+
+async def _replayed(
+    connection: Connection, asked: ReplayRequest, order: ReplayOrder, tools: Tools
+) -> ReplayBatch:
+    if asked.filter is None:
+        replayed = await replay_letters(connection, asked.ids or (), order, tools.kinds)
+        return ReplayBatch(replayed=replayed)
+    after = await _letter_of(connection, asked.after)
+    return await replay_page(
+        connection, _choice(asked.filter), order, tools.kinds, after=after, limit=asked.limit
+    )
+
+
+async def _letter_of(connection: Connection, letter_id: UUID | None) -> DeadLetter | None:
+    return None if letter_id is None else await get_dead_letter(connection, letter_id)
+
+
+def _choice(chosen: LetterChoice) -> LetterFilter:
+    return LetterFilter(
+        tenant_id=None if chosen.tenant is None else TenantId(chosen.tenant),
+        type=chosen.job_type,
+        reason=chosen.reason,
+        fingerprint=chosen.fingerprint,
+    )
+
+
+def _fields(letter: DeadLetter) -> dict[str, object]:
+    fields = {name: getattr(letter, name) for name in DeadLetter.__dataclass_fields__}
+    return fields | {"tenant": letter.tenant_id, "job_type": letter.type}
+
+
+def _letter(letter: DeadLetter) -> LetterView:
+    return LetterView.model_validate(_fields(letter))
+
+
+def _group(group: LetterGroup) -> LetterGroupView:
+    fields = {name: getattr(group, name) for name in LetterGroup.__dataclass_fields__}
+    return LetterGroupView.model_validate(fields | {"job_type": group.type})

@@ -1,0 +1,99 @@
+"""Operators and pauses: what is held back, by whom and why."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.auth import Operator
+from imagefleet.api.errors import Fault, InvalidRequest
+from imagefleet.api.fleet_schemas import NewPause, Pauses, PauseView, Resumed, fits
+from imagefleet.api.intake import read_json
+from imagefleet.api.openapi import json_body, problems
+from imagefleet.api.operator_letters import who
+from imagefleet.api.operator_schemas import TARGET, TENANT
+from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.views import answer
+from imagefleet.errors import NotFound
+from imagefleet.store.control import (
+    Pause,
+    PauseScope,
+    StandingPause,
+    list_pauses,
+    pause,
+    resume,
+)
+
+MOST_BYTES: Final = 16_384  # of the JSON
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+
+router = APIRouter()
+
+
+@router.get(
+    "/v1/operator/pauses",
+    summary="List pauses",
+    response_model=Pauses,
+    responses=problems(),
+)
+async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
+    """Every pause, with how many jobs that it would have held back still run."""
+    async with tools.operating("list_pauses", "pauses") as connection:
+        found = await list_pauses(connection)
+    return answer(Pauses(pauses=[_pause(each) for each in found]))
+
+
+@router.put(
+    "/v1/operator/pauses",
+    summary="Pause",
+    response_model=PauseView,
+    responses=problems(400, 408, 413, 415),
+    openapi_extra=json_body(NewPause),
+)
+async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Hold back a target, a type, a lane or everything; again, it only changes the reason."""
+    asked = await read_json(request, NewPause, most_bytes=MOST_BYTES)
+    what = Pause(scope=asked.scope, name=asked.name or "", tenant_id=asked.tenant or "")
+    async with tools.operating("pause", "pauses") as connection, connection.transaction():
+        await pause(connection, what, by=who(key), reason=asked.reason, refuse_new=asked.refuse_new)
+        (found,) = [each for each in await list_pauses(connection) if each.what == what]
+    return answer(_pause(found))
+
+
+@router.delete(
+    "/v1/operator/pauses",
+    summary="Resume",
+    response_model=Resumed,
+    responses=problems(404),
+)
+async def delete_pause(
+    _key: Operator,
+    tools: ToolsHere,
+    scope: PauseScope,
+    name: Annotated[str | None, Query(pattern=TARGET)] = None,
+    tenant: Annotated[str | None, Query(pattern=TENANT)] = None,
+) -> Response:
+    """Lift a pause; what it held back is due at once."""
+    if not fits(scope, name, tenant):
+        raise InvalidRequest([Fault(field="scope", problem="value_error")])
+    what = Pause(scope=scope, name=name or "", tenant_id=tenant or "")
+    async with tools.operating("resume", "pauses") as connection:
+        rung = await resume(connection, what)
+    if rung is None:
+        raise NotFound("pause")
+    return answer(Resumed(rung=rung))
+
+
+def _pause(standing: StandingPause) -> PauseView:
+    what = standing.what
+    return PauseView(
+        scope=what.scope,
+        name=what.name or None,
+        tenant=what.tenant_id or None,
+        refuse_new=standing.refuse_new,
+        reason=standing.reason,
+        paused_by=standing.paused_by,
+        paused_at=standing.paused_at,
+        running=standing.running,
+    )

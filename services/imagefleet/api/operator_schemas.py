@@ -1,0 +1,308 @@
+"""The shapes of the operators' routes that are about jobs and dead letters; nothing is hidden."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Final, Self, TypeVar
+from uuid import UUID
+
+from pydantic import Field, PlainSerializer, model_validator
+
+from imagefleet.api.schemas import Incoming, Outgoing
+from imagefleet.jobs.model import JobState
+from imagefleet.store.replays import MOST_AT_ONCE, ReplayOutcome
+
+TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
+TYPE: Final = r"^[a-z][a-z0-9_]{0,62}$"
+CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
+FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
+TARGET: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
+SENTENCE: Final = r"^[^\x00]{1,500}$"
+MOST_ACKNOWLEDGED: Final = 1000
+MOST_WATCHED: Final = 1000
+
+Seconds = Annotated[
+    timedelta, PlainSerializer(lambda span: round(span.total_seconds(), 3), return_type=float)
+]
+Shown = TypeVar("Shown", bound=Outgoing)
+Reason = Annotated[str, Field(pattern=SENTENCE)]
+
+
+def shown(shape: type[Shown], thing: object) -> Shown:
+    """What the store knows, as it is shown: by the names of its fields."""
+    return shape.model_validate(thing, from_attributes=True)
+
+
+class Because(Incoming):
+    """Why an operator does it."""
+
+    reason: Reason
+
+
+class WatchedJobs(Incoming):
+    """Jobs whose outcomes are counted."""
+
+    job_ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_WATCHED)]
+
+
+class LetterChoice(Incoming):
+    """Which open dead letters; everything that is set must hold, and nothing set is all of them."""
+
+    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
+    job_type: Annotated[str, Field(pattern=TYPE)] | None = None
+    reason: Annotated[str, Field(pattern=CODE)] | None = None
+    fingerprint: Annotated[str, Field(pattern=FINGERPRINT)] | None = None
+
+
+class _Chosen(Incoming):
+    filter: LetterChoice | None = None
+
+    def _has_one_choice(self, ids: object) -> Self:
+        if (ids is None) == (self.filter is None):
+            raise ValueError
+        return self
+
+
+class Acknowledgement(_Chosen):
+    """Somebody knows, and nothing is to be done: by ids, or the oldest that a filter names."""
+
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_ACKNOWLEDGED)] | None = None
+    note: Reason
+    limit: Annotated[int, Field(ge=1, le=MOST_ACKNOWLEDGED)] = MOST_ACKNOWLEDGED
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        return self._has_one_choice(self.ids)
+
+
+class ReplayRequest(_Chosen):
+    """Run failed jobs again as new ones: by ids, or the oldest that a filter names."""
+
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_AT_ONCE)] | None = None
+    reason: Reason
+    limit: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = MOST_AT_ONCE
+    after: UUID | None = None
+    dry_run: bool = False
+    force: bool = False
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        return self._has_one_choice(self.ids)
+
+
+class OperatorLinks(Outgoing):
+    """Where to go on from a job."""
+
+    self: str
+    attempts: str
+    explain: str
+
+
+class OverseenJobView(Outgoing):
+    """A job in a list of operators."""
+
+    job_id: UUID
+    tenant: str
+    job_type: str
+    status: JobState
+    lane: str
+    priority: int
+    target: str | None = None
+    attempts: int
+    max_attempts: int
+    crashes: int
+    locked_by: UUID | None = None
+    failure_code: str | None = None
+    correlation_id: str
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    links: OperatorLinks
+
+
+class OverseenJobPage(Outgoing):
+    """Jobs of any tenant, newest first."""
+
+    jobs: list[OverseenJobView]
+    next_cursor: UUID | None = None
+
+
+class WholeJob(OverseenJobView):
+    """Everything about one job."""
+
+    target_seq: int | None = None
+    preempts: bool
+    services: list[str]
+    claim_no: int
+    locked_at: datetime | None = None
+    claimed_at: datetime | None = None
+    claim_charged: bool
+    payload: dict[str, object]
+    idempotency_key: str | None = None
+    fingerprint: str
+    dedup_key: str | None = None
+    parent_job_id: UUID | None = None
+    created_by: str
+    replay_of: UUID | None = None
+    generation: int
+    replay_reason: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_code: str | None = None
+    cancel_detail: str | None = None
+    progress_done: int
+    progress_total: int | None = None
+    progress_cursor: dict[str, object] | None = None
+    last_progress_at: datetime | None = None
+    result: dict[str, object] | None = None
+    result_reason: str | None = None
+    failure_message: str | None = None
+    failure_detail: str | None = None
+    ring_due_at: datetime | None = None
+    rung: int | None = None
+
+
+class AttemptView(Outgoing):
+    """How one claim ended."""
+
+    claim_no: int
+    worker_id: UUID
+    lane: str
+    claimed_at: datetime
+    ended_at: datetime
+    duration: Seconds
+    queue_time: Seconds
+    charged: bool
+    outcome: str
+    why: str
+    detail: str | None = None
+    log_excerpt: str | None = None
+
+
+class Attempts(Outgoing):
+    """Every claim of a job that has ended, oldest first."""
+
+    attempts: list[AttemptView]
+
+
+class ExplanationView(Outgoing):
+    """Why a job does not run: what a claim would be told now, and the facts behind it."""
+
+    job_id: UUID
+    verdict: str
+    reason: str
+    sentence: str
+    until: datetime | None = None
+    why: str | None = None
+    status: JobState
+    lane: str
+    job_type: str
+    target: str | None = None
+    claim_no: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    locked_by: UUID | None = None
+    ring_due_at: datetime | None = None
+    rung: int | None = None
+    workers: int
+    slots: int
+    busy_slots: int
+
+
+class OrderedJob(Outgoing):
+    """The job that carries out what was ordered."""
+
+    job_id: UUID
+    status: JobState
+    links: OperatorLinks
+
+
+class RetryNow(Outgoing):
+    """Whether the job waited, and was rung."""
+
+    job_id: UUID
+    status: JobState
+    rung: bool
+
+
+class OutcomesView(Outgoing):
+    """How jobs fare so far."""
+
+    open: int
+    completed: int
+    failed: int
+    failure_ratio: float
+
+
+class LetterView(Outgoing):
+    """A job that failed for good, or a message that is of no job."""
+
+    id: UUID
+    job_id: UUID | None = None
+    tenant: str | None = None
+    job_type: str | None = None
+    reason: str
+    fingerprint: str
+    message: str
+    detail: str | None = None
+    died_at: datetime
+    acknowledged_at: datetime | None = None
+    acknowledged_by: str | None = None
+    acknowledged_note: str | None = None
+    replayed_as: UUID | None = None
+
+
+class WholeLetter(LetterView):
+    """The same with the job's row as it was when it failed."""
+
+    snapshot: dict[str, object]
+
+
+class LetterPage(Outgoing):
+    """Dead letters, oldest first: the order in which they are to be dealt with."""
+
+    letters: list[LetterView]
+    next_cursor: UUID | None = None
+
+
+class LetterGroupView(Outgoing):
+    """Open letters of one fault."""
+
+    fingerprint: str
+    job_type: str | None = None
+    reason: str
+    letters: int
+    replayable: int
+    first_died_at: datetime
+    last_died_at: datetime
+    example: UUID
+
+
+class LetterGroups(Outgoing):
+    """The faults behind the open letters, the most frequent first."""
+
+    groups: list[LetterGroupView]
+
+
+class Acknowledged(Outgoing):
+    """How many letters were open until now; `more` says that the filter names further ones."""
+
+    acknowledged: int
+    more: bool
+
+
+class ReplayedLetter(Outgoing):
+    """What became of one letter."""
+
+    letter_id: UUID
+    job_id: UUID | None = None
+    outcome: ReplayOutcome
+    replayed_as: UUID | None = None
+
+
+class ReplayAnswer(Outgoing):
+    """What became of each letter; the next page is `after` the cursor."""
+
+    replays: list[ReplayedLetter]
+    next_cursor: UUID | None = None

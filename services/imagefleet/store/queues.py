@@ -1,0 +1,274 @@
+"""How the queues are: what waits, what ran lately, what is stuck. On demand, for operators.
+
+The views are those of migrations/0008_views.sql, so that psql shows the same numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from imagefleet.jobs.model import JobId, Lane, WorkerId
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.upkeep import Depth, Ledger
+
+READ_QUEUE_HEALTH: Final = """
+SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due
+  FROM job_queue_health AS health
+ ORDER BY health.type, health.lane, health.state
+"""
+
+
+async def read_queue_health(connection: Connection) -> Sequence[Depth]:
+    """Open jobs by type, state and lane; reads every open job."""
+    with translated():
+        rows = await connection.fetch(READ_QUEUE_HEALTH)
+    return [Depth(**row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckJob:
+    """A job that has been running for over an hour."""
+
+    id: JobId
+    tenant_id: str
+    type: str
+    lane: str
+    attempts: int
+    claimed_at: datetime
+    last_progress_at: datetime | None
+    locked_by: WorkerId
+    host: str | None
+    beat_at: datetime | None
+
+
+LIST_STUCK: Final = """
+SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.claimed_at,
+       stuck.last_progress_at, stuck.locked_by, stuck.host, stuck.beat_at
+  FROM stuck_jobs AS stuck
+ ORDER BY stuck.claimed_at
+ LIMIT $1
+"""
+
+
+async def list_stuck(connection: Connection, *, limit: int) -> list[StuckJob]:
+    """Jobs that run for longer than any type may, the longest first."""
+    with translated():
+        rows = await connection.fetch(LIST_STUCK, limit)
+    return [StuckJob(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Jobs of one type that failed for one reason within the last hour."""
+
+    type: str
+    failure_code: str
+    failures: int
+    latest_failure: datetime
+
+
+LIST_FAILURES: Final = """
+SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
+  FROM recent_failures AS recent
+ ORDER BY recent.failures DESC, recent.type, recent.failure_code
+ LIMIT $1
+"""
+
+
+async def list_failures(connection: Connection, *, limit: int) -> list[Failures]:
+    """What failed within the last hour, the most frequent first."""
+    with translated():
+        rows = await connection.fetch(LIST_FAILURES, limit)
+    return [Failures(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Attempts of one type in one lane that ended in one way within the last hour."""
+
+    type: str
+    lane: str
+    outcome: str
+    attempts: int
+    mean_duration: timedelta
+    longest_duration: timedelta
+    mean_queue_time: timedelta
+
+
+READ_THROUGHPUT: Final = """
+SELECT flow.type, flow.lane, flow.outcome, flow.attempts, flow.mean_duration,
+       flow.longest_duration, flow.mean_queue_time
+  FROM throughput AS flow
+ ORDER BY flow.type, flow.lane, flow.outcome
+"""
+
+
+async def read_throughput(connection: Connection) -> list[Flow]:
+    """What ended within the last hour; reads the attempts of that hour."""
+    with translated():
+        rows = await connection.fetch(READ_THROUGHPUT)
+    return [Flow(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneLoad:
+    """One lane: who works in it, and what waits to be announced."""
+
+    lane: Lane
+    workers: int
+    """Living ones that take something new in this lane."""
+    slots: int
+    """All of theirs; a worker's slots serve every lane that it takes."""
+    busy: int
+    """Jobs that these workers hold, whatever the lane."""
+    processing: int
+    """Jobs that run in this lane, whoever holds them."""
+    waiting: int
+    """Jobs with a ring, due or not."""
+    due_rings: int
+    oldest_due_ring: datetime | None
+
+
+LOAD_OF_LANES: Final = """
+WITH held AS MATERIALIZED (
+    SELECT jobs.locked_by, jobs.lane, count(*) AS jobs
+      FROM jobs
+     WHERE jobs.state = 'processing'
+     GROUP BY jobs.locked_by, jobs.lane
+),
+waiting AS MATERIALIZED (
+    SELECT rings.lane, count(*) AS jobs, count(*) FILTER (WHERE rings.due_at <= now()) AS due,
+           min(rings.due_at) FILTER (WHERE rings.due_at <= now()) AS oldest_due
+      FROM rings
+     GROUP BY rings.lane
+)
+SELECT lanes.lane, count(workers.id) AS workers,
+       coalesce(sum(workers.slots), 0)::bigint AS slots,
+       coalesce(sum((SELECT sum(held.jobs) FROM held WHERE held.locked_by = workers.id)), 0)::bigint
+           AS busy,
+       coalesce((SELECT sum(held.jobs) FROM held WHERE held.lane = lanes.lane), 0)::bigint
+           AS processing,
+       coalesce(max(waiting.jobs), 0) AS waiting, coalesce(max(waiting.due), 0) AS due_rings,
+       max(waiting.oldest_due) AS oldest_due_ring
+  FROM unnest($1::text[]) WITH ORDINALITY AS lanes (lane, place)
+  LEFT JOIN workers ON lanes.lane = ANY (workers.lanes)
+                   AND workers.dead_at IS NULL AND workers.draining_since IS NULL
+  LEFT JOIN waiting ON waiting.lane = lanes.lane
+ GROUP BY lanes.lane, lanes.place
+ ORDER BY lanes.place
+"""
+
+
+async def load_of_lanes(connection: Connection) -> list[LaneLoad]:
+    """Every lane, in the order of Lane; reads every ring."""
+    with translated():
+        rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
+    return [LaneLoad(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]
+
+
+ROOM_FOR_JOB: Final = """
+SELECT count(*) AS workers, coalesce(sum(workers.slots), 0)::bigint AS slots,
+       coalesce(sum(held.jobs), 0)::bigint AS busy,
+       coalesce(sum(held.in_lane), 0)::bigint AS in_lane
+  FROM workers
+  CROSS JOIN LATERAL (
+      SELECT count(*) AS jobs, count(*) FILTER (WHERE jobs.lane = $1) AS in_lane
+        FROM jobs
+       WHERE jobs.locked_by = workers.id AND jobs.state = 'processing'
+  ) AS held
+ WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+   AND $1 = ANY (workers.lanes) AND $2 = ANY (workers.types)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The living workers that take jobs of one type in one lane, and what they are busy with."""
+
+    workers: int
+    slots: int
+    busy: int
+    in_lane: int
+
+    @property
+    def full(self) -> bool:
+        """Whether all their slots are taken."""
+        return 0 < self.slots <= self.busy
+
+
+async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room:
+    """Whether anybody could take such a job now."""
+    with translated():
+        row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
+    assert row is not None  # noqa: S101 - an aggregate has one row
+    return Room(**dict(row))
+
+
+READ_BALANCE: Final = """
+SELECT balance.accepted, balance.open, balance.completed, balance.failed, balance.pruned
+  FROM ledger_balance AS balance
+"""
+
+
+async def read_balance(connection: Connection) -> Ledger:
+    """Tell whether anything was lost; reads an index of all jobs."""
+    with translated():
+        row = await connection.fetchrow(READ_BALANCE)
+    assert row is not None  # noqa: S101 - an aggregate has one row
+    return Ledger(**row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRun:
+    """One period in which somebody pruned."""
+
+    period_start: datetime
+    holder: UUID
+    started_at: datetime
+    finished_at: datetime | None
+    report: Mapping[str, object] | None
+
+
+LIST_PRUNE_RUNS: Final = """
+SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
+       periods.report
+  FROM periods
+ WHERE periods.name = 'prune'
+ ORDER BY periods.period_start DESC
+ LIMIT $1
+"""
+
+
+async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRun]:
+    """When jobs were pruned last, and what that did; the newest first."""
+    with translated():
+        rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
+    return [PruneRun(**dict(row)) for row in rows]
+
+
+COUNT_PRUNABLE: Final = """
+SELECT fleet.retention,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM jobs
+                 WHERE jobs.state IN ('completed', 'failed')
+                   AND jobs.finished_at < now() - fleet.retention
+                   AND (SELECT count(*) FROM dead_letters
+                         WHERE dead_letters.job_id = jobs.id
+                           AND dead_letters.acknowledged_at IS NULL) = 0
+                 LIMIT $1) AS old) AS prunable
+  FROM fleet
+"""
+
+
+async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelta, int]:
+    """The retention, and how many jobs are past it and wait to be pruned; `most` or more are one.
+
+    As the pruner sees it: a job with an open dead letter is kept.
+    """
+    with translated():
+        row = await connection.fetchrow(COUNT_PRUNABLE, most)
+    assert row is not None  # noqa: S101 - the fleet has one row
+    return row["retention"], row["prunable"]
