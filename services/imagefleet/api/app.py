@@ -23,8 +23,8 @@ from imagefleet.api.auth import Keys
 from imagefleet.api.events import Streams
 from imagefleet.api.intake import Intake
 from imagefleet.api.observing import Observed
-from imagefleet.api.operator_queues import Looks
 from imagefleet.api.openapi import DescribedApp
+from imagefleet.api.operator_queues import Looks
 from imagefleet.api.tools import Tools
 from imagefleet.api.watching import Watcher
 

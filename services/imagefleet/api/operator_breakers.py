@@ -1,6 +1,6 @@
 """Operators and what jobs run on: the services behind circuit breakers, and the workers."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
@@ -19,6 +19,11 @@ from imagefleet.store.oversight import HeldJob, WorkerReport, list_workers
 
 ToolsHere = Annotated[Tools, Depends(tools_of)]
 Service = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_.-]{0,62}$")]
+Everybody = Annotated[
+    bool, Query(alias="all", description="Also those that ended within the last day.")
+]
+
+_BREAKER: Final = "circuit breaker"
 
 router = APIRouter()
 
@@ -60,7 +65,7 @@ async def close_breaker(service: Service, key: Operator, tools: ToolsHere) -> Re
     """Close it and forget its failures; what it held back is due at once."""
     async with tools.operating("reset_breaker", "circuit_breakers") as connection:
         if not await reset_breaker(connection, service, by=who(key)):
-            raise NotFound("circuit breaker")
+            raise NotFound(_BREAKER)
         found = await _breaker(connection, service)
     return answer(shown(BreakerView, found))
 
@@ -78,9 +83,7 @@ async def _breaker(connection: Connection, service: str) -> Breaker:
 async def find_workers(
     _key: Operator,
     tools: ToolsHere,
-    everybody: Annotated[
-        bool, Query(alias="all", description="Also those that ended within the last day.")
-    ] = False,  # noqa: FBT002 - a parameter of the query
+    everybody: Everybody = False,  # noqa: FBT002 - a parameter of the query
 ) -> Response:
     """Who lives, since when, how long ago it beat, what it holds, and whether it drains."""
     async with tools.operating("list_workers", "workers") as connection:

@@ -54,6 +54,7 @@ Tenant = Annotated[str | None, Query(pattern=TENANT)]
 JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
 LettersReason = Annotated[str | None, Query(pattern=CODE)]
 Fingerprint = Annotated[str | None, Query(pattern=FINGERPRINT)]
+Everything = Annotated[bool, Query(alias="all", description="Also what was dealt with.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
 
 router = APIRouter()
@@ -77,9 +78,7 @@ async def find_letters(
     job_type: JobType = None,
     reason: LettersReason = None,
     fingerprint: Fingerprint = None,
-    everything: Annotated[
-        bool, Query(alias="all", description="Also what was dealt with.")
-    ] = False,  # noqa: FBT002 - a parameter of the query
+    everything: Everything = False,  # noqa: FBT002 - a parameter of the query
     limit: Limit = 50,
     cursor: UUID | None = None,
 ) -> Response:
