@@ -17,6 +17,7 @@ SETTINGS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under `--dist loadgroup` one test process runs them all, and starts one stack."""
     for item in items:

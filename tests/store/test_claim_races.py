@@ -4,6 +4,7 @@ Whatever fifty askers answer must be true: a job has one owner, and everybody el
 really stands in the way.
 """
 
+import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import cast
 
 import asyncpg
 import pytest
@@ -30,7 +32,7 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.breakers import report_failures
 from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
+from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, retire_worker
 from imagefleet.store.database import Connection
 from imagefleet.store.rings import confirm_rings, take_due_rings
 from imagefleet.store.submissions import submit_job, submit_jobs
@@ -490,6 +492,54 @@ async def test_a_claim_waits_for_the_rescue_of_its_own_worker_and_then_has_nothi
 
     assert (await job_row(worker, submitted.job_id))["claim_no"] == 0
     assert await running_job(worker, "photo") is None
+
+
+async def test_a_worker_does_not_retire_under_a_claim_in_flight(
+    database: Database, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    me = await a_worker(worker)
+    submitted = await submit_job(worker, a_submission())
+
+    async with database.connect("worker") as leaving:
+        transaction = worker.transaction()
+        await transaction.start()
+        assert (await claim_job(worker, submitted.job_id, me)).verdict is Verdict.CLAIMED
+        async with meanwhile(superuser, worker, leaving, retire_worker(leaving, me)) as task:
+            await transaction.commit()
+
+    assert task.result() is False
+    assert (await job_row(worker, submitted.job_id))["locked_by"] == me
+
+
+async def test_what_a_claim_defers_while_a_pause_is_being_lifted_is_rung_by_the_resume(
+    database: Database, worker: OpenConnection, operator: OpenConnection
+) -> None:
+    me = await a_worker(worker)
+    submitted = await submit_job(worker, a_submission())
+    await pause(operator, EVERYTHING, by="tests", reason="a test")
+    lifted = asyncio.Event()
+
+    class Watching:
+        """The operator's connection, on which a claim slips in before the pause is gone."""
+
+        async def fetchrow(self, query: str, *arguments: object) -> object:
+            async with operator.transaction():
+                row = await operator.fetchrow(query, *arguments)
+                answer = await claim_job(worker, submitted.job_id, me)
+            assert answer.verdict is Verdict.PAUSED
+            lifted.set()
+            return row
+
+        async def fetch(self, query: str, *arguments: object) -> object:
+            assert lifted.is_set()
+            assert not operator.is_in_transaction()
+            return await operator.fetch(query, *arguments)
+
+    assert await resume(cast("Connection", Watching()), EVERYTHING) == 1
+
+    ring = await ring_row(worker, submitted.job_id)
+    assert ring is not None
+    assert ring["due_in"] <= timedelta(0)
 
 
 async def test_a_rescue_waits_for_a_claim_in_flight_and_takes_it_back_too(

@@ -33,6 +33,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "claims.CLAIM_JOBS": ("worker",),
         "control.REGISTER_WORKER": ("worker",),
         "control.START_DRAIN": ("worker",),
+        "control.LOCK_WORKER": ("worker",),
         "control.RETIRE_WORKER": ("worker",),
         "control.FLAG_CANCEL": ("worker",),
         "control.RING_JOB": ("worker", "operator"),

@@ -55,6 +55,11 @@ async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
         await connection.execute(START_DRAIN, worker_id)
 
 
+# Excludes the claim, which holds this row FOR KEY SHARE: what it took is seen by the next statement.
+LOCK_WORKER: Final = """
+SELECT workers.id FROM workers WHERE workers.id = $1 FOR UPDATE
+"""
+
 RETIRE_WORKER: Final = """
 UPDATE workers SET dead_at = now(), dead_why = 'stopped'
  WHERE id = $1 AND dead_at IS NULL
@@ -66,7 +71,9 @@ RETURNING id
 async def retire_worker(connection: Connection, worker_id: WorkerId) -> bool:
     """Leave the registry; refused while claims are held, which the rescuer still looks after."""
     with translated():
-        return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
+        async with connection.transaction():
+            await connection.execute(LOCK_WORKER, worker_id)
+            return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
 
 
 FLAG_CANCEL: Final = """
@@ -207,16 +214,19 @@ RETURNING rings.job_id
 
 
 async def resume(connection: Connection, what: Pause) -> int | None:
-    """Lift a pause and make due what it held back; how many that were, or None: there was none."""
+    """Lift a pause and make due what it held back; how many that were, or None: there was none.
+
+    Not in a transaction: until the pause is gone for everybody, a claim may still defer what this
+    has just made due. Whoever dies between the two has made the jobs wait for a minute.
+    """
     with translated():
-        async with connection.transaction():
-            lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
-            if lifted is None:
-                return None
-            if what.scope is PauseScope.TARGET:
-                rung = await connection.fetch(RING_RESUMED_TARGET, what.tenant_id, what.name)
-            else:
-                rung = await connection.fetch(RING_RESUMED, what.scope, what.name)
+        lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
+        if lifted is None:
+            return None
+        if what.scope is PauseScope.TARGET:
+            rung = await connection.fetch(RING_RESUMED_TARGET, what.tenant_id, what.name)
+        else:
+            rung = await connection.fetch(RING_RESUMED, what.scope, what.name)
     return len(rung)
 
 
