@@ -9,7 +9,7 @@ import pytest
 
 from imagefleet.api.auth import Keys
 from imagefleet.store.keys import digest_of, revoke_key
-from tests.support.api import JPEG, ROUTES, Running, app_of
+from tests.support.api import JPEG, OPERATOR_ROUTES, ROUTES, Running, Serve, app_of
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem, submitted
 
@@ -30,7 +30,7 @@ async def test_without_a_key_in_force_nothing_is_answered(
 ) -> None:
     bodies = set()
     async with running.client(who) as nobody:
-        for route in ROUTES:
+        for route in (*ROUTES, *OPERATOR_ROUTES):
             answer = await route.ask(nobody, *thing)
             is_problem(answer, 401, "unauthorized")
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -49,6 +49,38 @@ async def test_a_key_without_the_scope_is_told_so(
                 answer = await route.ask(client, *thing)
             is_problem(answer, 403, "forbidden")
             assert f"`{route.scope}`" in answer.json()["detail"]
+
+
+async def test_only_operators_operate(running: Running, thing: tuple[object, object]) -> None:
+    for route in OPERATOR_ROUTES:
+        for who in ("acme", "rival", "reader", "submitter"):
+            async with running.client(who) as client:
+                of_somebody = await route.ask(client, *thing)
+                of_nobody = await route.ask(client, uuid4(), uuid4())
+            is_problem(of_somebody, 403, "forbidden")
+            assert "`operate`" in of_somebody.json()["detail"]
+            assert of_somebody.content == of_nobody.content
+
+
+async def test_an_operator_may_all_of_it(running: Running, thing: tuple[object, object]) -> None:
+    async with running.client("operator") as operating:
+        for route in OPERATOR_ROUTES:
+            answer = await route.ask(operating, *thing)
+            if "{letter}" in route.path:
+                is_problem(answer, 404, "not_found")  # the job has not failed
+            else:
+                assert answer.is_success, (route.path, answer.text)
+
+
+async def test_without_the_operators_database_there_are_no_such_routes(
+    serve: Serve, thing: tuple[object, object]
+) -> None:
+    async with (
+        serve(operating=False) as running,
+        running.client("operator") as operating,
+    ):
+        for route in OPERATOR_ROUTES:
+            is_problem(await route.ask(operating, *thing), 404, "not_found")
 
 
 async def test_another_tenants_thing_does_not_exist(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from imagefleet.api.errors import STATUSES
-from tests.support.api import ROUTES, Running, Serve
+from tests.support.api import OPERATOR_ROUTES, ROUTES, Running, Serve
 from tests.support.http import a_jpeg
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -33,6 +33,7 @@ async def paste_all(running: Running, tmp_path: Path) -> None:
             "PATH": os.environ["PATH"],  # noqa: TID251 - where curl is
             "IMAGEFLEET_URL": running.url,
             "IMAGEFLEET_KEY": running.secrets["acme"],
+            "IMAGEFLEET_OPERATOR_KEY": running.secrets["operator"],
         },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -42,11 +43,13 @@ async def paste_all(running: Running, tmp_path: Path) -> None:
     assert process.returncode == 0, output.decode()
 
 
-def test_every_route_has_an_example() -> None:
+def test_every_route_is_spoken_of() -> None:
     text = PAGE.read_text(encoding="utf-8")
 
-    for route in ROUTES:
-        path = route.path.partition("?")[0].format(job="{jobId}", image="{imageId}")
+    for route in (*ROUTES, *OPERATOR_ROUTES):
+        path = route.path.partition("?")[0].replace("/s3/", "/{service}/")
+        path = path.replace("{job}", "{jobId}").replace("{image}", "{imageId}")
+        path = path.replace("{letter}", "{letterId}")
         assert f"### {route.method} {path}\n" in text
 
 

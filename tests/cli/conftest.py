@@ -9,6 +9,9 @@ from typing import TypeAlias
 import pytest
 
 from imagefleet.cli.main import run
+from tests.support.api_fixtures import applied, emulator, running, secrets, serve
+
+__all__ = ["applied", "emulator", "running", "secrets", "serve"]  # an API, for those who ask
 
 
 @dataclass(frozen=True, slots=True)

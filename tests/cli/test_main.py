@@ -8,7 +8,10 @@ from imagefleet.cli.main import STARTED_ELSEWHERE
 from imagefleet.cli.output import ExitCode
 from tests.cli.conftest import Cli
 
-VERBS = ("up", "submit", "jobs", "images", "doctor", "migrate", "keys", "version")
+VERBS = (
+    "up", "submit", "jobs", "images", "dlq", "queue", "breaker", "workers", "ledger", "prune",
+    "doctor", "migrate", "keys", "version",
+)  # fmt: skip
 
 
 async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
@@ -23,7 +26,11 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "verb",
     ["up", "submit", "jobs show", "jobs list", "jobs watch", "images show", "images list",
-     "keys create", "keys list", "keys revoke", "migrate", "doctor"],
+     "jobs explain", "jobs attempts", "jobs cancel", "jobs fail", "jobs retry-now", "dlq list",
+     "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
+     "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",
+     "workers list", "ledger", "prune", "keys create", "keys list", "keys revoke",
+     "migrate", "doctor"],
 )  # fmt: skip
 async def test_every_verb_teaches_by_example(cli: Cli, verb: str) -> None:
     ended = await cli(*verb.split(), "--help")

@@ -38,6 +38,8 @@ def judge(ran: Run) -> list[str]:
         for phase in PHASES
         if landed.get(phase, 0) < LEAST_OF_A_PHASE
     ]
+    if ran.deaths != len(ran.journal.kills):
+        wrong.append(f"{len(ran.journal.kills)} kills, and {ran.deaths} processes died of one")
     lost = sum(job.state != "completed" for job in ran.facts.jobs)
     if lost or len(ran.facts.jobs) != ran.plan.jobs:
         wrong.append(f"{len(ran.facts.jobs)} jobs, {lost} of them not completed")

@@ -47,10 +47,14 @@ class Director:
         self.received: Counter[str] = Counter()
         """How often each job's message was received."""
         self.holding: dict[int, set[str]] = {}
+        """By process: what it has said that it has claimed."""
+        self.perhaps: dict[int, set[str]] = {}
+        """By process: what it has received, and may have claimed without having said so yet."""
         self.killed: Counter[str] = Counter()
-        """How often each job's worker was killed while it held the job."""
+        """How often each job may have lost its worker."""
         self.closed: dict[str, threading.Event] = {}
         """Points at which everybody waits until the event is set."""
+        self._dead: set[int] = set()
         self._journal = journal
         self._lock = threading.Lock()
 
@@ -59,19 +63,29 @@ class Director:
         if reached.point in self.closed:
             self.closed[reached.point].wait()
         with self._lock:
+            if reached.pid in self._dead:  # its last words, said in parallel
+                return True
             self.counts[reached.point] += 1
             held = self.holding.setdefault(reached.pid, set())
+            perhaps = self.perhaps.setdefault(reached.pid, set())
             if reached.point == "received":
                 self.received.update(reached.jobs)
+                perhaps.update(reached.jobs)
             elif reached.point == "claimed":
                 held.update(reached.jobs)
+                perhaps.difference_update(reached.jobs)
             if self.decide(reached) == "kill" and self._kill(
                 reached.point, reached.process, reached.pid
             ):
                 return False
             if reached.point == "not yet deleted":
                 held.difference_update(reached.jobs)
+                perhaps.difference_update(reached.jobs)
             return True
+
+    def at_stake(self, pid: int) -> set[str]:
+        """Every job that may lose its worker if this process is killed now."""
+        return self.holding.get(pid, set()) | self.perhaps.get(pid, set())
 
     @contextmanager
     def closing(self, point: str) -> Iterator[None]:
@@ -88,12 +102,17 @@ class Director:
             return self._kill("anywhere", process, pid)
 
     def _kill(self, phase: str, process: str, pid: int) -> bool:
-        held = sorted(self.holding.pop(pid, set()))
+        if pid in self._dead:
+            return False
+        at_stake = self.at_stake(pid)
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             return False
-        self.killed.update(held)
+        self._dead.add(pid)
+        self.killed.update(at_stake)
+        held = sorted(self.holding.pop(pid, set()))
+        self.perhaps.pop(pid, None)
         self._journal.kills.append(
             Kill(phase=phase, process=process, pid=pid, jobs=held, at=time.time())
         )

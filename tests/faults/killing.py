@@ -113,22 +113,22 @@ class Killer:
         return "kill"
 
     def _kill_anywhere(self, pid: int) -> None:
-        held = self.director.holding.get(pid, set())
-        fair = all(self.director.killed[job] < MOST_LOSSES for job in held)
+        at_stake = self.director.at_stake(pid)
+        fair = all(self.director.killed[job] < MOST_LOSSES for job in at_stake)
         if not fair or not self.director.kill_anywhere(pid, "worker"):
             self.left["anywhere"] += 1  # it has ended meanwhile, or holds what may not be lost
             self.kills -= 1
 
     def _is_time(self) -> bool:
-        """Not all at once: a fleet without workers shows nothing. Jobs are claimed more than once."""
+        """Not all at once: a fleet without workers shows nothing."""
+        # A little ahead of the jobs, as most are claimed more than once.
         return self.kills < self.plan.kills * 1.2 * self.claims / self.plan.jobs
 
     def _is_fair(self, reached: Reached) -> bool:
         held = self.director.holding.get(reached.pid, set())
         known = reached.point != "not yet deleted" or held.issuperset(reached.jobs)
-        return known and all(
-            self.director.killed[job] < MOST_LOSSES for job in held.union(reached.jobs)
-        )
+        at_stake = self.director.at_stake(reached.pid).union(reached.jobs)
+        return known and all(self.director.killed[job] < MOST_LOSSES for job in at_stake)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +141,8 @@ class Run:
     breaches: Sequence[Breach]
     missed: dict[str, int]
     """Kills that were planned and did not happen, by phase."""
+    deaths: int
+    """By SIGKILL, as whoever keeps the processes saw them."""
     seconds: float
 
     @property
@@ -165,6 +167,7 @@ class Run:
             ("jobs", str(len(self.facts.jobs))),
             *((f"  {state}", str(count)) for state, count in sorted(states.items())),
             ("kills", str(len(self.journal.kills))),
+            ("  seen by the supervisor", str(self.deaths)),
             *((f"  {phase}", str(count)) for phase, count in self.journal.by_phase().items()),
             ("attempts", str(len(self.facts.attempts))),
             *((f"  {outcome}", str(count)) for outcome, count in sorted(retries.items())),
@@ -192,12 +195,14 @@ async def run(plan: Plan, *, seed: int) -> Run:
             timer.join()
         await stack.all_ended(within=plan.ends_within)
         facts = await read_facts(stack.place, stack.journal.posts)
+        deaths = stack.said.count("was ended by SIGKILL")
     return Run(
         plan=plan,
         journal=stack.journal,
         facts=facts,
         breaches=check(facts),
         missed={phase: count for phase, count in killer.left.items() if count > 0},
+        deaths=deaths,
         seconds=time.monotonic() - begun,
     )
 

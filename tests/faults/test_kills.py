@@ -24,6 +24,7 @@ async def test_nothing_is_lost_when_workers_are_killed_in_every_phase() -> None:
         print(f"{name:<28}{value:>8}")  # noqa: T201 - the figures are half of the test
     assert [] == [str(breach) for breach in ran.breaches]
     assert {} == ran.missed
+    assert len(ran.journal.kills) == ran.deaths
     assert set(PHASES) <= ran.journal.by_phase().keys()
     assert {"completed"} == {job.state for job in ran.facts.jobs}
     assert PLAN.jobs == len(ran.facts.jobs)

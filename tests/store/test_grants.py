@@ -170,7 +170,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "maintenance": May(insert=True, update=True, delete=True),
         },
         "invalidation_batches": {"maintenance": May(insert=True, update=True, delete=True)},
-        **dict.fromkeys(VIEWS, {"api": NOTHING, "worker": NOTHING}),
+        **{view: {"api": NOTHING, "worker": NOTHING} for view in VIEWS},
     }
 )
 

@@ -24,7 +24,14 @@ from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import JobId, JobState, Lane, Ring, TenantId, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, pause, resume, ring_now
+from imagefleet.store.control import (
+    Pause,
+    PauseScope,
+    list_pauses,
+    pause,
+    resume,
+    ring_now,
+)
 from imagefleet.store.database import Connection
 from imagefleet.store.deadletters import (
     LetterFilter,
@@ -34,6 +41,16 @@ from imagefleet.store.deadletters import (
 )
 from imagefleet.store.images import list_images
 from imagefleet.store.leases import Hold, renew_claims, report_progress
+from imagefleet.store.oversight import list_workers, oversee_jobs
+from imagefleet.store.queues import (
+    count_prunable,
+    list_failures,
+    list_stuck,
+    load_of_lanes,
+    read_queue_health,
+    read_throughput,
+    room_for_job,
+)
 from imagefleet.store.reports import (
     JobFilter,
     explain_job,
@@ -84,6 +101,9 @@ INSERT INTO workers (id, host, pid, version, lanes, types, slots)
 SELECT id_of(n), 'h', 1, '0', '{{fast,general,quarantine}}',
        '{{noop,process_image,delete_image,cancel_job}}', 8
   FROM generate_series(1, {WORKERS}) AS n;
+
+INSERT INTO tenants (id, name)
+SELECT 'tenant-' || n * 10, 'load' FROM generate_series(0, 4) AS n UNION ALL SELECT 'acme', 'load';
 
 INSERT INTO jobs (id, tenant_id, type, state, lane, target, target_seq, claim_no, attempts,
                   correlation_id, parent_job_id, created_by, finished_at, result_reason,
@@ -351,6 +371,15 @@ def listing(
     return lambda connection: list_jobs(connection, tenant, filters, before=last, limit=PAGE)
 
 
+def overseeing(
+    filters: JobFilter, *, before: int | None = None, tenant: TenantId | None = None
+) -> Callable[[Connection], Awaitable[object]]:
+    last = None if before is None else id_of(before)
+    return lambda connection: oversee_jobs(
+        connection, filters, tenant_id=tenant, before=last, limit=PAGE
+    )
+
+
 def images(
     reference: str | None = None, *, before: int | None = None
 ) -> Callable[[Connection], Awaitable[object]]:
@@ -437,6 +466,43 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "ring now": Case(lambda c: ring_now(c, WITH_TARGETS[0]), "operator", 6, 60),
         "resume a target": Case(pause_and_resume_a_target, "operator", 60, 200),
         "prune a hundred": Case(prune, "maintenance", 400, 1000),
+        "list across tenants": Case(overseeing(JobFilter()), "operator", PAGE, 100),
+        "list across tenants, deep": Case(
+            overseeing(JobFilter(), before=100_000), "operator", PAGE, 100
+        ),
+        "list of one tenant, for operators": Case(
+            overseeing(JobFilter(), tenant=SMALL), "operator", PAGE, 100
+        ),
+        # A page of each of the tenants, of which the newest are shown.
+        "list across tenants by state": Case(
+            overseeing(JobFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
+        ),
+        "list across tenants by type, deep": Case(
+            overseeing(JobFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
+        ),
+        "list across tenants by a target with a long history": Case(
+            overseeing(JobFilter(target="image:hot"), before=50_000), "operator", 8 * PAGE, 700
+        ),
+        "list across tenants by correlation": Case(
+            overseeing(JobFilter(correlation_id="request-77")), "operator", PAGE, 60
+        ),
+        "pauses": Case(list_pauses, "operator", 2 * PROCESSING + 20, 400),
+        "workers": Case(list_workers, "operator", 2 * PROCESSING + 2 * WORKERS, 800),
+        "room for a job": Case(
+            lambda c: room_for_job(c, Lane.GENERAL, NOOP),
+            "operator",
+            2 * PROCESSING + 2 * WORKERS,
+            800,
+        ),
+        "stuck": Case(lambda c: list_stuck(c, limit=PAGE), "operator", 3 * PROCESSING, 800),
+        "failures of the last hour": Case(
+            lambda c: list_failures(c, limit=PAGE), "operator", 1000, 1200
+        ),
+        "throughput of the last hour": Case(read_throughput, "operator", 6000, 1200),
+        "what is prunable": Case(lambda c: count_prunable(c, most=100), "operator", 300, 700),
+        # Every open job, every ring; nothing of the history.
+        "queue health": Case(read_queue_health, "operator", 2 * (QUEUED + PROCESSING) + 1000, 4000),
+        "load of lanes": Case(load_of_lanes, "operator", QUEUED + 2 * PROCESSING + 200, 2500),
         # Each open job twice: in an index, and on its page. Nothing of the history.
         "sample": Case(sample_depths, "maintenance", 2 * (QUEUED + PROCESSING) + 1000, 4000),
         "list": Case(listing(JobFilter()), "api", PAGE, 100),

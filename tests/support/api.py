@@ -49,6 +49,7 @@ class Serve(Protocol):
         statement_seconds: float = 8,
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
+        operating: bool = True,
     ) -> AbstractAsyncContextManager[Running]: ...
 
 
@@ -66,7 +67,7 @@ class Route:
 
     method: str
     path: str
-    scope: Literal["submit", "read"]
+    scope: Literal["submit", "read", "operate"]
     json: object = None
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Route:
     async def ask(
         self, client: httpx.AsyncClient, job_id: object, image_id: object
     ) -> httpx.Response:
-        path = self.path.format(job=job_id, image=image_id)
+        path = self.path.format(job=job_id, image=image_id, letter=job_id)
         return await client.request(
             self.method, path, json=self.json, content=self.content, headers=self.headers
         )
@@ -93,4 +94,38 @@ ROUTES = [
     Route("GET", "/v1/images", "read"),
     Route("GET", "/v1/images/{image}", "read"),
     Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
+]
+
+NOBODY = "0199a5c2-0000-7000-8000-000000000000"
+BECAUSE = {"reason": "why"}
+
+OPERATOR_ROUTES = [
+    Route("GET", "/v1/operator/jobs", "operate"),
+    Route("GET", "/v1/operator/jobs/{job}", "operate"),
+    Route("GET", "/v1/operator/jobs/{job}/attempts", "operate"),
+    Route("GET", "/v1/operator/jobs/{job}/explain", "operate"),
+    Route("POST", "/v1/operator/jobs/{job}/cancel", "operate", json=BECAUSE),
+    Route("POST", "/v1/operator/jobs/{job}/fail", "operate", json=BECAUSE),
+    Route("POST", "/v1/operator/jobs/{job}/retry-now", "operate"),
+    Route("POST", "/v1/operator/jobs:outcomes", "operate", json={"jobIds": [NOBODY]}),
+    Route("GET", "/v1/operator/dead-letters", "operate"),
+    Route("GET", "/v1/operator/dead-letters/groups", "operate"),
+    Route("GET", "/v1/operator/dead-letters/{letter}", "operate"),
+    Route(
+        "POST",
+        "/v1/operator/dead-letters:acknowledge",
+        "operate",
+        json={"ids": [NOBODY], "note": "why"},
+    ),
+    Route("POST", "/v1/operator/dead-letters:replay", "operate", json=BECAUSE | {"ids": [NOBODY]}),
+    Route("GET", "/v1/operator/pauses", "operate"),
+    Route("PUT", "/v1/operator/pauses", "operate", json=BECAUSE | {"scope": "all"}),
+    Route("DELETE", "/v1/operator/pauses?scope=all", "operate"),
+    Route("GET", "/v1/operator/queues", "operate"),
+    Route("GET", "/v1/operator/ledger", "operate"),
+    Route("GET", "/v1/operator/prune", "operate"),
+    Route("GET", "/v1/operator/breakers", "operate"),
+    Route("POST", "/v1/operator/breakers/s3/open", "operate"),
+    Route("POST", "/v1/operator/breakers/s3/reset", "operate"),
+    Route("GET", "/v1/operator/workers", "operate"),
 ]

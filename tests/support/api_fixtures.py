@@ -109,6 +109,7 @@ def serve(
         statement_seconds: float = 8,
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
+        operating: bool = True,
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
             database=DatabaseSettings(
@@ -123,7 +124,7 @@ def serve(
                 max_upload_bytes=max_upload_bytes,
                 upload_timeout=timedelta(seconds=upload_seconds),
                 shutdown_grace=timedelta(seconds=5),
-                operator_database_url=database.url("operator"),
+                operator_database_url=database.url("operator") if operating else None,
             ),
             retry=Retry(),
             telemetry=Telemetry(health_port=0),

@@ -248,6 +248,7 @@ async def running_stack(
 
 
 def begin(folder: Path, workers: int, faults: Mapping[str, object]) -> subprocess.Popen[bytes]:
+    (folder / "tmp").mkdir()
     with (folder / "said").open("wb") as said:
         return subprocess.Popen(
             [
@@ -263,6 +264,7 @@ def begin(folder: Path, workers: int, faults: Mapping[str, object]) -> subproces
             env={
                 **os.environ,  # noqa: TID251 - as from a terminal
                 "PYTHONPATH": str(PLUGIN),
+                "TMPDIR": str(folder / "tmp"),  # a worker that is killed leaves its scratch behind
                 "IMAGEFLEET_FAULTS": json.dumps(faults),
             },
             start_new_session=True,

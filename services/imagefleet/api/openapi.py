@@ -10,7 +10,8 @@ from pydantic.json_schema import models_json_schema
 
 from imagefleet.api.errors import PROBLEM_TYPE, Problem
 from imagefleet.api.fleet_schemas import NewPause
-from imagefleet.api.operator_schemas import Acknowledgement, Because, ReplayRequest, WatchedJobs
+from imagefleet.api.letter_schemas import Acknowledgement, ReplayRequest
+from imagefleet.api.operator_schemas import Because, WatchedJobs
 from imagefleet.api.schemas import Cancellation, NewJob, NewJobs, NewUpload, StoredUpload
 from imagefleet.imaging.headers.facts import ImageFormat
 

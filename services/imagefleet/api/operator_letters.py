@@ -9,12 +9,9 @@ from starlette.responses import Response
 
 from imagefleet.api.auth import Operator
 from imagefleet.api.intake import read_json
-from imagefleet.api.openapi import json_body, problems
-from imagefleet.api.operator_schemas import (
+from imagefleet.api.letter_schemas import (
     CODE,
     FINGERPRINT,
-    TENANT,
-    TYPE,
     Acknowledged,
     Acknowledgement,
     LetterChoice,
@@ -26,8 +23,9 @@ from imagefleet.api.operator_schemas import (
     ReplayedLetter,
     ReplayRequest,
     WholeLetter,
-    shown,
 )
+from imagefleet.api.openapi import json_body, problems
+from imagefleet.api.operator_schemas import TENANT, TYPE, shown
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import answer
 from imagefleet.jobs.model import TenantId

@@ -1,22 +1,18 @@
-"""The shapes of the operators' routes that are about jobs and dead letters; nothing is hidden."""
+"""The shapes of the operators' routes that are about jobs; nothing is hidden."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Final, Self, TypeVar
+from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
-from pydantic import Field, PlainSerializer, model_validator
+from pydantic import Field, PlainSerializer
 
 from imagefleet.api.schemas import Incoming, Outgoing
 from imagefleet.jobs.model import JobState
-from imagefleet.store.replays import MOST_AT_ONCE, ReplayOutcome
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 TYPE: Final = r"^[a-z][a-z0-9_]{0,62}$"
-CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
-FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
 TARGET: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 SENTENCE: Final = r"^[^\x00]{1,500}$"
-MOST_ACKNOWLEDGED: Final = 1000
 MOST_WATCHED: Final = 1000
 
 Seconds = Annotated[
@@ -41,51 +37,6 @@ class WatchedJobs(Incoming):
     """Jobs whose outcomes are counted."""
 
     job_ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_WATCHED)]
-
-
-class LetterChoice(Incoming):
-    """Which open dead letters; everything that is set must hold, and nothing set is all of them."""
-
-    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
-    job_type: Annotated[str, Field(pattern=TYPE)] | None = None
-    reason: Annotated[str, Field(pattern=CODE)] | None = None
-    fingerprint: Annotated[str, Field(pattern=FINGERPRINT)] | None = None
-
-
-class _Chosen(Incoming):
-    filter: LetterChoice | None = None
-
-    def _has_one_choice(self, ids: object) -> Self:
-        if (ids is None) == (self.filter is None):
-            raise ValueError
-        return self
-
-
-class Acknowledgement(_Chosen):
-    """Somebody knows, and nothing is to be done: by ids, or the oldest that a filter names."""
-
-    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_ACKNOWLEDGED)] | None = None
-    note: Reason
-    limit: Annotated[int, Field(ge=1, le=MOST_ACKNOWLEDGED)] = MOST_ACKNOWLEDGED
-
-    @model_validator(mode="after")
-    def _one_choice(self) -> Self:
-        return self._has_one_choice(self.ids)
-
-
-class ReplayRequest(_Chosen):
-    """Run failed jobs again as new ones: by ids, or the oldest that a filter names."""
-
-    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_AT_ONCE)] | None = None
-    reason: Reason
-    limit: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = MOST_AT_ONCE
-    after: UUID | None = None
-    dry_run: bool = False
-    force: bool = False
-
-    @model_validator(mode="after")
-    def _one_choice(self) -> Self:
-        return self._has_one_choice(self.ids)
 
 
 class OperatorLinks(Outgoing):
@@ -233,76 +184,3 @@ class OutcomesView(Outgoing):
     completed: int
     failed: int
     failure_ratio: float
-
-
-class LetterView(Outgoing):
-    """A job that failed for good, or a message that is of no job."""
-
-    id: UUID
-    job_id: UUID | None = None
-    tenant: str | None = None
-    job_type: str | None = None
-    reason: str
-    fingerprint: str
-    message: str
-    detail: str | None = None
-    died_at: datetime
-    acknowledged_at: datetime | None = None
-    acknowledged_by: str | None = None
-    acknowledged_note: str | None = None
-    replayed_as: UUID | None = None
-
-
-class WholeLetter(LetterView):
-    """The same with the job's row as it was when it failed."""
-
-    snapshot: dict[str, object]
-
-
-class LetterPage(Outgoing):
-    """Dead letters, oldest first: the order in which they are to be dealt with."""
-
-    letters: list[LetterView]
-    next_cursor: UUID | None = None
-
-
-class LetterGroupView(Outgoing):
-    """Open letters of one fault."""
-
-    fingerprint: str
-    job_type: str | None = None
-    reason: str
-    letters: int
-    replayable: int
-    first_died_at: datetime
-    last_died_at: datetime
-    example: UUID
-
-
-class LetterGroups(Outgoing):
-    """The faults behind the open letters, the most frequent first."""
-
-    groups: list[LetterGroupView]
-
-
-class Acknowledged(Outgoing):
-    """How many letters were open until now; `more` says that the filter names further ones."""
-
-    acknowledged: int
-    more: bool
-
-
-class ReplayedLetter(Outgoing):
-    """What became of one letter."""
-
-    letter_id: UUID
-    job_id: UUID | None = None
-    outcome: ReplayOutcome
-    replayed_as: UUID | None = None
-
-
-class ReplayAnswer(Outgoing):
-    """What became of each letter; the next page is `after` the cursor."""
-
-    replays: list[ReplayedLetter]
-    next_cursor: UUID | None = None

@@ -7,7 +7,9 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli import job_orders
 from imagefleet.cli.connection import open_api
+from imagefleet.cli.operating import ask
 from imagefleet.cli.output import (
     ExitCode,
     Json,
@@ -17,6 +19,7 @@ from imagefleet.cli.output import (
     print_json_line,
     print_table,
     run_async,
+    show_document,
 )
 from imagefleet.client.api import ApiClient
 from imagefleet.client.shapes import Job, JobPage
@@ -27,7 +30,9 @@ POLL: Final = 2.0  # seconds; where events do not get through, a look now and th
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at jobs.")
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+JobId = job_orders.JobId
+for _order in job_orders.ORDERS:
+    app.command()(_order)
 
 
 @app.command()
@@ -36,6 +41,9 @@ def show(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", help="Answer when it is over, or after this long.")
     ] = 0,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Everything there is, of any tenant: for operators.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show one job.
@@ -45,7 +53,13 @@ def show(
     For example:
 
         imagefleet jobs show --wait 20 0199a5c2-...
+        imagefleet jobs show --all --json 0199a5c2-... | jq .payload
     """
+    if everything:
+        whole = ask("GET", f"/v1/operator/jobs/{job_id}")
+        show_document(whole, as_json=as_json)
+        finish(ExitCode.FAILED if whole["status"] == JobState.FAILED else ExitCode.DONE)
+        return
     job = run_async(_show(job_id, wait))
     if as_json:
         print_json(job.document())
@@ -58,6 +72,10 @@ def show(
 def list_jobs(
     status: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant: for operators.")] = None,
+    everybody: Annotated[
+        bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
     as_json: Json = False,
@@ -68,17 +86,18 @@ def list_jobs(
 
         imagefleet jobs list --status failed
         imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
+        imagefleet jobs list --every-tenant --status failed_retryable
     """
-    page = run_async(
-        _list(
-            {
-                "status": status.value if status else None,
-                "jobType": job_type,
-                "limit": str(limit),
-                "cursor": cursor,
-            }
-        )
-    )
+    parameters = {
+        "status": status.value if status else None,
+        "jobType": job_type,
+        "limit": str(limit),
+        "cursor": cursor,
+    }
+    if everybody or tenant is not None:
+        job_orders.oversee(parameters | {"tenant": tenant}, as_json=as_json)
+        return
+    page = run_async(_list(parameters))
     if as_json:
         print_json(page.document())
         return

@@ -6,15 +6,17 @@ from typing import Final
 
 import typer
 
-from imagefleet.cli import images, jobs, keys, migrate
+from imagefleet.cli import breaker, dlq, images, jobs, keys, migrate, queue, workers
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, told
+from imagefleet.cli.prune import ledger, prune
 from imagefleet.cli.submit import submit
 from imagefleet.cli.up import up
 from imagefleet.errors import FleetError, Misconfigured
 
 HERE: Final = "On this machine"
 PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
+OPERATORS: Final = "For operators (IMAGEFLEET_URL, IMAGEFLEET_KEY with the scope operate)"
 OPERATIONS: Final = "For operations (DATABASE_URL)"
 PROCESSES: Final = "Processes (configured by the environment alone)"
 
@@ -39,6 +41,12 @@ app.command(rich_help_panel=HERE)(up)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
 app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
+app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
+app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
+app.add_typer(breaker.app, name="breaker", rich_help_panel=OPERATORS)
+app.add_typer(workers.app, name="workers", rich_help_panel=OPERATORS)
+app.command(rich_help_panel=OPERATORS)(ledger)
+app.command(rich_help_panel=OPERATORS)(prune)
 app.command(rich_help_panel=OPERATIONS)(doctor)
 app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATIONS)

@@ -103,6 +103,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     console.print(table)
 
 
+def show_document(document: Mapping[str, object], *, as_json: bool) -> None:
+    """One thing: as it was answered, or a line for each of its fields."""
+    if as_json:
+        print_json(document)
+        return
+    rows = [
+        (name, orjson.dumps(value).decode() if isinstance(value, dict | list) else value)
+        for name, value in document.items()
+        if value is not None
+    ]
+    print_table(("", ""), rows)
+
+
 def results() -> Console:
     """Where what was asked for goes."""
     width = None if sys.stdout.isatty() else UNFOLDED

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import httpx
 import orjson
@@ -45,6 +45,7 @@ WHAT_TO_DO: Final[Mapping[int, str]] = {
 }
 
 Answer = TypeVar("Answer", bound=Shape)
+Document: TypeAlias = dict[str, Any]  # JSON as the API answered it
 
 
 class ApiClient:
@@ -113,6 +114,23 @@ class ApiClient:
             async for line in answer.aiter_lines():
                 if line.startswith("data:"):
                     yield _parsed(Job, line.removeprefix("data:").encode())
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | None] = {},
+        document: object = None,
+    ) -> Document:
+        """One of the operators' routes, each of which may be asked again; its answer as it is."""
+        content = None if document is None else orjson.dumps(document)
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        answer = await self._answer(_Request(method, path, parameters, headers, content))
+        try:
+            found: Document = orjson.loads(answer.content)
+        except orjson.JSONDecodeError as error:
+            raise _unexpected(error) from error
+        return found
 
     async def _answer(self, request: "_Request") -> httpx.Response:
         """Send a request, again while somebody is merely away."""
@@ -205,8 +223,12 @@ def _parsed(shape: type[Answer], document: bytes) -> Answer:
     try:
         return shape.model_validate_json(document)
     except ValidationError as error:
-        sentence = "The answer is not one of imagefleet's. Is IMAGEFLEET_URL right?"
-        raise Unavailable("unexpected_answer", sentence, str(error)) from error
+        raise _unexpected(error) from error
+
+
+def _unexpected(error: ValueError) -> Unavailable:
+    sentence = "The answer is not one of imagefleet's. Is IMAGEFLEET_URL right?"
+    return Unavailable("unexpected_answer", sentence, str(error))
 
 
 class _Problem(Shape):

@@ -43,10 +43,10 @@ seen AS MATERIALIZED (
 ),
 target AS MATERIALIZED (
     SELECT targets.tenant_id, targets.target, targets.running_job, targets.runs
-      FROM targets
-     WHERE (targets.tenant_id, targets.target) IN (SELECT seen.tenant_id, seen.target FROM seen)
+      FROM (SELECT DISTINCT seen.tenant_id, seen.target FROM seen) AS wanted
+      JOIN targets ON targets.tenant_id = wanted.tenant_id AND targets.target = wanted.target
      ORDER BY targets.tenant_id, targets.target
-       FOR UPDATE SKIP LOCKED
+       FOR UPDATE OF targets SKIP LOCKED
 ),
 job AS MATERIALIZED (
     -- The last four conditions are asked again of the newest version of the row once it is locked:
@@ -68,7 +68,7 @@ probe AS MATERIALIZED (
     SELECT breakers.service
       FROM circuit_breakers AS breakers
      WHERE breakers.state = 'open' AND NOT breakers.forced AND breakers.retry_at <= now()
-       AND EXISTS (SELECT FROM job WHERE breakers.service = ANY (job.services))
+       AND breakers.service = ANY (ARRAY (SELECT unnest(job.services) FROM job))
      ORDER BY breakers.service
        FOR UPDATE SKIP LOCKED
 ),
@@ -157,8 +157,8 @@ probing AS (
        SET retry_at = now() + interval '30 seconds', updated_at = now()
       FROM probe
      WHERE breakers.service = probe.service
-       AND EXISTS (SELECT FROM chosen WHERE chosen.verdict = 'claimed'
-                      AND probe.service = ANY (chosen.services))
+       AND probe.service = ANY (ARRAY (SELECT unnest(chosen.services) FROM chosen
+                                        WHERE chosen.verdict = 'claimed'))
 ),
 successor AS MATERIALIZED (
     -- An exhausted job frees its target: whoever is next there is rung at once.
@@ -169,12 +169,14 @@ successor AS MATERIALIZED (
 ),
 bell AS MATERIALIZED (
     -- Every multi-row write takes its rows in the order of their ids, so that no two can deadlock.
+    -- ANY of an array, never IN: when a row changed while we waited for it, Postgres asks the
+    -- condition again, and would run the subquery of an IN again with it, locks and all.
     SELECT rings.job_id, rings.due_at FROM rings
-     WHERE rings.job_id IN (
+     WHERE rings.job_id = ANY (ARRAY (
                SELECT chosen.id FROM chosen
                 WHERE chosen.verdict IN ('claimed', 'cancelled', 'not_due', 'target_busy', 'paused',
                                          'breaker', 'elsewhere')
-               UNION ALL SELECT successor.id FROM successor)
+               UNION ALL SELECT successor.id FROM successor))
      ORDER BY rings.job_id
        FOR UPDATE
 ),
@@ -185,7 +187,8 @@ rung AS (
 ),
 deferred AS (
     UPDATE rings
-       SET due_at = CASE WHEN bell.job_id IN (SELECT successor.id FROM successor) THEN now()
+       SET due_at = CASE WHEN bell.job_id = ANY (ARRAY (SELECT successor.id FROM successor))
+                              THEN now()
                          WHEN chosen.verdict = 'elsewhere' THEN now()
                          ELSE chosen.until END,
            lane = coalesce(chosen.lane, rings.lane)
@@ -195,7 +198,8 @@ deferred AS (
      WHERE rings.job_id = bell.job_id
        AND chosen.verdict IS DISTINCT FROM 'claimed' AND chosen.verdict IS DISTINCT FROM 'cancelled'
        -- Whoever set it since our snapshot knows more: a resume made it due while we saw the pause.
-       AND (bell.due_at = seen.due_at OR bell.job_id IN (SELECT successor.id FROM successor))
+       AND (bell.due_at = seen.due_at
+            OR bell.job_id = ANY (ARRAY (SELECT successor.id FROM successor)))
 )
 SELECT asked.id,
        EXISTS (SELECT FROM me) AS alive,

@@ -55,7 +55,7 @@ async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
         await connection.execute(START_DRAIN, worker_id)
 
 
-# Excludes the claim, which holds this row FOR KEY SHARE: what it took is seen by the next statement.
+# Excludes the claim, which holds this row FOR KEY SHARE; the next statement sees what it took.
 LOCK_WORKER: Final = """
 SELECT workers.id FROM workers WHERE workers.id = $1 FOR UPDATE
 """
@@ -289,14 +289,12 @@ async def list_pauses(connection: Connection) -> list[StandingPause]:
         rows = await connection.fetch(LIST_PAUSES)
     return [
         StandingPause(
-            what=Pause(
-                scope=PauseScope(row["scope"]), name=row["name"], tenant_id=row["tenant_id"]
-            ),
-            refuse_new=row["refuse_new"],
-            paused_by=row["paused_by"],
-            reason=row["reason"],
-            paused_at=row["paused_at"],
-            running=row["running"],
+            what=Pause(scope=PauseScope(scope), name=name, tenant_id=tenant_id),
+            refuse_new=refuse_new,
+            paused_by=paused_by,
+            reason=reason,
+            paused_at=paused_at,
+            running=running,
         )
-        for row in rows
+        for scope, tenant_id, name, refuse_new, paused_by, reason, paused_at, running in rows
     ]

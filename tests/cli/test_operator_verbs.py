@@ -1,0 +1,359 @@
+"""Operators' verbs against a real API and a real Postgres: what they do, say and exit with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from imagefleet.cli import queue, replaying
+from imagefleet.cli.output import ExitCode
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome
+from imagefleet.jobs.model import JobId, JobState, TenantId
+from imagefleet.store.database import Connection
+from tests.cli.conftest import Cli, Ended
+from tests.support.api import Running
+from tests.support.emulators import CREDENTIALS
+from tests.support.eventually import eventually
+from tests.support.factories import MadeJob, a_job, a_submission, settle_job
+from tests.support.http import claimed
+from tests.support.rows import job_row
+
+QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+BUG = Failed(code="internal_error", message="Something went wrong.", detail="KeyError")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The API's log goes elsewhere: the standard output is the verb's."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
+    monkeypatch.setattr(replaying, "POLL", 0.05)
+    monkeypatch.setattr(queue, "POLL", 0.05)
+    with capture_logs():
+        yield
+
+
+@pytest.fixture
+async def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in the hands of an operator."""
+    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
+    return cli
+
+
+def document(ended: Ended) -> Any:  # noqa: ANN401 - JSON
+    assert ended.code in {ExitCode.DONE, ExitCode.FAILED}, ended.err
+    return ended.json()
+
+
+async def failed(worker: Connection, superuser: Connection, count: int) -> list[MadeJob]:
+    made = []
+    for _ in range(count):
+        job = await a_job(worker, superuser, state=PROCESSING)
+        await settle_job(worker, job, BUG)
+        made.append(job)
+    return made
+
+
+@asynccontextmanager
+async def a_fleet(worker: Connection, outcome: Outcome) -> AsyncIterator[None]:
+    """Something that ends every replay in this way, soon."""
+
+    async def work() -> None:
+        while True:
+            waiting = await worker.fetch(
+                "SELECT id FROM jobs WHERE state = 'queued' AND replay_of IS NOT NULL"
+            )
+            for row in waiting:
+                await settle_job(worker, await claimed(worker, JobId(row["id"])), outcome)
+            await asyncio.sleep(0.02)
+
+    working = asyncio.get_running_loop().create_task(work())
+    try:
+        yield
+    finally:
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+
+
+async def test_a_job_is_explained_and_its_attempts_are_listed(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    (job,) = await failed(worker, superuser, 1)
+
+    explained = await operate("jobs", "explain", str(job.job_id))
+    attempts = await operate("jobs", "attempts", str(job.job_id))
+    whole = await operate("jobs", "show", "--all", "--json", str(job.job_id))
+
+    assert "It is over: failed." in explained.out
+    assert "internal_error" in attempts.out
+    assert "KeyError" in attempts.out
+    assert "KeyError" == document(whole)["failureDetail"]
+    assert [ExitCode.DONE, ExitCode.DONE, ExitCode.FAILED] == [
+        ended.code for ended in (explained, attempts, whole)
+    ]
+
+
+async def test_jobs_of_other_tenants_are_listed_for_operators(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, submission=a_submission(tenant_id=TenantId("rival")))
+
+    listed = await operate("jobs", "list", "--every-tenant", "--json")
+    table = await operate("jobs", "list", "--tenant", "rival")
+
+    assert [str(job.job_id)] == [one["jobId"] for one in document(listed)["jobs"]]
+    assert str(job.job_id) in table.out
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"), [("cancel", "cancelled"), ("fail", "failed_by_operator")]
+)
+async def test_orders_to_end_a_job_are_jobs(
+    operate: Cli, worker: Connection, superuser: Connection, verb: str, code: str
+) -> None:
+    job = await a_job(worker, superuser)
+
+    ordered = await operate("jobs", verb, "--json", "--reason", "it blocks", str(job.job_id))
+
+    order = await job_row(superuser, JobId(document(ordered)["jobId"]))
+    assert {"job_id": str(job.job_id), "code": code, "reason": "it blocks"} == order["payload"]
+
+
+async def test_retry_now_says_whether_it_did(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    waiting = await a_job(worker, superuser, state=FAILED_RETRYABLE, due=False)
+    over = await a_job(worker, superuser, state=COMPLETED)
+
+    assert "rung" in (await operate("jobs", "retry-now", str(waiting.job_id))).out
+    assert "nothing to do" in (await operate("jobs", "retry-now", str(over.job_id))).out
+
+
+async def test_what_the_api_refuses_ends_with_its_code(
+    operate: Cli, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = await operate("jobs", "explain", "0199a5c2-0000-7000-8000-000000000001")
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
+    forbidden = await operate("queue", "stats")
+
+    assert [ExitCode.REFUSED, ExitCode.REFUSED] == [unknown.code, forbidden.code]
+    assert "operate" in forbidden.err
+
+
+async def test_dead_letters_are_listed_grouped_shown_and_acknowledged(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    jobs = await failed(worker, superuser, 2)
+
+    listed = document(await operate("dlq", "list", "--json", "--code", "internal_error"))
+    (group,) = document(await operate("dlq", "groups", "--json"))["groups"]
+    shown = await operate("dlq", "show", str(jobs[0].job_id))
+    by_id = await operate("dlq", "ack", "--note", "known", str(jobs[0].job_id))
+    by_filter = await operate("dlq", "ack", "--note", "known", "--all", "--yes", "--json")
+
+    assert [str(job.job_id) for job in jobs] == [one["jobId"] for one in listed["letters"]]
+    assert (2, 2) == (group["letters"], group["replayable"])
+    assert "KeyError" in shown.out
+    assert "1 acknowledged" in by_id.out
+    assert {"acknowledged": 1} == document(by_filter)
+    assert [] == document(await operate("dlq", "list", "--json"))["letters"]
+    assert "of tests" in (await operate("dlq", "list", "--history")).out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dlq", "ack", "--note", "x"),
+        ("dlq", "ack", "--note", "x", "--all", "--code", "corrupt"),
+        ("dlq", "replay", "--reason", "x", "some-id", "--all"),
+        ("queue", "pause", "--reason", "x"),
+        ("queue", "pause", "--reason", "x", "--type", "noop", "--all"),
+        ("queue", "pause", "--reason", "x", "--target", "image:1"),
+        ("queue", "resume", "--type", "noop", "--tenant", "acme"),
+    ],
+)
+async def test_what_is_meant_has_to_be_said_once(operate: Cli, arguments: tuple[str, ...]) -> None:
+    assert ExitCode.USAGE == (await operate(*arguments)).code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dlq", "ack", "--note", "x", "--all"),
+        ("dlq", "replay", "--reason", "x", "--code", "internal_error"),
+        ("queue", "pause", "--reason", "x", "--all"),
+    ],
+)
+async def test_much_at_once_needs_a_yes(
+    operate: Cli, worker: Connection, superuser: Connection, arguments: tuple[str, ...]
+) -> None:
+    await failed(worker, superuser, 1)
+
+    ended = await operate(*arguments)
+
+    assert ExitCode.USAGE == ended.code
+    assert "--yes" in ended.err
+    assert 1 == len(document(await operate("dlq", "list", "--json"))["letters"])
+    assert [] == document(await operate("queue", "pauses", "--json"))["pauses"]
+
+
+async def test_a_dry_run_tells_and_does_nothing(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    await failed(worker, superuser, 3)
+
+    ended = await operate("dlq", "replay", "--reason", "x", "--all", "--dry-run", "--json")
+
+    assert {"replayed": 3} == document(ended)["letters"]
+    assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
+
+
+async def test_a_replay_that_goes_well_goes_to_the_end(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    await failed(worker, superuser, 5)
+
+    async with a_fleet(worker, Completed()):
+        ended = await operate(
+            *("dlq", "replay", "--reason", "fixed", "--all", "--yes", "--json"),
+            *("--canary", "1", "--rate", "2", "--within", "20"),
+        )
+
+    assert ExitCode.DONE == ended.code, ended.err
+    done = document(ended)
+    assert {"replayed": 5} == done["letters"]
+    assert {"open": 0, "completed": 5, "failed": 0} == done["jobs"]
+
+
+async def test_a_replay_stops_when_the_canary_fails_again(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    jobs = await failed(worker, superuser, 4)
+
+    async with a_fleet(worker, BUG):
+        ended = await operate(
+            *("dlq", "replay", "--reason", "fixed", "--all", "--yes"),
+            *("--canary", "2", "--stop-on-failure-ratio", "0.6", "--within", "20"),
+        )
+
+    assert ExitCode.FAILED == ended.code
+    assert "stopped: 2 of 2 that ended failed again" in ended.err
+    replayed = await superuser.fetch("SELECT replay_of FROM jobs WHERE replay_of IS NOT NULL")
+    assert {job.job_id for job in jobs[:2]} == {row["replay_of"] for row in replayed}
+
+
+async def test_a_canary_that_does_not_end_in_time_stops_the_replay(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    await failed(worker, superuser, 2)
+
+    ended = await operate(
+        *("dlq", "replay", "--reason", "x", "--all", "--yes", "--canary", "1", "--within", "0.2")
+    )
+
+    assert ExitCode.FAILED == ended.code
+    assert "the canary has not ended in time" in ended.err
+    assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
+
+
+async def test_named_letters_are_replayed_without_asking(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    (job, _) = await failed(worker, superuser, 2)
+
+    async with a_fleet(worker, Completed()):
+        first = await operate("dlq", "replay", "--reason", "x", "--json", str(job.job_id))
+        again = await operate("dlq", "replay", "--reason", "x", "--json", str(job.job_id))
+
+    assert {"replayed": 1} == document(first)["letters"]
+    assert {"already_replayed": 1} == document(again)["letters"]
+
+
+async def test_a_pause_waits_until_nothing_of_it_runs(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=PROCESSING)
+
+    async def is_paused() -> bool:
+        return bool(await superuser.fetchval("SELECT count(*) FROM pauses"))
+
+    async def end_it_later() -> None:
+        await eventually(is_paused, within=20)
+        await settle_job(worker, job, Completed())
+
+    paused, _ = await asyncio.gather(
+        operate("queue", "pause", "--type", "noop", "--reason", "x", "--wait", "--within", "20"),
+        end_it_later(),
+    )
+
+    assert ExitCode.DONE == paused.code, paused.err
+    assert "type noop is paused, 0 still running" in paused.out
+    assert "type noop" in (await operate("queue", "pauses")).out
+    assert "0 waiting jobs are due" in (await operate("queue", "resume", "--type", "noop")).out
+    assert ExitCode.REFUSED == (await operate("queue", "resume", "--type", "noop")).code
+
+
+async def test_a_pause_that_waits_in_vain_stands(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    await a_job(worker, superuser, state=PROCESSING)
+
+    ended = await operate(
+        *("queue", "pause", "--all", "--yes", "--refuse-new", "--reason", "x"),
+        *("--wait", "--within", "0.2"),
+    )
+
+    assert ExitCode.UNAVAILABLE == ended.code
+    assert "1 jobs still run; the pause stands." in ended.err
+    (pause,) = document(await operate("queue", "pauses", "--json"))["pauses"]
+    assert ("all", True, 1) == (pause["scope"], pause["refuseNew"], pause["running"])
+
+
+async def test_breakers_are_opened_and_reset(operate: Cli) -> None:
+    assert "s3 is open" in (await operate("breaker", "open", "s3")).out
+    assert "of tests" in (await operate("breaker", "list")).out
+    assert "s3 is closed" in (await operate("breaker", "reset", "s3")).out
+    assert ExitCode.REFUSED == (await operate("breaker", "reset", "s4")).code
+
+
+async def test_tables_show_the_fleet(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=PROCESSING)
+    await failed(worker, superuser, 1)
+
+    stats = await operate("queue", "stats")
+    workers = await operate("workers", "list", "--jobs")
+    prune = await operate("prune")
+
+    assert "internal_error" in stats.out
+    assert "1 dead letters wait for somebody" in stats.out
+    assert str(job.worker_id) in workers.out
+    assert str(job.job_id) in workers.out
+    assert "0 jobs are past 30 days" in prune.out
+
+
+async def test_the_ledger_balances(operate: Cli, worker: Connection, superuser: Connection) -> None:
+    await a_job(worker, superuser)
+
+    balanced = await operate("ledger")
+
+    assert ExitCode.DONE == balanced.code
+    assert "missing" in balanced.out
+
+
+@pytest.mark.breaks_invariants
+async def test_a_ledger_that_does_not_balance_is_a_failure(
+    operate: Cli, superuser: Connection
+) -> None:
+    await superuser.execute("INSERT INTO ledger (accepted) VALUES (1)")
+
+    ended = await operate("ledger", "--json")
+
+    assert ExitCode.FAILED == ended.code
+    assert 1 == document(ended)["missing"]
