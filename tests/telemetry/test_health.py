@@ -283,7 +283,7 @@ async def test_a_sender_who_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatc
         begun = time.monotonic()
         assert b"" == await exchange(server, b"GET /healthz HT")
 
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 5
         assert {} == server._connections
 
 
@@ -311,7 +311,7 @@ async def test_the_end_waits_for_nobody() -> None:
         await eventually(lambda: server._connections)
         begun = time.monotonic()
 
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5
     writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", server.port)
