@@ -1,6 +1,7 @@
 """What a request leaves behind: an id that goes through, one line, two series, no secrets."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -8,7 +9,7 @@ from structlog.testing import capture_logs
 
 from imagefleet.api.errors import problem_of
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
-from tests.support.api import ROUTES, Running, app_of
+from tests.support.api import OPERATOR_ROUTES, ROUTES, Running, app_of
 from tests.support.http import a_jpeg, is_problem, submitted
 
 
@@ -107,16 +108,22 @@ def test_every_error_of_ours_is_one_problem() -> None:
         assert "CANARY" not in problem.model_dump_json()
 
 
+def bare(path: str) -> str:
+    """Without the names of its parameters."""
+    return re.sub(r"\{\w+\}", "", path)
+
+
 async def test_the_description_knows_every_route_and_its_problems(
     running: Running, acme: httpx.AsyncClient
 ) -> None:
     described: dict[str, Any] = (await acme.get("/v1/openapi.json")).json()
 
     asked = {
-        (route.method, route.path.partition("?")[0].format(job="", image="")) for route in ROUTES
+        (route.method, bare(route.path.partition("?")[0].replace("/s3/", "/{service}/")))
+        for route in (*ROUTES, *OPERATOR_ROUTES)
     }
     known = {
-        (method.upper(), path.replace("{job_id}", "").replace("{image_id}", ""))
+        (method.upper(), bare(path))
         for path, methods in described["paths"].items()
         for method in methods
     }
