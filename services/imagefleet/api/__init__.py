@@ -8,4 +8,7 @@ doorbell rings on its own time. Errors become problems in `errors`, and only the
 An upload is stored before its row exists: `intake` streams the body to S3 with a cap and a hash,
 `forms` unwraps multipart on the way. So nothing that Postgres knows of is ever missing in S3; what
 was stored and never became a row is swept later.
+
+The routes of operators are the `operator_*` modules, one a noun; they use a pool of their own,
+under the operator's role, and exist only where there is one.
 """

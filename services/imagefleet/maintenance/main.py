@@ -16,6 +16,7 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.dispatcher import Dispatcher
+from imagefleet.maintenance.gauges import RENEW_EVERY, Sampler
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
 from imagefleet.runtime import Drain, Parts, Step, every, supervise
@@ -129,6 +130,8 @@ class Duties:
         self._sending = Duty(sender.run_once, SEND_DEAD_LETTERS_EVERY)
         sweeper = DeadLetterSweeper(pool, dead_letters, queues, uuid4(), metrics)
         self._sweeping = Duty(sweeper.run_once, SWEEP_DEAD_LETTERS_EVERY)
+        sampler = Sampler(pool, queues, uuid4(), metrics, interval=wanted.sample_interval)
+        self._sampling = Duty(sampler.run_once, RENEW_EVERY)
         self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics
@@ -148,6 +151,7 @@ class Duties:
             "pruner": self._pruning,
             "dead_letter_sender": self._sending,
             "dead_letter_sweeper": self._sweeping,
+            "sampler": self._sampling,
         }
 
     def vitals(self) -> dict[str, Vital]:

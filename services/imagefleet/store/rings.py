@@ -6,6 +6,8 @@ so that a lost, purged or expired message is only a message that is sent again.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from imagefleet.jobs.model import JobId, Lane, Ring, TenantId
@@ -143,3 +145,37 @@ async def look_at_due_rings(connection: Connection, *, limit: int) -> dict[Lane,
     with translated():
         rows = await connection.fetch(LOOK_AT_DUE_RINGS, limit)
     return {Lane(row["lane"]): row["repeats"] for row in rows}
+
+
+SAMPLE_RINGS: Final = """
+SELECT rings.lane, count(*) AS waiting,
+       count(*) FILTER (WHERE rings.rings > 0) AS rung,
+       count(*) FILTER (WHERE rings.due_at <= now()) AS due,
+       coalesce(max(now() - rings.due_at), interval '0') AS oldest
+  FROM rings
+ GROUP BY rings.lane
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSample:
+    """The ring rows of one lane."""
+
+    waiting: int
+    rung: int
+    """Those whose message should be under way: it was sent, and nobody has claimed the job yet."""
+    due: int
+    oldest: timedelta
+    """For how long the one that is due longest has been; negative when none is due."""
+
+
+async def sample_rings(connection: Connection) -> dict[Lane, RingSample]:
+    """Counts for gauges. For the one elected sampler: it reads every ring row."""
+    with translated():
+        rows = await connection.fetch(SAMPLE_RINGS)
+    return {
+        Lane(row["lane"]): RingSample(
+            waiting=row["waiting"], rung=row["rung"], due=row["due"], oldest=row["oldest"]
+        )
+        for row in rows
+    }

@@ -1,0 +1,138 @@
+"""Samples for gauges: read by one elected process, shown to every scrape of it.
+
+Counting is not for scrapes: a dozen of them a minute would each read every open job. Whoever holds
+the office `sampler` reads once an interval; the others show no sampled series at all.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from imagefleet.aws.queue import Depth, Queue
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import JobState, Lane
+from imagefleet.store.breakers import Breaker, list_breakers
+from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.deadletters import count_unacknowledged
+from imagefleet.store.elections import hold_election
+from imagefleet.store.rings import RingSample, sample_rings
+from imagefleet.store.upkeep import Ledger, read_ledger, sample_depths
+from imagefleet.telemetry.metrics import MaintenanceMetrics
+
+OFFICE: Final = "sampler"
+RENEW_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one look did."""
+
+    elected: bool
+    sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One look at the database."""
+
+    waiting: Mapping[str, int]
+    rings: Mapping[Lane, RingSample]
+    ledger: Ledger
+    breakers: Sequence[Breaker]
+    unacknowledged: int
+
+
+class Sampler:
+    """Holds the office if it can, and samples once an interval while it does."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        queues: Mapping[Lane, Queue],
+        holder: UUID,
+        metrics: MaintenanceMetrics,
+        *,
+        interval: timedelta,
+    ) -> None:
+        self._pool = pool
+        self._queues = queues
+        self._holder = holder
+        self._metrics = metrics
+        self._interval = interval.total_seconds()
+        self._next = 0.0
+
+    async def run_once(self) -> Sampled:
+        """Renew the office; sample if it is ours and time for it. Call it every two seconds."""
+        try:
+            return await self._run_once()
+        except BaseException:
+            self._metrics.unelected()  # a sample that failed half way is none
+            self._next = 0.0
+            raise
+
+    async def _run_once(self) -> Sampled:
+        async with acquire(self._pool) as connection:
+            if await hold_election(connection, OFFICE, self._holder) is None:
+                self._metrics.unelected()
+                self._next = 0.0
+                return Sampled(elected=False)
+            now = asyncio.get_running_loop().time()
+            if now < self._next:
+                return Sampled(elected=True)
+            with self._metrics.query("sample"):
+                facts = await _facts(connection)
+        depths = await self._depths()
+        self._show(facts, depths)  # nothing is awaited in there: no scrape sees half of it
+        self._next = now + self._interval
+        return Sampled(elected=True, sampled=True)
+
+    async def _depths(self) -> dict[Lane, Depth]:
+        depths: dict[Lane, Depth] = {}
+        for lane, queue in self._queues.items():
+            try:
+                depths[lane] = await queue.depth()
+            except Unavailable as error:
+                log.warning("sample.incomplete", lane=lane, code=error.code)
+        return depths
+
+    def _show(self, facts: Facts, depths: Mapping[Lane, Depth]) -> None:
+        self._metrics.unelected()  # what is not there any more is not to be shown any more
+        self._metrics.depths_sampled(facts.waiting)
+        rings = facts.rings.values()
+        self._metrics.rings_sampled(
+            sum(one.due for one in rings),
+            max((one.oldest for one in rings), default=timedelta(0)),
+        )
+        self._metrics.dead_letters_sampled(facts.unacknowledged)
+        self._metrics.ledger_sampled(asdict(facts.ledger) | {"missing": facts.ledger.missing})
+        for breaker in facts.breakers:
+            self._metrics.breaker_sampled(
+                breaker.service, is_open=breaker.state == "open", trips=breaker.trips
+            )
+        for lane, depth in depths.items():
+            rung = facts.rings[lane].rung if lane in facts.rings else 0
+            self._metrics.lane_sampled(
+                lane, due=rung, visible=depth.visible, in_flight=depth.in_flight
+            )
+
+
+async def _facts(connection: Connection) -> Facts:
+    waiting: Counter[str] = Counter()
+    for depth in await sample_depths(connection):
+        if depth.state != JobState.PROCESSING:
+            waiting[depth.type] += depth.jobs
+    return Facts(
+        waiting=waiting,
+        rings=await sample_rings(connection),
+        ledger=await read_ledger(connection),
+        breakers=await list_breakers(connection),
+        unacknowledged=await count_unacknowledged(connection),
+    )

@@ -1,0 +1,137 @@
+"""Samples: one process takes them, everybody else shows none, and no scrape sees half of one."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from imagefleet.aws.queue import Depth
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import JobState, Lane
+from imagefleet.maintenance.gauges import Sampled, Sampler
+from imagefleet.store.breakers import report_failures
+from imagefleet.store.database import Connection, Pool
+from imagefleet.telemetry.metrics import MaintenanceMetrics
+from tests.support.database import Database
+from tests.support.factories import a_job
+from tests.support.queues import FakeQueue
+
+OFTEN = timedelta(0)
+
+
+class CountedQueue(FakeQueue):
+    """A queue that says how deep it is, or that it cannot say."""
+
+    def __init__(self, depth: Depth | None) -> None:
+        super().__init__()
+        self._depth = depth
+
+    async def depth(self) -> Depth:
+        if self._depth is None:
+            raise Unavailable("sqs_unavailable", "not now")
+        return self._depth
+
+
+def a_sampler(
+    pool: Pool,
+    metrics: MaintenanceMetrics,
+    *,
+    interval: timedelta = OFTEN,
+    depth: Depth | None = Depth(visible=1, in_flight=2, delayed=0),  # noqa: B008 - frozen
+) -> Sampler:
+    queues = {Lane.FAST: CountedQueue(depth).as_queue()}
+    return Sampler(pool, queues, uuid4(), metrics, interval=interval)
+
+
+def shown(metrics: MaintenanceMetrics) -> dict[str, float]:
+    lines = metrics.exposition().decode().splitlines()
+    return {
+        name: float(value)
+        for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        if not name.startswith("process_")
+    }
+
+
+async def test_the_elected_one_shows_what_there_is(
+    database: Database, worker: Connection, superuser: Connection
+) -> None:
+    for state in (JobState.QUEUED, JobState.FAILED_RETRYABLE, JobState.PROCESSING, JobState.FAILED):
+        await a_job(worker, superuser, state=state)
+    await report_failures(worker, "s3", 5)
+    await superuser.execute("UPDATE rings SET rings = 1, due_at = now() - interval '1 minute'")
+    metrics = MaintenanceMetrics(["noop", "process_image"])
+
+    async with database.pool("maintenance") as pool:
+        answer = await a_sampler(pool, metrics).run_once()
+
+    told = shown(metrics)
+    assert Sampled(elected=True, sampled=True) == answer
+    assert told['job_queue_depth{job_type="noop"}'] == 2, "what runs does not wait"
+    assert told['job_queue_depth{job_type="process_image"}'] == 0
+    assert (told["ledger_accepted"], told["ledger_missing"]) == (4, 0)
+    assert (told["ledger_open"], told["ledger_failed"]) == (3, 1)
+    assert (told["rings_due"], told["oldest_ring_age_seconds"] >= 60) == (2, True)
+    assert told["dead_letters_unacknowledged"] == 1
+    assert told['breaker_open{service="s3"}'] == 1
+    assert told['sqs_messages{lane="fast",state="visible"}'] == 1
+    assert told['queue_drift{lane="fast"}'] == 2 - 3
+
+
+async def test_only_one_samples_and_the_others_show_nothing(database: Database) -> None:
+    mine, theirs = MaintenanceMetrics(["noop"]), MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        first, second = a_sampler(pool, mine), a_sampler(pool, theirs)
+        answers = [await first.run_once(), await second.run_once()]
+
+        assert [Sampled(elected=True, sampled=True), Sampled(elected=False)] == answers
+        assert "ledger_accepted" in shown(mine)
+        assert "ledger_accepted" not in shown(theirs)
+
+
+async def test_who_lost_the_office_shows_nothing_any_more(
+    database: Database, superuser: Connection
+) -> None:
+    metrics = MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        sampler = a_sampler(pool, metrics)
+        await sampler.run_once()
+        await superuser.execute("UPDATE elections SET holder = gen_random_uuid()")
+
+        assert Sampled(elected=False) == await sampler.run_once()
+
+    assert "ledger_accepted" not in shown(metrics)
+
+
+async def test_the_office_is_renewed_more_often_than_a_sample_is_taken(database: Database) -> None:
+    metrics = MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        sampler = a_sampler(pool, metrics, interval=timedelta(minutes=5))
+        answers = [await sampler.run_once(), await sampler.run_once()]
+
+    assert [Sampled(elected=True, sampled=True), Sampled(elected=True)] == answers
+    assert "ledger_accepted" in shown(metrics)
+
+
+async def test_a_queue_that_does_not_answer_leaves_only_its_own_gauges_out(
+    database: Database,
+) -> None:
+    metrics = MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        await a_sampler(pool, metrics, depth=None).run_once()
+
+    told = shown(metrics)
+    assert "ledger_accepted" in told
+    assert 'sqs_messages{lane="fast",state="visible"}' not in told
+
+
+async def test_a_look_that_fails_shows_nothing(database: Database, owner: Connection) -> None:
+    metrics = MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        sampler = a_sampler(pool, metrics)
+        await sampler.run_once()
+        await owner.execute("REVOKE SELECT ON ledger FROM imagefleet_maintenance")
+
+        with pytest.raises(Exception, match="store_rejected"):
+            await sampler.run_once()
+
+    assert "ledger_accepted" not in shown(metrics)
