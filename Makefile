@@ -59,9 +59,10 @@ check-spelling: $(READY)
 	@echo "check: spelling (codespell)"
 	@$(BIN)/codespell
 
-fix: $(READY) ## Repair what the formatter, the linter and the speller can repair
+fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
+	$(BIN)/imagefleet settings >docs/settings.md
 	$(BIN)/codespell --write-changes
 
 test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed)

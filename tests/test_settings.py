@@ -290,11 +290,6 @@ def test_a_port_is_a_port() -> None:
             "DATABASE_POOL_MIN is larger than DATABASE_POOL_MAX",
         ),
         (
-            Database,
-            DATABASE | {"DATABASE_STATEMENT_TIMEOUT_SECONDS": "10"},
-            "DATABASE_STATEMENT_TIMEOUT_SECONDS is not below DATABASE_COMMAND_TIMEOUT_SECONDS",
-        ),
-        (
             Worker,
             {"WORKER_FAST_SLOTS": "0", "WORKER_GENERAL_SLOTS": "0"},
             "WORKER_FAST_SLOTS and WORKER_GENERAL_SLOTS are both 0: nothing could ever run",
@@ -310,12 +305,6 @@ def test_values_that_do_not_go_together_are_refused(
     settings: type[Slice], environment: dict[str, str], fault: str
 ) -> None:
     assert [fault] == faults(settings, environment)
-
-
-def test_jobs_are_kept_as_long_as_idempotency_is_promised() -> None:
-    (line,) = faults(Maintenance, {"JOB_RETENTION_DAYS": "29"})
-
-    assert "from 30 to" in line
 
 
 # What is never shown.

@@ -10,7 +10,7 @@ from tests.cli.conftest import Cli
 
 VERBS = (
     "up", "submit", "jobs", "images", "dlq", "queue", "breaker", "workers", "ledger", "prune",
-    "doctor", "migrate", "keys", "version",
+    "doctor", "migrate", "keys", "settings", "version",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
      "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
      "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",
      "workers list", "ledger", "prune", "keys create", "keys list", "keys revoke",
-     "migrate", "doctor"],
+     "migrate", "doctor", "settings"],
 )  # fmt: skip
 async def test_every_verb_teaches_by_example(cli: Cli, verb: str) -> None:
     ended = await cli(*verb.split(), "--help")

@@ -452,6 +452,24 @@ async def test_a_ring_that_is_pushed_beside_the_claim_is_deleted_all_the_same(
     assert (ring["rings"], ring["due_in"] > timedelta(seconds=50)) == (1, True)
 
 
+@pytest.mark.parametrize("avoided", ["", "hashjoin mergejoin", "nestloop", "indexscan bitmapscan"])
+async def test_of_many_rings_that_were_pushed_since_the_snapshot_none_stays(
+    database: Database, worker: OpenConnection, superuser: OpenConnection, avoided: str
+) -> None:
+    me = await a_worker(worker)
+    submissions = [a_submission(target=f"photo-{n}" if n % 2 else None) for n in range(5)]
+    await submit_jobs(worker, submissions)
+    for way in avoided.split():
+        await superuser.execute(f"ALTER DATABASE {database.name} SET enable_{way} = off")
+
+    ids = [one.job_id for one in submissions]
+    async with a_claim_with_an_old_snapshot(superuser, database, ids, me) as answers:
+        await superuser.execute("UPDATE rings SET due_at = due_at + interval '1 minute'")
+
+    assert [Verdict.CLAIMED] * 5 == [answer.verdict for answer in answers]
+    assert [] == await worker.fetch("SELECT job_id FROM rings")
+
+
 async def test_a_claim_that_still_saw_the_pause_does_not_undo_the_ring_of_the_resume(
     worker: OpenConnection, operator: OpenConnection, superuser: OpenConnection
 ) -> None:

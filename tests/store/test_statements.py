@@ -63,14 +63,14 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "elections.BEGIN_PERIOD": ("maintenance",),
         "elections.FINISH_PERIOD": ("maintenance",),
         "elections.FORGET_PERIODS": ("maintenance",),
-        "endings.LOCK_TARGETS": ENDS_CLAIMS,
+        "targets.LOCK_TARGETS": ENDS_CLAIMS,
         "endings.LOCK_CLAIMS": ENDS_CLAIMS,
         "endings.COMPLETE_JOBS": ("worker",),
         "endings.RETRY_JOBS": ENDS_CLAIMS,
         "endings.FAIL_JOBS": ENDS_CLAIMS,
         "endings.RELEASE_JOBS": ("worker",),
-        "endings.FREE_TARGETS": ENDS_CLAIMS,
-        "endings.RING_NEXT": ENDS_CLAIMS,
+        "targets.FREE_TARGETS": ENDS_CLAIMS,
+        "targets.RING_NEXT": ENDS_CLAIMS,
         "glances.PING": ANY_SUBMITTER,
         "glances.WATCH_JOBS": ("api",),
         "images.GET_DELETION": READERS,
@@ -175,7 +175,6 @@ FRAGMENTS: Final = frozenset(
 )
 NO_SQL: Final = frozenset(
     {
-        "claims.EXHAUSTED_SENTENCE",
         "database.ILLEGAL_TRANSITION",
         "deadletters.HISTORY_FILTERS",
         "deadletters._LETTERS_NAME",

@@ -15,7 +15,8 @@ from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.keys import ApiKey
 from imagefleet.telemetry.tracing import inject
 
-# These act on images and jobs, whose owner is looked at on their own routes.
+# These act on images and jobs, whose owner is looked at on their own routes. Those without a route
+# are made by nobody yet.
 RESERVED: Final = MappingProxyType(
     {
         "process_image": "POST /v1/images",

@@ -13,6 +13,7 @@ from imagefleet.cli.prune import ledger, prune
 from imagefleet.cli.submit import submit
 from imagefleet.cli.up import up
 from imagefleet.errors import FleetError, Misconfigured
+from imagefleet.settings import reference
 
 HERE: Final = "On this machine"
 PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
@@ -56,6 +57,17 @@ app.add_typer(keys.app, name="keys", rich_help_panel=OPERATIONS)
 def version() -> None:
     """Print the version."""
     typer.echo(installed_version("imagefleet"))
+
+
+@app.command(rich_help_panel=HERE)
+def settings() -> None:
+    """Print every variable of the environment: what it means, its form and its default.
+
+    For example:
+
+        imagefleet settings > docs/settings.md
+    """
+    typer.echo(reference(), nl=False)
 
 
 def _list_process(name: str, does: str) -> None:

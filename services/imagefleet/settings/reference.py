@@ -1,4 +1,6 @@
-"""The table of all variables, as docs/settings.md shows it."""
+"""The text of docs/settings.md: every variable, and what is no variable."""
+
+from typing import Final
 
 from imagefleet.settings.roles import Roles
 from imagefleet.settings.slices import (
@@ -29,9 +31,25 @@ SLICES: tuple[type[Slice], ...] = (
 )
 
 
+FOREWORD: Final = """\
+# Settings
+
+Everything is a variable of the environment. `imagefleet settings` prints this page, and `make fix` writes it anew. A process reads what it
+needs, names every fault at once and does not start with one (exit code 2). An empty variable counts as unset. A secret may come from a file:
+the same name with `_FILE` behind it, and then not the variable itself.
+
+Retention is no variable, as every process and every backup has to agree on it: the database holds it, 30 days at first. The owner changes
+it, at any time and for all at once; less than 30 days is refused, for so long an idempotency key is promised to hold.
+
+```sql
+UPDATE fleet SET retention = interval '90 days';
+```
+"""
+
+
 def reference() -> str:
-    """Return a Markdown section for each slice: what it is, and a row for each variable."""
-    return "\n".join(_section(part) for part in SLICES)
+    """Return the page: after the foreword a section for each slice, with a row a variable."""
+    return "\n".join((FOREWORD, *(_section(part) for part in SLICES)))
 
 
 def _section(part: type[Slice]) -> str:

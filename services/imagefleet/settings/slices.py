@@ -68,26 +68,18 @@ class Database(Slice):
         _span(5), ge=_span(0.1), le=_span(60), validation_alias="DATABASE_CONNECT_TIMEOUT_SECONDS"
     )
     """How long opening a connection may take."""
-    command_timeout: Seconds = Field(
-        _span(10), ge=_span(0.1), le=_span(600), validation_alias="DATABASE_COMMAND_TIMEOUT_SECONDS"
-    )
-    """How long an answer may take before the connection is given up."""
     statement_timeout: Seconds = Field(
         _span(8),
         ge=_span(0.1),
         le=_span(600),
         validation_alias="DATABASE_STATEMENT_TIMEOUT_SECONDS",
     )
-    """When Postgres itself ends a statement; must be shorter than the command timeout."""
+    """When Postgres itself ends a statement; after 2 s more of silence the connection is given up."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.pool_min > self.pool_max:
             msg = "DATABASE_POOL_MIN is larger than DATABASE_POOL_MAX"
-            raise ValueError(msg)
-        # The other way round every slow statement would cost its connection too.
-        if self.statement_timeout >= self.command_timeout:
-            msg = "DATABASE_STATEMENT_TIMEOUT_SECONDS is not below DATABASE_COMMAND_TIMEOUT_SECONDS"
             raise ValueError(msg)
         return self
 
@@ -180,7 +172,7 @@ class Api(Slice):
 
 
 class Console(Slice):
-    """The operators' web pages."""
+    """The operators' web pages; no process serves them yet."""
 
     host: Text = Field("127.0.0.1", validation_alias="LISTEN_HOST")
     """The address to listen on; 0.0.0.0 in a container."""
@@ -261,8 +253,6 @@ class Maintenance(Slice):
         _span(10), ge=_span(1), le=_span(300), validation_alias="SAMPLE_INTERVAL_SECONDS"
     )
     """How often gauges are read from Postgres and SQS."""
-    retention_days: Count = Field(30, ge=30, le=3650, validation_alias="JOB_RETENTION_DAYS")
-    """How long finished jobs and their idempotency keys are kept."""
 
 
 class Telemetry(Slice):

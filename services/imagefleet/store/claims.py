@@ -13,13 +13,13 @@ from typing import Final
 from asyncpg import Record
 
 from imagefleet.errors import ClaimLost
+from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import (
     CancelCode,
     Claim,
     ClaimAnswer,
     JobId,
     Lane,
-    TenantId,
     Verdict,
     WorkerId,
 )
@@ -123,7 +123,7 @@ exhausted AS (
        SET state = 'failed', locked_by = NULL, locked_at = NULL,
            failure_code = CASE jobs.lane WHEN 'quarantine' THEN 'poison'
                                ELSE 'attempts_exhausted' END,
-           failure_message = $5,
+           failure_message = CASE jobs.lane WHEN 'quarantine' THEN $6 ELSE $5 END,
            failure_detail = 'the lock of claim ' || jobs.claim_no || ' expired on the last attempt',
            finished_at = now(), updated_at = now()
       FROM chosen
@@ -201,7 +201,7 @@ deferred AS (
        AND (bell.due_at = seen.due_at
             OR bell.job_id = ANY (ARRAY (SELECT successor.id FROM successor)))
 )
-SELECT asked.id,
+SELECT asked.id AS job_id,
        EXISTS (SELECT FROM me) AS alive,
        CASE
            WHEN chosen.verdict IS NOT NULL THEN chosen.verdict
@@ -215,13 +215,15 @@ SELECT asked.id,
        END AS verdict,
        CASE WHEN chosen.verdict NOT IN ('claimed', 'cancelled', 'exhausted')
             THEN chosen.until END AS until,
-       CASE WHEN chosen.verdict NOT IN ('claimed', 'cancelled', 'exhausted')
-            THEN chosen.until - now() END AS wait,
+       -- For what is claimed: when its lock can expire, which a second message of it waits for.
+       CASE WHEN chosen.verdict IN ('claimed', 'cancelled') THEN fleet.lock_timeout
+            WHEN chosen.verdict <> 'exhausted' THEN chosen.until - now() END AS wait,
        chosen.why,
        taken.claim_no, taken.tenant_id, taken.type, taken.lane, taken.payload, taken.target,
        taken.target_seq, taken.priority, taken.attempts, taken.max_attempts, taken.crashes,
-       taken.progress_cursor, taken.progress_done, taken.correlation_id, taken.parent_job_id,
-       taken.replay_of, taken.traceparent, taken.tracestate, taken.created_at, taken.claimed_at,
+       taken.progress_cursor AS cursor, taken.progress_done, taken.correlation_id,
+       taken.parent_job_id, taken.replay_of, taken.traceparent, taken.tracestate,
+       taken.created_at, taken.claimed_at,
        greatest(taken.claimed_at - taken.run_at, interval '0') AS queue_time, taken.cancel_code,
        CASE chosen.verdict WHEN 'claimed' THEN chosen.half_open END AS probes
   FROM unnest($1::uuid[]) AS asked (id)
@@ -230,8 +232,6 @@ SELECT asked.id,
   LEFT JOIN chosen ON chosen.id = asked.id
   LEFT JOIN taken ON taken.id = asked.id
 """  # noqa: S608 - composed at import from the constants of verdicts.py, never from values
-
-EXHAUSTED_SENTENCE: Final = "The job did not finish within its allowed attempts."
 
 
 async def claim_jobs(
@@ -249,24 +249,31 @@ async def claim_jobs(
     distinct = list(dict.fromkeys(job_ids))
     with translated():
         rows = await connection.fetch(
-            CLAIM_JOBS, distinct, list(lanes), list(types), worker_id, EXHAUSTED_SENTENCE
+            CLAIM_JOBS,
+            distinct,
+            list(lanes),
+            list(types),
+            worker_id,
+            failure_sentence("attempts_exhausted"),
+            failure_sentence("poison"),
         )
     if rows and not rows[0]["alive"]:
         raise ClaimLost.of_worker(worker_id)
-    answers = {row["id"]: _answer(row) for row in rows}
+    answers = {row["job_id"]: _answer(row) for row in rows}
     return [_once(answers, job_id, job_ids[:index]) for index, job_id in enumerate(job_ids)]
 
 
 def _once(answers: dict[JobId, ClaimAnswer], job_id: JobId, before: Sequence[JobId]) -> ClaimAnswer:
     answer = answers[job_id]
     if answer.claim is not None and job_id in before:
-        return ClaimAnswer(job_id=job_id, verdict=Verdict.BUSY, why="received twice at once")
+        why = "received twice at once"
+        return ClaimAnswer(job_id=job_id, verdict=Verdict.BUSY, wait=answer.wait, why=why)
     return answer
 
 
 def _answer(row: Record) -> ClaimAnswer:
     return ClaimAnswer(
-        job_id=JobId(row["id"]),
+        job_id=JobId(row["job_id"]),
         verdict=Verdict(row["verdict"]),
         claim=None if row["claim_no"] is None else _claim(row),
         until=row["until"],
@@ -275,30 +282,14 @@ def _answer(row: Record) -> ClaimAnswer:
     )
 
 
+_CLAIM: Final = tuple(Claim.__dataclass_fields__)  # the columns of the answer have their names
+
+
 def _claim(row: Record) -> Claim:
-    return Claim(
-        job_id=JobId(row["id"]),
-        claim_no=row["claim_no"],
-        tenant_id=TenantId(row["tenant_id"]),
-        type=row["type"],
-        lane=Lane(row["lane"]),
-        payload=row["payload"],
-        target=row["target"],
-        target_seq=row["target_seq"],
-        priority=row["priority"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        crashes=row["crashes"],
-        cursor=row["progress_cursor"],
-        progress_done=row["progress_done"],
-        correlation_id=row["correlation_id"],
-        parent_job_id=row["parent_job_id"],
-        replay_of=row["replay_of"],
-        traceparent=row["traceparent"],
-        tracestate=row["tracestate"],
-        created_at=row["created_at"],
-        claimed_at=row["claimed_at"],
-        queue_time=row["queue_time"],
-        cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
-        probes=tuple(row["probes"] or ()),
-    )
+    code = row["cancel_code"]
+    fields = {name: row[name] for name in _CLAIM} | {
+        "lane": Lane(row["lane"]),
+        "cancel_code": None if code is None else CancelCode(code),
+        "probes": tuple(row["probes"] or ()),
+    }
+    return Claim(**fields)

@@ -5,8 +5,8 @@ claims, under different roles and for different reasons, but through these state
 names `(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left
 alone.
 
-Callers lock first, targets before jobs and each in order, and write after: `lock_targets`,
-`lock_claims`, `end_claims`, `free_targets`.
+Callers lock first, targets before jobs and each in order, and write after: `targets.lock_targets`,
+`lock_claims`, `end_claims`, `targets.free_targets`.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,8 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, Standing
-from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
+from imagefleet.jobs.model import CancelCode, JobId, Lane, TenantId, WorkerId
 from imagefleet.store.database import Connection
-from imagefleet.store.verdicts import NEXT_OF_TARGET
-
-LOCK_TARGETS: Final = """
-SELECT targets.tenant_id, targets.target
-  FROM targets
- WHERE (targets.tenant_id, targets.target) IN (
-     SELECT jobs.tenant_id, jobs.target FROM jobs
-      WHERE jobs.id = ANY ($1::uuid[]) AND jobs.target IS NOT NULL)
- ORDER BY targets.tenant_id, targets.target
-   FOR UPDATE
-"""
-
-
-async def lock_targets(
-    connection: Connection, job_ids: Sequence[JobId]
-) -> list[tuple[TenantId, str]]:
-    """Lock what these jobs are about, before the jobs themselves: the order every writer keeps."""
-    rows = await connection.fetch(LOCK_TARGETS, list(job_ids))
-    return [(TenantId(row["tenant_id"]), row["target"]) for row in rows]
-
 
 LOCK_CLAIMS: Final = """
 SELECT jobs.id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
@@ -301,57 +281,3 @@ async def end_claims(
         await fail_jobs(connection, failed, ended_as=failed_as)
     if released:
         await release_jobs(connection, released)
-
-
-FREE_TARGETS: Final = """
-UPDATE targets SET running_job = NULL
- WHERE (targets.tenant_id, targets.target) IN (
-     SELECT freed.tenant_id, freed.target
-       FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target))
-   AND targets.running_job = ANY ($3::uuid[])
-"""
-
-RING_NEXT: Final = f"""
-WITH next AS MATERIALIZED (
-    SELECT next.id
-      FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target)
-      JOIN targets ON targets.tenant_id = freed.tenant_id AND targets.target = freed.target
-      {NEXT_OF_TARGET}
-     WHERE targets.running_job IS NULL
-),
-bell AS MATERIALIZED (
-    SELECT rings.job_id
-      FROM rings
-      JOIN next ON next.id = rings.job_id
-     ORDER BY rings.job_id
-       FOR UPDATE OF rings
-)
-UPDATE rings
-   SET due_at = now(), rings = 0
-  FROM bell
-  JOIN jobs ON jobs.id = bell.job_id
- WHERE rings.job_id = bell.job_id
-RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
-"""  # noqa: S608 - composed at import from the constant of verdicts.py
-
-
-async def free_targets(
-    connection: Connection, targets: Sequence[tuple[TenantId, str]], job_ids: Sequence[JobId]
-) -> list[Ring]:
-    """Let the next job of each target go; a statement of its own, so that it sees what ended."""
-    if not targets:
-        return []
-    tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
-    await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
-    rows = await connection.fetch(RING_NEXT, tenants, names)
-    return [
-        Ring(
-            job_id=JobId(row["job_id"]),
-            lane=Lane(row["lane"]),
-            due_at=row["due_at"],
-            tenant_id=TenantId(row["tenant_id"]),
-            traceparent=row["traceparent"],
-            tracestate=row["tracestate"],
-        )
-        for row in rows
-    ]

@@ -25,9 +25,10 @@ from imagefleet.jobs.lifecycle import (
 from imagefleet.jobs.model import Claim, JobId, Ring, Submitted, TenantId, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
+from imagefleet.store.endings import Held, end_claims, lock_claims
 from imagefleet.store.images import publish_images
 from imagefleet.store.submissions import insert_submissions
+from imagefleet.store.targets import free_targets, lock_targets
 
 log = structlog.get_logger()
 

@@ -12,7 +12,8 @@ from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_se
 from imagefleet.jobs.model import JobId, Ring, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.endings import Held, end_claims, free_targets, lock_claims, lock_targets
+from imagefleet.store.endings import Held, end_claims, lock_claims
+from imagefleet.store.targets import free_targets, lock_targets
 
 # A pooled connection is none: whoever says "the same session" would be given another each time.
 Session: TypeAlias = asyncpg.Connection

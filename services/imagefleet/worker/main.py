@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 
@@ -37,6 +35,7 @@ from imagefleet.worker.handling import Handlers, Tools, kinds_of, modules_of
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.redrives import Redrives
 from imagefleet.worker.renderer import Renderer
+from imagefleet.worker.scratch import scratch_folder
 from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.shift import Shift
@@ -130,7 +129,7 @@ async def equip(
         doorbell=await stack.enter_async_context(doorbell.open()),
         services=await stack.enter_async_context(Services(outside.pool, metrics, services).open()),
         metrics=metrics,
-        scratch=Path(stack.enter_context(TemporaryDirectory(prefix="imagefleet-"))),
+        scratch=stack.enter_context(scratch_folder()),
     )
 
 
