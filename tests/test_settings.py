@@ -1,7 +1,10 @@
 """Reading the environment: what is accepted, what is refused, and what is never shown."""
 
+import ast
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -30,6 +33,8 @@ from imagefleet.settings import (
 )
 from imagefleet.settings.reference import SLICES
 from imagefleet.settings.variables import variables
+
+ROOT: Final = Path(__file__).parents[1]
 
 PASSWORD = "correct-horse"
 DATABASE_URL = f"postgresql://imagefleet_api:{PASSWORD}@db.internal:5432/imagefleet"
@@ -401,6 +406,52 @@ def test_a_row_says_names_form_default_and_meaning() -> None:
     assert "| `DATABASE_URL` or `DATABASE_URL_FILE` |" in text
     assert "| `AWS_REGION` or `AWS_DEFAULT_REGION` | text | must be set |" in text
     assert "| `BACKOFF_BASE_SECONDS` | seconds, above 0 and up to 604800 | 30 |" in text
+
+
+def test_the_page_of_settings_is_the_reference() -> None:
+    assert reference() == (ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), "make fix"
+
+
+# That each of them does something.
+
+
+def read_in(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+
+
+def methods_of(settings: type[Slice]) -> Iterator[ast.FunctionDef]:
+    """The public ones; validators read every variable and do nothing with it."""
+    path = (ROOT / "services" / Path(*settings.__module__.split("."))).with_suffix(".py")
+    for defined in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(defined, ast.ClassDef) and defined.name == settings.__name__:
+            methods = (one for one in defined.body if isinstance(one, ast.FunctionDef))
+            yield from (one for one in methods if not one.name.startswith("_"))
+
+
+def goes_through_all(method: ast.FunctionDef) -> bool:
+    loops = (one for one in ast.walk(method) if isinstance(one, ast.comprehension))
+    return any(isinstance(one.iter, ast.Name) and one.iter.id == "self" for one in loops)
+
+
+@pytest.fixture(scope="module")
+def read_outside() -> set[str]:
+    """Names of the attributes that the product reads anywhere but in its settings."""
+    package = ROOT / "services" / "imagefleet"
+    files = (file for file in package.rglob("*.py") if package / "settings" not in file.parents)
+    return {name for file in files for name in read_in(ast.parse(file.read_text(encoding="utf-8")))}
+
+
+@pytest.mark.parametrize("settings", SLICES)
+def test_every_variable_is_used(settings: type[Slice], read_outside: set[str]) -> None:
+    """A coarse search, by name alone: it finds what nobody reads at all."""
+    used = [method for method in methods_of(settings) if method.name in read_outside]
+    if any(goes_through_all(method) for method in used):
+        return
+    read = read_outside | {name for method in used for name in read_in(method)}
+
+    assert [v.name for v in variables(settings) if v.attribute not in read] == []
 
 
 def test_no_variable_has_a_name_that_kubernetes_sets() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import re
-from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -11,63 +10,15 @@ import httpx
 import pytest
 
 from imagefleet.aws.objects import Objects
-from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
-from imagefleet.jobs.lifecycle import Completed, Failed
+from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId
-from tests.support.api import ACME, JPEG, MAX_UPLOAD_BYTES, PUBLIC, Running, Serve, app_of
+from tests.support.api import JPEG, MAX_UPLOAD_BYTES, PUBLIC, Running, Serve, app_of
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, in_pieces, is_problem, submitted, told
 from tests.support.images import quadrants, saved
+from tests.support.publishing import published, uploaded
 from tests.support.rows import job_row
-
-
-async def uploaded(client: httpx.AsyncClient, **params: str) -> dict[str, Any]:
-    answer = await client.post("/v1/images", content=a_jpeg(), headers=JPEG, params=params)
-    assert answer.status_code == 202, answer.text
-    shown: dict[str, Any] = answer.json()
-    return shown
-
-
-async def published(worker: asyncpg.Connection, accepted: dict[str, Any]) -> None:
-    """The job completes, and one variant of each format is shown."""
-    job = await claimed(worker, accepted["jobId"])
-    image_id = UUID(accepted["imageId"])
-    revision = await worker.fetchval("SELECT target_seq FROM jobs WHERE id = $1", job.job_id)
-    variants = tuple(
-        PublishedVariant(
-            name=name,
-            format=kind,
-            key=variant_key(image_id, revision, job.claim_no, name, extension),
-            content_type=f"image/{kind}",
-            width=width,
-            height=width // 2,
-            bytes=100,
-            sha256="0" * 64,
-            warnings=("not_enlarged",),
-        )
-        for name, width in (("thumb", 200), ("small", 640))
-        for kind, extension in (("jpeg", "jpg"), ("webp", "webp"))
-    )
-    publication = Publication(
-        job_id=job.job_id,
-        claim_no=job.claim_no,
-        image_id=image_id,
-        tenant_id=ACME,
-        source_seq=revision,
-        revision=revision,
-        recipe="default",
-        format="jpeg",
-        width=64,
-        height=40,
-        bytes=len(a_jpeg()),
-        sha256="0" * 64,
-        thumbhash="aGFzaA==",
-        color="#aabbcc",
-        encoder="tests",
-        variants=variants,
-    )
-    await settle_job(worker, job, Completed(publication=publication))
 
 
 async def nothing_is_recorded(owner: asyncpg.Connection) -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from imagefleet.api.errors import problem_of
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
-from tests.support.api import OPERATOR_ROUTES, ROUTES, Running, app_of
+from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, app_of
 from tests.support.http import a_jpeg, is_problem, submitted
 
 
@@ -120,7 +120,7 @@ async def test_the_description_knows_every_route_and_its_problems(
 
     asked = {
         (route.method, bare(route.path.partition("?")[0].replace("/s3/", "/{service}/")))
-        for route in (*ROUTES, *OPERATOR_ROUTES)
+        for route in (*ROUTES, *OPERATOR_ROUTES, *PUBLIC_ROUTES)
     }
     known = {
         (method.upper(), bare(path))
@@ -128,9 +128,11 @@ async def test_the_description_knows_every_route_and_its_problems(
         for method in methods
     }
     assert asked == known
-    for methods in described["paths"].values():
+    for path, methods in described["paths"].items():
+        keys = {"401", "403"} if path.startswith("/v1/") else set()
         for operation in methods.values():
-            assert {"401", "403", "422", "503"} <= set(operation["responses"])
+            assert {"422", "503"} | keys <= set(operation["responses"])
+            assert keys == {"401", "403"} & set(operation["responses"])
             for status, answer in operation["responses"].items():
                 if status >= "400":
                     assert ["application/problem+json"] == list(answer["content"])

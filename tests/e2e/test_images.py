@@ -135,7 +135,6 @@ async def test_published_addresses_may_be_kept_for_ever(producer: Producer) -> N
         assert answer.headers["content-type"] == f"image/{variant['format']}"
 
 
-@pytest.mark.xfail(reason="the API has no such route yet", strict=True)
 async def test_a_stable_address_leads_to_the_current_picture(
     producer: Producer, stack: Stack
 ) -> None:

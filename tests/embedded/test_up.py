@@ -114,6 +114,16 @@ async def ready(command: Command, path: Path) -> dict[str, Any]:
     return await eventually(found, within=PATIENCE)
 
 
+async def old_and_new_images_are_there(facts: dict[str, Any], old: str, place: Path) -> None:
+    picture = place / "picture.jpg"
+    picture.write_bytes(saved(quadrants()))
+    key = {"IMAGEFLEET_URL": facts["api_url"], "IMAGEFLEET_KEY": facts["api_key"]}
+
+    assert (await said(("images", "show", "--json", old), key))["status"] == "ready"
+    (made,) = await said(("submit", "--json", "--wait", picture), key)
+    assert made["status"] == "completed"
+
+
 @pytest.mark.timeout(LONG)
 async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None:
     own_account = {"AWS_PROFILE": "of-somebody", "DATABASE_URL": "postgresql://else@where/db"}
@@ -131,8 +141,6 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
     assert list(OFFSPRING) == ends
 
     shutil.rmtree(place / "state" / "aws")
-    picture = place / "picture.jpg"
-    picture.write_bytes(saved(quadrants()))
     ready_file = place / "ready.json"
     async with imagefleet(*up(place, "--ready-file", ready_file)) as second:
         facts = await ready(second, ready_file)
@@ -141,12 +149,7 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
         assert {"fast", "general", "quarantine", "dead-letter"} == set(facts["queue_urls"])
         assert facts["api_key"] == (place / "state" / "api-key").read_text()
 
-        key = {"IMAGEFLEET_URL": facts["api_url"], "IMAGEFLEET_KEY": facts["api_key"]}
-        image_id = result["images"][0]["image_id"]
-        assert (await said(("images", "show", "--json", image_id), key))["status"] == "ready"
-        (made,) = await said(("submit", "--json", "--wait", picture), key)
-        assert made["status"] == "completed"
-
+        await old_and_new_images_are_there(facts, result["images"][0]["image_id"], place)
         await the_walk_in_the_readme_works(facts, place)
         await the_doctor_finds_nothing(facts)
         await a_killed_worker_comes_back(second, facts, ready_file)

@@ -93,12 +93,33 @@ def a_variant(key: str) -> Variant:
     return Variant(job_id=PICTURE, claim_no=2, key=key, width=20, height=10, bytes=100, sha256=key)
 
 
+def the_events_of_a_good_run() -> list[Event]:
+    lost = replace(an_event(PICTURE, "processing", "failed_retryable", 1, 105), role="maintenance")
+    waits = replace(an_event(RETRIED, "processing", "failed_retryable", 1, 105), run_at=138.0)
+    return [
+        an_event(PICTURE, None, "queued", 0, 99),
+        an_event(IDLE, None, "queued", 0, 99),
+        an_event(BROKEN, None, "queued", 0, 99),
+        an_event(RETRIED, None, "queued", 0, 99),
+        an_event(PICTURE, "queued", "processing", 1, 100),
+        an_event(RETRIED, "queued", "processing", 1, 100),
+        lost,
+        waits,
+        an_event(PICTURE, "failed_retryable", "processing", 2, 110),
+        an_event(IDLE, "queued", "processing", 1, 100),
+        an_event(IDLE, "processing", "completed", 1, 105),
+        an_event(BROKEN, "queued", "processing", 1, 100),
+        an_event(BROKEN, "processing", "failed", 1, 105),
+        an_event(PICTURE, "processing", "completed", 2, 115),
+        an_event(RETRIED, "failed_retryable", "processing", 2, 140),
+        an_event(RETRIED, "processing", "completed", 2, 145),
+    ]
+
+
 def a_good_run() -> Facts:
     """A picture whose first worker was lost, a job at once, one refused, one tried twice."""
     picture = replace(a_job(PICTURE, "completed", 2), type="process_image", image=IMAGE)
     broken = replace(a_job(BROKEN, "failed", 1), failure_code="corrupt", has_dead_letter=True)
-    lost = replace(an_event(PICTURE, "processing", "failed_retryable", 1, 105), role="maintenance")
-    waits = replace(an_event(RETRIED, "processing", "failed_retryable", 1, 105), run_at=138.0)
     return Facts(
         posts=[*(a_post(one) for one in (PICTURE, IDLE, BROKEN, RETRIED)), a_post(PICTURE)],
         jobs=[
@@ -107,24 +128,7 @@ def a_good_run() -> Facts:
             broken,
             a_job(RETRIED, "completed", 2),
         ],
-        events=[
-            an_event(PICTURE, None, "queued", 0, 99),
-            an_event(IDLE, None, "queued", 0, 99),
-            an_event(BROKEN, None, "queued", 0, 99),
-            an_event(RETRIED, None, "queued", 0, 99),
-            an_event(PICTURE, "queued", "processing", 1, 100),
-            an_event(RETRIED, "queued", "processing", 1, 100),
-            lost,
-            waits,
-            an_event(PICTURE, "failed_retryable", "processing", 2, 110),
-            an_event(IDLE, "queued", "processing", 1, 100),
-            an_event(IDLE, "processing", "completed", 1, 105),
-            an_event(BROKEN, "queued", "processing", 1, 100),
-            an_event(BROKEN, "processing", "failed", 1, 105),
-            an_event(PICTURE, "processing", "completed", 2, 115),
-            an_event(RETRIED, "failed_retryable", "processing", 2, 140),
-            an_event(RETRIED, "processing", "completed", 2, 145),
-        ],
+        events=the_events_of_a_good_run(),
         attempts=[
             an_attempt(PICTURE, 1, 100, "rescued", "worker_lost"),
             an_attempt(PICTURE, 2, 110, "completed"),

@@ -20,7 +20,7 @@ API_PAGE: Final = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 CLI_PAGE: Final = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 METHODS: Final = frozenset({"get", "put", "post", "delete", "patch"})
-ROUTE: Final = r"(?:GET|PUT|POST|DELETE|PATCH) /v1/[^\s`]+"
+ROUTE: Final = r"(?:GET|PUT|POST|DELETE|PATCH) /(?:v1|i)/[^\s`]+"
 # Started by their own names, and spoken of in a sentence.
 PROCESSES: Final = frozenset(command_line.STARTED_ELSEWHERE)
 

@@ -40,8 +40,21 @@ from imagefleet.store.deadletters import (
     list_dead_letters,
 )
 from imagefleet.store.images import list_images
+from imagefleet.store.invalidations import (
+    Accepted,
+    Limits,
+    accept_batch,
+    begin_send,
+    commit_batch,
+    complete_batch,
+    list_accepted,
+    list_unsent,
+    look_at_owed,
+    sample_invalidations,
+)
 from imagefleet.store.leases import Hold, renew_claims, report_progress
 from imagefleet.store.oversight import list_workers, oversee_jobs
+from imagefleet.store.pointers import find_current
 from imagefleet.store.queues import (
     count_prunable,
     list_failures,
@@ -84,6 +97,9 @@ QUEUED: Final = 50_000
 PROCESSING: Final = 300
 LETTERS: Final = HISTORY // 20
 IMAGES: Final = 50_000
+SHOWN: Final = 5_000
+TOLD: Final = 10_000
+PAGE: Final = 50
 WORKERS: Final = 30
 
 # The number n makes an id that sorts by n, as the ids of real jobs sort by age.
@@ -145,6 +161,27 @@ SELECT id_of(n), CASE n % 10 WHEN 0 THEN 'tenant-' || n % 50 ELSE 'acme' END,
        CASE WHEN n % 20000 = 7 THEN 'rare' WHEN n <= 10000 THEN 'old' ELSE 'new-' || n / 4 END,
        'default'
   FROM generate_series(1, {IMAGES}) AS n;
+
+-- Of a tenant of their own, with eight variants each.
+INSERT INTO images (id, tenant_id, recipe, source_seq, revision, claim_no, job_id, published_at)
+SELECT id_of({IMAGES} + n), 'shown', 'default', 1, 1, 1, id_of(n), now()
+  FROM generate_series(1, {SHOWN}) AS n;
+
+INSERT INTO variants (image_id, revision, name, format, key, content_type, width, height, bytes,
+                      sha256)
+SELECT id_of({IMAGES} + n), 1, 'v' || v / 2, CASE v % 2 WHEN 0 THEN 'jpeg' ELSE 'webp' END,
+       'i/' || n || '/' || v, 'image/webp', 1, 1, 1, ''
+  FROM generate_series(1, {SHOWN}) AS n, generate_series(0, 7) AS v;
+
+-- What the edge was told, five images at a time, and a little that it has still to hear.
+INSERT INTO invalidation_batches (id, items, paths, accepted_at, cloudfront_id, completed_at)
+SELECT id_of(n), '["/i/1/*","/i/2/*","/i/3/*","/i/4/*","/i/5/*"]', 5, now(), 'I' || n,
+       CASE WHEN n > 3 THEN now() END
+  FROM generate_series(1, {TOLD}) AS n;
+
+INSERT INTO invalidations (image_id, tenant_id, reason, batch_id)
+SELECT id_of(n), 'acme', 'replaced', CASE WHEN n > {PAGE} THEN id_of(1 + n % {TOLD}) END
+  FROM generate_series(1, 5 * {TOLD}) AS n;
 
 -- The general lane is all due, the quarantine is not at all, of the fast lane a hundred are.
 INSERT INTO rings (job_id, lane, priority, due_at, rings)
@@ -389,6 +426,23 @@ def images(
     )
 
 
+async def stable_address(connection: Connection) -> None:
+    assert await find_current(connection, id_of(IMAGES + 7), "v2", "webp", within=10) == "i/7/5"
+
+
+async def flush(connection: Connection) -> None:
+    """A look of the flusher, and a batch from what is unsent to its end."""
+    debts = [one.debt for one in await look_at_owed(connection, limit=3000)]
+    batch = await commit_batch(connection, debts, lambda image_id: f"#{image_id}", within=ROOMY)
+    assert batch is not None
+    assert PAGE == len(batch.items)
+    assert [batch.id] == [one.id for one in await list_unsent(connection, limit=10)]
+    await begin_send(connection, batch.id)
+    await accept_batch(connection, batch.id, "I")
+    assert Accepted(batch.id, "I") in await list_accepted(connection, limit=10)
+    await complete_batch(connection, Accepted(batch.id, "I"))
+
+
 def letters(
     filters: LetterFilter, *, after: int | None = None
 ) -> Callable[[Connection], Awaitable[object]]:
@@ -409,9 +463,9 @@ class Case:
     pages: int
 
 
-PAGE: Final = 50
 SMALL: Final = TenantId("tenant-10")
 NOOP: Final = "noop"
+ROOMY: Final = Limits(paths=3000, wildcards=15)
 # About one and a half times what was measured. Writing a row costs a page or three an index.
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {
@@ -557,6 +611,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         # Of each image the newest job is read as well.
         "images": Case(images(), "api", 3 * PAGE, 600),
         "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),
+        "a stable address": Case(stable_address, "api", 4, 20),
+        "next batch for the edge": Case(flush, "maintenance", 12 * PAGE, 1000),
+        "how the edge stands": Case(sample_invalidations, "maintenance", 3 * PAGE, 100),
         "images by a rare reference": Case(images("rare"), "api", 10, 60),
         "images by an old reference, deep": Case(images("old", before=5000), "api", 3 * PAGE, 600),
     }

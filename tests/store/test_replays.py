@@ -73,6 +73,21 @@ async def replays_of(superuser: Connection, job_id: JobId) -> int:
 
 # What it is made of.
 
+TAKEN_OVER = (
+    "tenant_id",
+    "lane",
+    "type",
+    "priority",
+    "target",
+    "preempts",
+    "services",
+    "max_attempts",
+    "payload",
+    "dedup_key",
+    "correlation_id",
+    "parent_job_id",
+)
+
 
 async def test_a_replay_is_the_same_job_anew_and_says_whose_idea_it_was(
     operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
@@ -97,21 +112,7 @@ async def test_a_replay_is_the_same_job_anew_and_says_whose_idea_it_was(
 
     assert answer.replayed_as is not None
     old, new = await job_row(superuser, job_id), await job_row(superuser, answer.replayed_as)
-    same = (
-        "tenant_id",
-        "lane",
-        "type",
-        "priority",
-        "target",
-        "preempts",
-        "services",
-        "max_attempts",
-        "payload",
-        "dedup_key",
-        "correlation_id",
-        "parent_job_id",
-    )
-    assert {name: old[name] for name in same} == {name: new[name] for name in same}
+    assert {name: old[name] for name in TAKEN_OVER} == {name: new[name] for name in TAKEN_OVER}
     assert (job_id, 1, "fixed", "ada") == (
         new["replay_of"],
         new["generation"],

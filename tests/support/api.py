@@ -67,7 +67,7 @@ class Route:
 
     method: str
     path: str
-    scope: Literal["submit", "read", "operate"]
+    scope: Literal["submit", "read", "operate", "none"]
     json: object = None
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +75,9 @@ class Route:
     async def ask(
         self, client: httpx.AsyncClient, job_id: object, image_id: object
     ) -> httpx.Response:
-        path = self.path.format(job=job_id, image=image_id, letter=job_id)
+        path = self.path.format(
+            job=job_id, image=image_id, letter=job_id, variant="thumb", ext="webp"
+        )
         return await client.request(
             self.method, path, json=self.json, content=self.content, headers=self.headers
         )
@@ -95,6 +97,9 @@ ROUTES = [
     Route("GET", "/v1/images/{image}", "read"),
     Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
 ]
+
+# Without a key.
+PUBLIC_ROUTES = [Route("GET", "/i/{image}/current/{variant}.{ext}", "none")]
 
 NOBODY = "0199a5c2-0000-7000-8000-000000000000"
 BECAUSE = {"reason": "why"}

@@ -42,6 +42,7 @@ PROMISED: Final[dict[str, dict[str, Series]]] = {
         "db_query_error_total": Series("counter", ("operation", "table", "error_code")),
         "external_duration_seconds": Series("histogram", ("service", "operation"), API),
         "external_error_total": Series("counter", ("service", "operation", "error_code")),
+        "sqs_requests_total": Series("counter", ("operation",)),
     },
     "worker": {
         "job_processing_duration_seconds": Series("histogram", ("job_type", "status"), WORK),
@@ -53,6 +54,9 @@ PROMISED: Final[dict[str, dict[str, Series]]] = {
         "db_query_duration_seconds": Series("histogram", ("query_type",), WORK),
         "db_query_errors_total": Series("counter", ("query_type", "error_type")),
         "job_active_count": Series("gauge", ("job_type",)),
+        "claim_verdict_total": Series("counter", ("verdict",)),
+        "claim_lost_total": Series("counter"),
+        "sqs_requests_total": Series("counter", ("operation",)),
     },
     "maintenance": {
         "db_query_duration_seconds": Series("histogram", ("query_type",), WORK),
@@ -60,5 +64,6 @@ PROMISED: Final[dict[str, dict[str, Series]]] = {
         "cloudfront_operation_duration_seconds": Series("histogram", ("operation",), AWS),
         "cloudfront_operation_errors_total": Series("counter", ("operation", "error_code")),
         "job_queue_depth": Series("gauge", ("job_type",)),
+        "sqs_requests_total": Series("counter", ("operation",)),
     },
 }

@@ -14,11 +14,12 @@ from imagefleet.jobs.model import CancelCode, Claim, JobMessage
 from imagefleet.runtime import Drain, supervise
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
+from imagefleet.store.leases import Beat
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from imagefleet.worker import attempts as attempts_module
 from imagefleet.worker import lease as lease_module
 from imagefleet.worker.attempt import Stop
-from imagefleet.worker.attempts import Attempts
+from imagefleet.worker.attempts import Attempts, Fence
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.handling import Handler, JobContext
 from imagefleet.worker.lease import Lease
@@ -42,19 +43,17 @@ def nobody() -> None:
     """A slot that nobody waits for."""
 
 
+def a_lease(bench: Bench, attempts: Attempts, dsn: str) -> Lease:
+    return Lease(dsn, bench.worker_id, attempts, bench.visibility, bench.settler)
+
+
 @asynccontextmanager
 async def kept(
     bench: Bench, run: Run = never, *, dsn: str | None = None
 ) -> AsyncIterator[tuple[Lease, Attempts, Drain, Callable[[Claim], None]]]:
     """A worker's beat, and the attempts it speaks for."""
     attempts, drain = bench.attempts(run), Drain()
-    lease = Lease(
-        dsn or bench.database.url("worker"),
-        bench.worker_id,
-        attempts,
-        bench.visibility,
-        bench.settler,
-    )
+    lease = a_lease(bench, attempts, dsn or bench.database.url("worker"))
 
     def start(claim: Claim) -> None:
         delivery = Delivery(
@@ -126,6 +125,42 @@ async def test_a_claim_that_nobody_heard_of_comes_back_uncharged_after_two_beats
     (attempt,) = await attempts_rows(superuser, claim.job_id)
     assert ("released", "stray", False) == (attempt["outcome"], attempt["why"], attempt["charged"])
     assert 0 == (await job_row(superuser, claim.job_id))["attempts"]
+
+
+async def hear(lease: Lease, *strays: Fence) -> None:
+    """What one beat answered; returns when all that it set going has ended."""
+    beat = Beat(alive=True, cancelled=frozenset(), lost=frozenset(), strays=frozenset(strays))
+    async with asyncio.TaskGroup() as group:
+        lease._obey(beat, group)
+
+
+async def test_a_stray_is_given_back_by_the_second_of_two_successive_beats(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    stray = (claim.job_id, claim.claim_no)
+    lease = a_lease(bench, bench.attempts(never), "never asked")
+
+    await hear(lease, stray)
+    assert "processing" == (await job_row(superuser, claim.job_id))["state"]
+
+    await hear(lease, stray)
+    (attempt,) = await attempts_rows(superuser, claim.job_id)
+    assert ("released", "stray", False) == (attempt["outcome"], attempt["why"], attempt["charged"])
+
+
+async def test_a_stray_that_a_beat_in_between_did_not_see_is_kept(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    stray = (claim.job_id, claim.claim_no)
+    lease = a_lease(bench, bench.attempts(never), "never asked")
+
+    await hear(lease, stray)
+    await hear(lease)
+    await hear(lease, stray)
+
+    assert "processing" == (await job_row(superuser, claim.job_id))["state"]
 
 
 async def _is_retryable(connection: Connection, claim: Claim) -> bool:

@@ -9,6 +9,8 @@ An upload is stored before its row exists: `intake` streams the body to S3 with 
 `forms` unwraps multipart on the way. So nothing that Postgres knows of is ever missing in S3; what
 was stored and never became a row is swept later.
 
+Stable addresses (`stable`) are asked for by the world and its caches: no key, one read, a deadline.
+
 The routes of operators are the `operator_*` modules, one a noun; they use a pool of their own,
 under the operator's role, and exist only where there is one.
 """

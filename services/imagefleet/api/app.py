@@ -16,6 +16,7 @@ from imagefleet.api import (
     operator_letters,
     operator_pauses,
     operator_queues,
+    stable,
     uploads,
 )
 from imagefleet.api.admission import Admission
@@ -54,7 +55,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.intake = Intake(tools)
     app.state.streams = Streams(tools, app.state.keys, watcher)
     errors.install(app)
-    for part in (images, uploads, jobs, events):
+    for part in (images, uploads, jobs, events, stable):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()

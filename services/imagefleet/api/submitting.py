@@ -15,13 +15,12 @@ from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.keys import ApiKey
 from imagefleet.telemetry.tracing import inject
 
-# These act on images and jobs, whose owner is looked at on their own routes. Those without a route
-# are made by nobody yet.
+# These act on images and jobs, whose owner is looked at on their own routes.
 RESERVED: Final = MappingProxyType(
     {
-        "process_image": "POST /v1/images",
-        "delete_image": "DELETE /v1/images/{id}",
-        "cancel_job": "POST /v1/jobs/{id}/cancel",
+        "process_image": "Jobs of this type are made by POST /v1/images.",
+        "delete_image": "Jobs of this type are not made over HTTP yet.",
+        "cancel_job": "Jobs of this type are made by POST /v1/jobs/{id}/cancel.",
     }
 )
 
@@ -73,8 +72,7 @@ def draft(
 
 def _kind_of(kinds: Kinds, name: str) -> JobKind:
     if name in RESERVED:
-        sentence = f"Jobs of this type are made by {RESERVED[name]}."
-        raise RequestRejected("use_another_route", sentence)
+        raise RequestRejected("use_another_route", RESERVED[name])
     kind = kinds.get(name)
     if kind is None:
         known = ", ".join(sorted(set(kinds) - RESERVED.keys()))

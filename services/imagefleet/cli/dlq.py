@@ -153,11 +153,9 @@ def ack(
         imagefleet dlq ack --note "test images" --code corrupt --tenant demo --yes
     """
     chosen = _parameters(tenant, job_type, code, fingerprint)
-    if _by_ids(letters, chosen, everything=everything):
-        body: dict[str, object] = {"ids": _letter_ids(letters or [])}
-    else:
+    body = _which(letters, chosen, everything=everything)
+    if "filter" in body:
         _confirm("Acknowledge", chosen, yes=yes)
-        body = {"filter": filled(**chosen)}
     count, more = 0, True
     while more:
         found = ask("POST", f"{PATH}:acknowledge", document=body | {"note": note})
@@ -198,10 +196,7 @@ def replay(
         imagefleet dlq replay --reason "fixed" --code internal_error --canary 5 --rate 50 --yes
     """
     chosen = _parameters(tenant, job_type, code, fingerprint)
-    if _by_ids(letters, chosen, everything=everything):
-        what: dict[str, object] = {"ids": _letter_ids(letters or [], MOST_IDS)}
-    else:
-        what = {"filter": filled(**chosen)}
+    what = _which(letters, chosen, everything=everything, most=MOST_IDS)
     what |= {"reason": reason, "force": force}
     if dry:
         _print(run_async(dry_run(what)), as_json=as_json)
@@ -232,19 +227,24 @@ def _parameters(
     return {"tenant": tenant, "jobType": job_type, "reason": code, "fingerprint": fingerprint}
 
 
-def _by_ids(letters: list[str] | None, chosen: dict[str, str | None], *, everything: bool) -> bool:
-    filtered = any(chosen.values())
-    if bool(letters) + filtered + everything != 1:
+def _which(
+    letters: list[str] | None,
+    chosen: dict[str, str | None],
+    *,
+    everything: bool,
+    most: float = math.inf,
+) -> dict[str, object]:
+    """Return the part of a request that says which letters: `ids`, or a `filter`."""
+    given = letters or []
+    if bool(given) + any(chosen.values()) + everything != 1:
         detail = "name letters, or filters, or --all"
         raise Misconfigured(detail)
-    return bool(letters)
-
-
-def _letter_ids(given: list[str], most: int | None = None) -> list[str]:
-    if len(given) > (most or math.inf):
+    if len(given) > most:
         detail = f"at most {most} letters at once; use a filter for more"
         raise Misconfigured(detail)
-    return [ask("GET", f"{PATH}/{quote(one, safe='')}")["id"] for one in given]
+    if not given:
+        return {"filter": filled(**chosen)}
+    return {"ids": [ask("GET", f"{PATH}/{quote(one, safe='')}")["id"] for one in given]}
 
 
 def _confirm(verb: str, chosen: dict[str, str | None], *, yes: bool) -> None:

@@ -41,6 +41,12 @@ def stats(as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
+    _print_load(found)
+    _print_trouble(found)
+    typer.echo(f"\n{found['unacknowledged']} dead letters wait for somebody")
+
+
+def _print_load(found: Document) -> None:
     lanes = [
         (one["lane"], one["workers"], f"{one['busy']}/{one['slots']}", one["processing"],
          one["waiting"], one["dueRings"], (one.get("messages") or {}).get("visible", "?"))
@@ -59,6 +65,9 @@ def stats(as_json: Json = False) -> None:
         for one in found["throughput"]
     ]  # fmt: skip
     _section(("last hour", "lane", "outcome", "attempts", "mean", "waited"), flows)
+
+
+def _print_trouble(found: Document) -> None:
     failures = [
         (one["jobType"], one["code"], one["failures"], moment(one["latest"]))
         for one in found["failures"]
@@ -69,7 +78,6 @@ def stats(as_json: Json = False) -> None:
         for one in found["stuck"]
     ]
     _section(("stuck", "tenant", "type", "claimed (UTC)", "host"), stuck)
-    typer.echo(f"\n{found['unacknowledged']} dead letters wait for somebody")
 
 
 def _section(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:

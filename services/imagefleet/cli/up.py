@@ -2,37 +2,45 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+STATE_DIR: Final = Path(".imagefleet")
+
+StateDir = Annotated[
+    Path, typer.Option(help="Everything is kept here, and gone on with next time.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")]
+EdgePort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Of published addresses. 0: any free one.")
+]
+AwsPort = Annotated[int, typer.Option(min=0, max=65535, help="0: the last one, or any free one.")]
+ReadyFile = Annotated[
+    Path | None,
+    typer.Option(help="Write addresses, keys and process ids here, as JSON, once it is ready."),
+]
+Demo = Annotated[
+    int, typer.Option(min=0, max=1000, help="Upload so many sample images and check them.")
+]
+ExitAfter = Annotated[
+    bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
+]
+DemoAsJson = Annotated[bool, typer.Option("--json", help="Print the result of the demo as JSON.")]
+
 
 def up(
-    state_dir: Annotated[
-        Path, typer.Option(help="Everything is kept here, and gone on with next time.")
-    ] = Path(".imagefleet"),
-    workers: Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")] = 1,
-    api_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8080,
-    edge_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of published addresses. 0: any free one.")
-    ] = 8082,
-    postgres_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
-    aws_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="0: the last one, or any free one.")
-    ] = 0,
-    ready_file: Annotated[
-        Path | None,
-        typer.Option(help="Write addresses, keys and process ids here, as JSON, once it is ready."),
-    ] = None,
-    demo: Annotated[
-        int, typer.Option(min=0, max=1000, help="Upload so many sample images and check them.")
-    ] = 0,
-    exit_after: Annotated[
-        bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result of the demo as JSON.")
-    ] = False,
+    state_dir: StateDir = STATE_DIR,
+    workers: Workers = 1,
+    api_port: Port = 8080,
+    edge_port: EdgePort = 8082,
+    postgres_port: Port = 0,
+    aws_port: AwsPort = 0,
+    ready_file: ReadyFile = None,
+    demo: Demo = 0,
+    exit_after: ExitAfter = False,
+    as_json: DemoAsJson = False,
 ) -> None:
     """Run everything on this machine, in this terminal: no Docker, no account.
 
@@ -60,6 +68,4 @@ def up(
         exit_after=exit_after,
         as_json=as_json,
     )
-    code = run(wishes, begun=begun)
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(run(wishes, begun=begun))

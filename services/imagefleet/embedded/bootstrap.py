@@ -22,7 +22,7 @@ from botocore.exceptions import ClientError
 from imagefleet.aws.calls import answered, translated
 from imagefleet.aws.session import Credentials
 from imagefleet.embedded.distribution import ensure_distribution
-from imagefleet.embedded.topology import DEAD_LETTER, Topology, described
+from imagefleet.embedded.topology import DEAD_LETTER, EdgeDescription, Topology, described
 
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_s3.client import S3Client
@@ -88,7 +88,6 @@ async def apply(
         aws_access_key_id=credentials.key_id if credentials else None,
         aws_secret_access_key=credentials.secret if credentials else None,
     )
-    distribution_id: str | None = None
     async with asyncio.timeout(WITHIN):
         with translated("sqs"):
             async with session.client("sqs", endpoint_url=endpoints.sqs, config=CONFIG) as sqs:
@@ -96,25 +95,42 @@ async def apply(
         with translated("s3"):
             async with session.client("s3", endpoint_url=endpoints.s3, config=CONFIG) as s3:
                 buckets = await _ensure_buckets(s3, topology, prefix, region, form_origins)
-        if endpoints.cloudfront is not None:
-            served = buckets[topology.edge.served_bucket]
-            with translated("cloudfront"):
-                async with session.client(
-                    "cloudfront", endpoint_url=endpoints.cloudfront, config=CONFIG
-                ) as cloudfront:
-                    distribution_id, arn = await ensure_distribution(
-                        cloudfront,
-                        topology.edge,
-                        prefix=prefix,
-                        bucket_domain=f"{served}.s3.{region}.amazonaws.com",
-                        api_domain=api_domain,
-                    )
-            with translated("s3"):
-                async with session.client("s3", endpoint_url=endpoints.s3, config=CONFIG) as s3:
-                    await s3.put_bucket_policy(Bucket=served, Policy=_readable_by(arn, served))
+        served = buckets[topology.edge.served_bucket]
+        distribution_id = await _publish(
+            session, endpoints, topology.edge, prefix=prefix, bucket=served, api_domain=api_domain
+        )
     return Applied(
         queue_urls=urls, queue_arns=arns, buckets=buckets, distribution_id=distribution_id
     )
+
+
+async def _publish(
+    session: aioboto3.Session,
+    endpoints: Endpoints,
+    edge: EdgeDescription,
+    *,
+    prefix: str,
+    bucket: str,
+    api_domain: str,
+) -> str | None:
+    """Make the distribution that alone may read the bucket; None where there is no CloudFront."""
+    if endpoints.cloudfront is None:
+        return None
+    with translated("cloudfront"):
+        async with session.client(
+            "cloudfront", endpoint_url=endpoints.cloudfront, config=CONFIG
+        ) as cloudfront:
+            distribution_id, arn = await ensure_distribution(
+                cloudfront,
+                edge,
+                prefix=prefix,
+                bucket_domain=f"{bucket}.s3.{session.region_name}.amazonaws.com",
+                api_domain=api_domain,
+            )
+    with translated("s3"):
+        async with session.client("s3", endpoint_url=endpoints.s3, config=CONFIG) as s3:
+            await s3.put_bucket_policy(Bucket=bucket, Policy=_readable_by(arn, bucket))
+    return distribution_id
 
 
 async def _ensure_queues(
@@ -158,34 +174,8 @@ async def _ensure_buckets(
     names = {key: f"{prefix}-{key}" for key in topology.buckets}
     for key, description in topology.buckets.items():
         await _ensure_bucket(client, names[key], region)
-        await client.put_public_access_block(
-            Bucket=names[key],
-            PublicAccessBlockConfiguration={
-                "BlockPublicAcls": True,
-                "IgnorePublicAcls": True,
-                "BlockPublicPolicy": True,
-                "RestrictPublicBuckets": True,
-            },
-        )
-        await client.put_bucket_ownership_controls(
-            Bucket=names[key],
-            OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
-        )
-        await client.put_bucket_lifecycle_configuration(
-            Bucket=names[key],
-            LifecycleConfiguration={
-                "Rules": [
-                    {
-                        "ID": "abort-multipart-uploads",
-                        "Status": "Enabled",
-                        "Filter": {"Prefix": ""},
-                        "AbortIncompleteMultipartUpload": {
-                            "DaysAfterInitiation": topology.abort_multipart_after_days
-                        },
-                    }
-                ]
-            },
-        )
+        await _close_to_the_public(client, names[key])
+        await _forget_unfinished_uploads(client, names[key], topology.abort_multipart_after_days)
         if description.takes_forms:
             await _allow_forms(client, names[key], form_origins)
     return names
@@ -203,6 +193,38 @@ async def _ensure_bucket(client: "S3Client", name: str, region: str) -> None:
     except ClientError as error:
         if answered(error)[1] != "BucketAlreadyOwnedByYou":
             raise
+
+
+async def _close_to_the_public(client: "S3Client", bucket: str) -> None:
+    await client.put_public_access_block(
+        Bucket=bucket,
+        PublicAccessBlockConfiguration={
+            "BlockPublicAcls": True,
+            "IgnorePublicAcls": True,
+            "BlockPublicPolicy": True,
+            "RestrictPublicBuckets": True,
+        },
+    )
+    await client.put_bucket_ownership_controls(
+        Bucket=bucket,
+        OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+    )
+
+
+async def _forget_unfinished_uploads(client: "S3Client", bucket: str, days: int) -> None:
+    await client.put_bucket_lifecycle_configuration(
+        Bucket=bucket,
+        LifecycleConfiguration={
+            "Rules": [
+                {
+                    "ID": "abort-multipart-uploads",
+                    "Status": "Enabled",
+                    "Filter": {"Prefix": ""},
+                    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
+                }
+            ]
+        },
+    )
 
 
 async def _allow_forms(client: "S3Client", bucket: str, origins: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from imagefleet.store.breakers import Breaker, list_breakers
 from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.store.deadletters import count_unacknowledged
 from imagefleet.store.elections import hold_election
+from imagefleet.store.invalidations import InvalidationSample, sample_invalidations
 from imagefleet.store.rings import RingSample, sample_rings
 from imagefleet.store.upkeep import Ledger, read_ledger, sample_depths
 from imagefleet.telemetry.metrics import MaintenanceMetrics
@@ -48,6 +49,7 @@ class Facts:
     ledger: Ledger
     breakers: Sequence[Breaker]
     unacknowledged: int
+    invalidations: InvalidationSample
 
 
 class Sampler:
@@ -112,6 +114,8 @@ class Sampler:
             max((one.oldest for one in rings), default=timedelta(0)),
         )
         self._metrics.dead_letters_sampled(facts.unacknowledged)
+        edge = facts.invalidations
+        self._metrics.invalidations_sampled(edge.owed, edge.oldest_age, edge.in_flight)
         self._metrics.ledger_sampled(asdict(facts.ledger) | {"missing": facts.ledger.missing})
         for breaker in facts.breakers:
             self._metrics.breaker_sampled(
@@ -135,4 +139,5 @@ async def _facts(connection: Connection) -> Facts:
         ledger=await read_ledger(connection),
         breakers=await list_breakers(connection),
         unacknowledged=await count_unacknowledged(connection),
+        invalidations=await sample_invalidations(connection),
     )

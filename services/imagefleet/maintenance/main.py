@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import structlog
 
+from imagefleet.aws.edge import Edge
 from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import open_session
 from imagefleet.doorbell import Doorbell
@@ -16,6 +17,7 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.dispatcher import Dispatcher
+from imagefleet.maintenance.flusher import FLUSH_EVERY, Flusher
 from imagefleet.maintenance.gauges import RENEW_EVERY, Sampler
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
@@ -43,11 +45,11 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     """Look after the fleet until asked to end. Any number of these may run."""
     metrics = MaintenanceMetrics(job_types=BUILT_IN)
     async with AsyncExitStack() as stack:
-        pool, queues, dead_letters = await reach_out(settings, metrics, stack)
+        pool, queues, dead_letters, edge = await reach_out(settings, metrics, stack)
         doorbell = await stack.enter_async_context(
             Doorbell(pool, queues, confirming=lambda: metrics.query("confirm_rings")).open()
         )
-        duties = Duties(settings, metrics, pool, queues, dead_letters, doorbell, drain)
+        duties = Duties(settings, metrics, pool, queues, dead_letters, edge, doorbell, drain)
         health = await stack.enter_async_context(
             serve_health(
                 settings.telemetry.health_host,
@@ -65,7 +67,7 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
 
 async def reach_out(
     settings: MaintenanceSettings, metrics: MaintenanceMetrics, stack: AsyncExitStack
-) -> tuple[Pool, dict[Lane, Queue], Queue]:
+) -> tuple[Pool, dict[Lane, Queue], Queue, Edge | None]:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(
         open_tracing(settings.telemetry, process="maintenance")
@@ -86,7 +88,10 @@ async def reach_out(
         open_session(settings.aws, calls=AwsCalls(metrics, tracing))
     )
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
-    return pool, queues, await session.queue(settings.aws.dead_letter_queue_url)
+    dead_letters = await session.queue(settings.aws.dead_letter_queue_url)
+    distribution_id = settings.aws.distribution_id
+    edge = None if distribution_id is None else await session.edge(distribution_id)
+    return pool, queues, dead_letters, edge
 
 
 class Duty:
@@ -119,6 +124,7 @@ class Duties:
         pool: Pool,
         queues: Mapping[Lane, Queue],
         dead_letters: Queue,
+        edge: Edge | None,
         doorbell: Doorbell,
         drain: Drain,
     ) -> None:
@@ -132,6 +138,9 @@ class Duties:
         self._sweeping = Duty(sweeper.run_once, SWEEP_DEAD_LETTERS_EVERY)
         sampler = Sampler(pool, queues, uuid4(), metrics, interval=wanted.sample_interval)
         self._sampling = Duty(sampler.run_once, RENEW_EVERY)
+        by_tag = settings.aws.invalidate_by_tag
+        flusher = Flusher(pool, edge, uuid4(), metrics, by_tag=by_tag)
+        self._flushing = Duty(flusher.run_once, FLUSH_EVERY)
         self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics
@@ -152,6 +161,7 @@ class Duties:
             "dead_letter_sender": self._sending,
             "dead_letter_sweeper": self._sweeping,
             "sampler": self._sampling,
+            "flusher": self._flushing,
         }
 
     def vitals(self) -> dict[str, Vital]:

@@ -34,12 +34,17 @@ SLICES: tuple[type[Slice], ...] = (
 FOREWORD: Final = """\
 # Settings
 
-Everything is a variable of the environment. `imagefleet settings` prints this page, and `make fix` writes it anew. A process reads what it
-needs, names every fault at once and does not start with one (exit code 2). An empty variable counts as unset. A secret may come from a file:
-the same name with `_FILE` behind it, and then not the variable itself.
+Everything is a variable of the environment. `imagefleet settings` prints this page.
 
-Retention is no variable, as every process and every backup has to agree on it: the database holds it, 30 days at first. The owner changes
-it, at any time and for all at once; less than 30 days is refused, for so long an idempotency key is promised to hold.
+A process names every fault at once, and does not start with one (exit code 2).
+An empty variable is an unset one.
+A secret may come from a file: the same name with `_FILE` behind it, instead of the variable itself.
+
+## What is no variable
+
+How long finished jobs, their attempts and their idempotency keys are kept stands in the database:
+30 days, unless `imagefleet_owner` changes it, for all processes at once.
+Less than 30 days is refused: so long a key is promised to hold.
 
 ```sql
 UPDATE fleet SET retention = interval '90 days';

@@ -74,7 +74,7 @@ class Database(Slice):
         le=_span(600),
         validation_alias="DATABASE_STATEMENT_TIMEOUT_SECONDS",
     )
-    """When Postgres itself ends a statement; after 2 s more of silence the connection is given up."""
+    """When Postgres ends a statement; after 2 s more of silence the connection is given up."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

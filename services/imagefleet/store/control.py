@@ -9,6 +9,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
 from imagefleet.store.database import Connection, translated
+from imagefleet.store.rings import ring_of
 
 REGISTER_WORKER: Final = """
 INSERT INTO workers (id, host, pid, version, lanes, types, slots)
@@ -122,7 +123,7 @@ async def cancel_job(
             if row["state"] in {"completed", "failed"}:
                 return ResultReason.ALREADY_FINISHED, ()
             rings = await connection.fetch(RING_JOB, job_id)
-    return ResultReason.REQUESTED, tuple(Ring(**ring) for ring in rings)
+    return ResultReason.REQUESTED, tuple(ring_of(row) for row in rings)
 
 
 RETRY_NOW: Final = """
@@ -136,7 +137,7 @@ async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
     with translated():
         async with connection.transaction():
             await connection.execute(RETRY_NOW, job_id)
-            return tuple(Ring(**ring) for ring in await connection.fetch(RING_JOB, job_id))
+            return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
 
 
 class PauseScope(StrEnum):

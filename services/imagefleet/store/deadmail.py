@@ -10,8 +10,9 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from imagefleet.jobs.model import JobId, JsonObject, Lane, Ring, TenantId
+from imagefleet.jobs.model import JobId, JsonObject, Ring, TenantId
 from imagefleet.store.database import Connection, translated
+from imagefleet.store.rings import ring_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +227,8 @@ async def judge_messages(
         rows = await connection.fetch(JUDGE_MESSAGES, asked)
     judgements: list[Judgement] = []
     for row in rows:
-        fields = dict(row)
-        found = Found(fields.pop("found"))
-        ring = None
-        if found is Found.RUNNING:
-            ring = Ring(**fields | {"lane": Lane(fields["lane"])})
+        found = Found(row["found"])
+        ring = ring_of(row) if found is Found.RUNNING else None
         judgements.append(Judgement(found=found, ring=ring))
     return judgements
 

@@ -1,16 +1,15 @@
 """Reading across tenants, for operators: lists of jobs, and who works on them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from asyncpg import Record
 
-from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobId, JobState, TenantId, WorkerId
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.reports import FILTERS_EXCLUDE_EACH_OTHER, JobFilter
+from imagefleet.store.reports import JobFilter, Listings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +132,17 @@ SELECT {_COLUMNS}
 """  # noqa: S608 - composed at import from the constants above
 
 
+_OF_ALL_TENANTS: Final = Listings(
+    unfiltered=OVERSEE_ALL,
+    by_state=OVERSEE_BY_STATE,
+    by_type=OVERSEE_BY_TYPE,
+    by_correlation=OVERSEE_BY_CORRELATION,
+    by_target=OVERSEE_BY_TARGET,
+    children=OVERSEE_CHILDREN,
+)
+_OF_ONE_TENANT: Final = replace(_OF_ALL_TENANTS, unfiltered=OVERSEE_TENANT)
+
+
 async def oversee_jobs(
     connection: Connection,
     filters: JobFilter,
@@ -142,7 +152,8 @@ async def oversee_jobs(
     limit: int = 50,
 ) -> list[OverseenJob]:
     """A page of jobs of one tenant or of all, newest first; the next begins `before` its last."""
-    statement, arguments = _listing(filters, tenant_id)
+    listings = _OF_ALL_TENANTS if tenant_id is None else _OF_ONE_TENANT
+    statement, arguments = listings.choose(filters)
     with translated():
         rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [_overseen(row) for row in rows]
@@ -150,27 +161,6 @@ async def oversee_jobs(
 
 def _overseen(row: Record) -> OverseenJob:
     return OverseenJob(**dict(row) | {"state": JobState(row["state"])})
-
-
-def _listing(filters: JobFilter, tenant_id: TenantId | None) -> tuple[str, tuple[object, ...]]:
-    single = {
-        OVERSEE_BY_CORRELATION: filters.correlation_id,
-        OVERSEE_BY_TARGET: filters.target,
-        OVERSEE_CHILDREN: filters.parent_job_id,
-    }
-    asked = [(statement, value) for statement, value in single.items() if value is not None]
-    by_state_or_type = filters.state is not None or filters.type is not None
-    if len(asked) + by_state_or_type > 1:
-        raise RequestRejected("invalid_filter", FILTERS_EXCLUDE_EACH_OTHER)
-    if asked:
-        ((statement, value),) = asked
-        return statement, (value,)
-    if filters.type is not None:
-        states = [filters.state] if filters.state is not None else list(JobState)
-        return OVERSEE_BY_TYPE, (filters.type, states)
-    if filters.state is not None:
-        return OVERSEE_BY_STATE, (filters.state,)
-    return (OVERSEE_ALL if tenant_id is None else OVERSEE_TENANT), ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

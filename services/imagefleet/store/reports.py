@@ -130,6 +130,49 @@ class JobFilter:
     parent_job_id: JobId | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listings:
+    """The statements of a list of jobs, one a filter; their first three arguments are the page."""
+
+    unfiltered: str
+    by_state: str
+    by_type: str
+    by_correlation: str
+    by_target: str
+    children: str
+
+    def choose(self, filters: JobFilter) -> tuple[str, tuple[object, ...]]:
+        """The statement for these filters and its further arguments; RequestRejected for two."""
+        single = {
+            self.by_correlation: filters.correlation_id,
+            self.by_target: filters.target,
+            self.children: filters.parent_job_id,
+        }
+        asked = [(statement, value) for statement, value in single.items() if value is not None]
+        by_state_or_type = filters.state is not None or filters.type is not None
+        if len(asked) + by_state_or_type > 1:
+            raise RequestRejected("invalid_filter", FILTERS_EXCLUDE_EACH_OTHER)
+        if asked:
+            ((statement, value),) = asked
+            return statement, (value,)
+        if filters.type is not None:
+            states = [filters.state] if filters.state is not None else list(JobState)
+            return self.by_type, (filters.type, states)
+        if filters.state is not None:
+            return self.by_state, (filters.state,)
+        return self.unfiltered, ()
+
+
+_LISTINGS: Final = Listings(
+    unfiltered=LIST_JOBS,
+    by_state=LIST_BY_STATE,
+    by_type=LIST_BY_TYPE,
+    by_correlation=LIST_BY_CORRELATION,
+    by_target=LIST_BY_TARGET,
+    children=LIST_CHILDREN,
+)
+
+
 async def list_jobs(
     connection: Connection,
     tenant_id: TenantId,
@@ -139,31 +182,10 @@ async def list_jobs(
     limit: int = 50,
 ) -> list[PublicJob]:
     """A page of a tenant's jobs, newest first; the next one begins `before` its last id."""
-    statement, arguments = _listing(filters)
+    statement, arguments = _LISTINGS.choose(filters)
     with translated():
         rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [_public(row) for row in rows]
-
-
-def _listing(filters: JobFilter) -> tuple[str, tuple[object, ...]]:
-    single = {
-        LIST_BY_CORRELATION: filters.correlation_id,
-        LIST_BY_TARGET: filters.target,
-        LIST_CHILDREN: filters.parent_job_id,
-    }
-    asked = [(statement, value) for statement, value in single.items() if value is not None]
-    by_state_or_type = filters.state is not None or filters.type is not None
-    if len(asked) + by_state_or_type > 1:
-        raise RequestRejected("invalid_filter", FILTERS_EXCLUDE_EACH_OTHER)
-    if asked:
-        ((statement, value),) = asked
-        return statement, (value,)
-    if filters.type is not None:
-        states = [filters.state] if filters.state is not None else list(JobState)
-        return LIST_BY_TYPE, (filters.type, states)
-    if filters.state is not None:
-        return LIST_BY_STATE, (filters.state,)
-    return LIST_JOBS, ()
 
 
 FILTERS_EXCLUDE_EACH_OTHER: Final = (

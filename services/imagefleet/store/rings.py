@@ -10,8 +10,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from asyncpg import Record
+
 from imagefleet.jobs.model import JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection, translated
+
+
+def ring_of(row: Record) -> Ring:
+    """Read the six columns that every statement returns from which something is rung."""
+    return Ring(
+        job_id=JobId(row["job_id"]),
+        lane=Lane(row["lane"]),
+        due_at=row["due_at"],
+        tenant_id=TenantId(row["tenant_id"]),
+        traceparent=row["traceparent"],
+        tracestate=row["tracestate"],
+    )
+
 
 # Between two rings of one job: 1 min, 2, 4 ... at most 6 h. A message that is merely late is no
 # reason to send another; one that is lost is.
@@ -98,17 +113,7 @@ async def take_due_rings(
     """
     with translated():
         rows = await connection.fetch(TAKE_DUE_RINGS, lane, limit, repeats)
-    return [
-        Ring(
-            job_id=JobId(row["job_id"]),
-            lane=Lane(row["lane"]),
-            due_at=row["due_at"],
-            tenant_id=TenantId(row["tenant_id"]),
-            traceparent=row["traceparent"],
-            tracestate=row["tracestate"],
-        )
-        for row in rows
-    ]
+    return [ring_of(row) for row in rows]
 
 
 # One statement for all lanes, so that a look that finds nothing is all that an idle fleet costs.

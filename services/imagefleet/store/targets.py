@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from imagefleet.jobs.model import JobId, Lane, Ring, TenantId
+from imagefleet.jobs.model import JobId, Ring, TenantId
 from imagefleet.store.database import Connection
+from imagefleet.store.rings import ring_of
 from imagefleet.store.verdicts import NEXT_OF_TARGET
 
 LOCK_TARGETS: Final = """
@@ -67,14 +68,4 @@ async def free_targets(
     tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
     await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
     rows = await connection.fetch(RING_NEXT, tenants, names)
-    return [
-        Ring(
-            job_id=JobId(row["job_id"]),
-            lane=Lane(row["lane"]),
-            due_at=row["due_at"],
-            tenant_id=TenantId(row["tenant_id"]),
-            traceparent=row["traceparent"],
-            tracestate=row["tracestate"],
-        )
-        for row in rows
-    ]
+    return [ring_of(row) for row in rows]

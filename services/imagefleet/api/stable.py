@@ -1,0 +1,93 @@
+"""Stable addresses: a redirect to where the current revision of a variant lies.
+
+The only routes without a key, as browsers and the edge ask for them. The edge keeps an answer for
+up to a day, and is told by an invalidation when the pointer moves; what it stored a moment too late
+nobody would tell it about. Hence the deadline: no answer leaves later than two seconds after its
+request, and the flusher waits longer than that.
+"""
+
+import re
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from imagefleet.api.openapi import Piece, problems
+from imagefleet.api.tools import Tools, tools_of
+from imagefleet.errors import NotFound
+from imagefleet.jobs.images import EXTENSIONS, cache_tag, stable_path
+from imagefleet.store.database import acquire
+from imagefleet.store.pointers import find_current
+
+CONNECTION_WITHIN: Final = 1.0  # seconds; with the next line the two that an answer may take
+READ_WITHIN: Final = 1.0
+CACHE_CONTROL: Final = "public, max-age=5, s-maxage=86400"
+# One header for both origins, and S3 has none but those of metadata; the other is what CDNs know.
+TAG_HEADERS: Final = ("x-amz-meta-cache-tag", "cache-tag")
+
+_FORMATS: Final = {extension: name for name, extension in EXTENSIONS.items()}
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PATH: Final = "/i/{image_id}/current/{variant}.{ext}"
+_TOLD: Final = ("Location", "Cache-Control", TAG_HEADERS[0])
+_FOUND: Final[dict[int | str, Piece]] = {
+    302: {
+        "description": "It is there, for now.",
+        "headers": {name: {"schema": {"type": "string"}} for name in _TOLD},
+    }
+}
+_PROBLEMS: Final[dict[int | str, Piece]] = {
+    status: told for status, told in problems(404).items() if status not in {401, 403}
+}
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+
+router = APIRouter()
+
+
+@router.head(_PATH, include_in_schema=False)
+@router.get(
+    _PATH,
+    status_code=302,
+    response_class=Response,
+    summary="Go to the current revision of a variant",
+    responses=_FOUND | _PROBLEMS,
+)
+async def show_current(
+    request: Request, image_id: str, variant: str, ext: str, tools: ToolsHere
+) -> Response:
+    """Needs no key. What is not there yet, or no more, is not found, and not to be kept."""
+    wanted = _canonical(request, image_id, variant, ext)
+    if wanted is None:
+        raise NotFound("image")
+    key = await _find(tools, wanted, variant, _FORMATS[ext])
+    if key is None:
+        raise NotFound("image")
+    headers = {
+        "Location": f"{tools.settings.public_base_url}/{key}",
+        "Cache-Control": CACHE_CONTROL,
+        **dict.fromkeys(TAG_HEADERS, cache_tag(wanted)),
+    }
+    return Response(status_code=302, headers=headers)
+
+
+async def _find(tools: Tools, image_id: UUID, name: str, image_format: str) -> str | None:
+    with tools.metrics.query("find_current", "images"):
+        async with acquire(tools.pool, within=CONNECTION_WITHIN) as connection:
+            return await find_current(connection, image_id, name, image_format, within=READ_WITHIN)
+
+
+def _canonical(request: Request, image_id: str, variant: str, ext: str) -> UUID | None:
+    """The image, if this is the one way to write its address.
+
+    Another way, in capitals or with escapes, would be kept under an address of its own, which no
+    invalidation names.
+    """
+    try:
+        wanted = UUID(image_id)
+    except ValueError:
+        return None
+    if ext not in _FORMATS or _NAME.fullmatch(variant) is None:
+        return None
+    written: bytes = request.scope["raw_path"]
+    return wanted if written == f"/{stable_path(wanted, variant, ext)}".encode() else None

@@ -1,0 +1,297 @@
+"""What the edge owes: debts, one an image, and the batches of them that CloudFront was asked for.
+
+A debt is merged while no batch has taken it. A batch is frozen with the transaction that takes its
+debts: whatever is unclear afterwards, exactly the same is sent again under the same reference.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID, uuid4
+
+from imagefleet.store.database import Connection, translated
+
+LONGEST_ERROR: Final = 500  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """An owed invalidation as it was last merged; another merge makes it another debt."""
+
+    id: UUID
+    last_owed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """One look at one debt."""
+
+    debt: Debt
+    owed_at: datetime
+    seen_at: datetime
+    """Later than the commit of whoever merged it last."""
+
+
+LOOK_AT_OWED: Final = """
+SELECT invalidations.id, invalidations.last_owed_at, invalidations.owed_at,
+       clock_timestamp() AS seen_at
+  FROM invalidations
+ WHERE invalidations.batch_id IS NULL
+ ORDER BY invalidations.owed_at
+ LIMIT $1
+"""
+
+
+async def look_at_owed(connection: Connection, *, limit: int) -> list[Owed]:
+    """The oldest debts that no batch has taken."""
+    with translated():
+        rows = await connection.fetch(LOOK_AT_OWED, limit)
+    return [
+        Owed(Debt(row["id"], row["last_owed_at"]), row["owed_at"], row["seen_at"]) for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What CloudFront may have in hand at once."""
+
+    paths: int
+    wildcards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A frozen list, on its way to CloudFront."""
+
+    id: UUID
+    items: Sequence[str]
+    last_error: str | None = None
+
+
+COUNT_IN_FLIGHT: Final = """
+SELECT coalesce(sum(batches.paths), 0)::integer AS paths,
+       coalesce(sum(each_of.wildcards), 0)::integer AS wildcards
+  FROM invalidation_batches AS batches
+  CROSS JOIN LATERAL (
+      SELECT count(*) AS wildcards
+        FROM jsonb_array_elements_text(batches.items) AS item
+       WHERE item.value LIKE '%*'
+  ) AS each_of
+ WHERE batches.completed_at IS NULL
+"""
+
+# What is being merged this moment is passed over; what was merged since it was seen is another.
+TAKE_OWED: Final = """
+SELECT debts.id, debts.image_id
+  FROM unnest($1::uuid[], $2::timestamptz[]) WITH ORDINALITY AS seen (id, last_owed_at, place)
+  JOIN invalidations AS debts
+    ON debts.id = seen.id AND debts.last_owed_at = seen.last_owed_at AND debts.batch_id IS NULL
+ ORDER BY seen.place
+ LIMIT $3
+   FOR UPDATE OF debts SKIP LOCKED
+"""
+
+FREEZE_BATCH: Final = """
+WITH batch AS (
+    INSERT INTO invalidation_batches (id, items, paths)
+    VALUES ($1, $2::jsonb, jsonb_array_length($2::jsonb))
+    RETURNING invalidation_batches.id
+)
+UPDATE invalidations
+   SET batch_id = batch.id
+  FROM batch
+ WHERE invalidations.id = ANY ($3::uuid[])
+"""
+
+OWE_AGAIN: Final = """
+INSERT INTO invalidations (image_id, tenant_id, reason)
+SELECT stamped.image_id, stamped.tenant_id, stamped.reason
+  FROM invalidations AS stamped
+ WHERE stamped.id = ANY ($1::uuid[])
+ ORDER BY stamped.image_id
+    ON CONFLICT (image_id) WHERE batch_id IS NULL DO NOTHING
+"""
+
+
+async def commit_batch(
+    connection: Connection,
+    debts: Sequence[Debt],
+    item: Callable[[UUID], str],
+    *,
+    within: Limits,
+    again: Collection[Debt] = (),
+) -> Batch | None:
+    """Freeze a batch of these debts, one item an image; None when there is nothing or no room.
+
+    Of those in `again` the image owes another one from now on.
+    """
+    with translated():
+        async with connection.transaction():
+            room = await _room(connection, item, within)
+            if room <= 0:
+                return None
+            ids, times = [debt.id for debt in debts], [debt.last_owed_at for debt in debts]
+            taken = await connection.fetch(TAKE_OWED, ids, times, room)
+            if not taken:
+                return None
+            batch = Batch(uuid4(), [item(row["image_id"]) for row in taken])
+            stamped = [row["id"] for row in taken]
+            await connection.execute(FREEZE_BATCH, batch.id, batch.items, stamped)
+            restless = {debt.id for debt in again}.intersection(stamped)
+            if restless:
+                await connection.execute(OWE_AGAIN, list(restless))
+    return batch
+
+
+async def _room(connection: Connection, item: Callable[[UUID], str], within: Limits) -> int:
+    (in_flight,) = await connection.fetch(COUNT_IN_FLIGHT)
+    paths = within.paths - int(in_flight["paths"])
+    if item(UUID(int=0)).endswith("*"):
+        return min(paths, within.wildcards - int(in_flight["wildcards"]))
+    return paths
+
+
+# Those that were sent least often come first: one that CloudFront never takes holds up no other.
+LIST_UNSENT: Final = """
+SELECT batches.id, batches.items, batches.last_error
+  FROM invalidation_batches AS batches
+ WHERE batches.completed_at IS NULL AND batches.accepted_at IS NULL
+ ORDER BY batches.sends, batches.created_at
+ LIMIT $1
+"""
+
+
+async def list_unsent(connection: Connection, *, limit: int) -> list[Batch]:
+    """Batches that CloudFront is not known to have."""
+    with translated():
+        rows = await connection.fetch(LIST_UNSENT, limit)
+    return [Batch(row["id"], tuple(row["items"]), row["last_error"]) for row in rows]
+
+
+BEGIN_SEND: Final = """
+UPDATE invalidation_batches SET sends = sends + 1 WHERE id = $1 AND accepted_at IS NULL RETURNING id
+"""
+
+
+async def begin_send(connection: Connection, batch_id: UUID) -> bool:
+    """Write down that it is about to be sent; False: CloudFront has it by now."""
+    with translated():
+        return await connection.fetchval(BEGIN_SEND, batch_id) is not None
+
+
+ACCEPT_BATCH: Final = """
+UPDATE invalidation_batches
+   SET accepted_at = now(), cloudfront_id = $2
+ WHERE id = $1 AND accepted_at IS NULL
+RETURNING id
+"""
+
+
+async def accept_batch(connection: Connection, batch_id: UUID, cloudfront_id: str) -> bool:
+    """CloudFront has it, under this id; False: that was known."""
+    with translated():
+        return await connection.fetchval(ACCEPT_BATCH, batch_id, cloudfront_id) is not None
+
+
+# The error stays when a later send succeeds: it tells why that was later.
+DEFER_BATCH: Final = """
+UPDATE invalidation_batches SET last_error = $2 WHERE id = $1 AND accepted_at IS NULL
+"""
+
+
+async def defer_batch(connection: Connection, batch_id: UUID, error: str) -> None:
+    """CloudFront did not take it, or nobody knows; it will be sent again."""
+    with translated():
+        await connection.execute(DEFER_BATCH, batch_id, error[:LONGEST_ERROR])
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A batch that CloudFront is at work on."""
+
+    batch_id: UUID
+    cloudfront_id: str
+
+
+LIST_ACCEPTED: Final = """
+SELECT batches.id AS batch_id, batches.cloudfront_id
+  FROM invalidation_batches AS batches
+ WHERE batches.completed_at IS NULL AND batches.accepted_at IS NOT NULL
+ ORDER BY batches.created_at
+ LIMIT $1
+"""
+
+
+async def list_accepted(connection: Connection, *, limit: int) -> list[Accepted]:
+    """The oldest batches that are not known to be complete."""
+    with translated():
+        rows = await connection.fetch(LIST_ACCEPTED, limit)
+    return [Accepted(**dict(row)) for row in rows]
+
+
+COMPLETE_BATCH: Final = """
+UPDATE invalidation_batches
+   SET completed_at = now()
+ WHERE id = $1 AND cloudfront_id = $2 AND completed_at IS NULL
+RETURNING id
+"""
+
+
+async def complete_batch(connection: Connection, accepted: Accepted) -> bool:
+    """The edge agrees; False: that was known."""
+    with translated():
+        done = await connection.fetchval(COMPLETE_BATCH, accepted.batch_id, accepted.cloudfront_id)
+    return done is not None
+
+
+DOUBT_BATCH: Final = """
+UPDATE invalidation_batches
+   SET accepted_at = NULL, cloudfront_id = NULL, last_error = $3
+ WHERE id = $1 AND cloudfront_id = $2 AND completed_at IS NULL
+"""
+
+
+async def doubt_batch(connection: Connection, accepted: Accepted, error: str) -> None:
+    """CloudFront does not know it: to be sent again."""
+    with translated():
+        await connection.execute(
+            DOUBT_BATCH, accepted.batch_id, accepted.cloudfront_id, error[:LONGEST_ERROR]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidationSample:
+    """How the edge stands."""
+
+    owed: int
+    """Images whose invalidation is not complete."""
+    oldest_age: timedelta
+    in_flight: int
+    """Paths that CloudFront is at work on."""
+
+
+SAMPLE_INVALIDATIONS: Final = """
+SELECT count(DISTINCT owed.image_id) AS owed,
+       greatest(coalesce(max(now() - owed.owed_at), interval '0'), interval '0') AS oldest_age,
+       (SELECT coalesce(sum(batches.paths), 0)::integer
+          FROM invalidation_batches AS batches
+         WHERE batches.completed_at IS NULL AND batches.accepted_at IS NOT NULL) AS in_flight
+  FROM (
+      SELECT unstamped.image_id, unstamped.owed_at
+        FROM invalidations AS unstamped
+       WHERE unstamped.batch_id IS NULL
+       UNION ALL
+      SELECT stamped.image_id, stamped.owed_at
+        FROM invalidation_batches AS batches
+        JOIN invalidations AS stamped ON stamped.batch_id = batches.id
+       WHERE batches.completed_at IS NULL
+  ) AS owed
+"""
+
+
+async def sample_invalidations(connection: Connection) -> InvalidationSample:
+    """Count what is owed and what is under way; nothing of what is complete is read."""
+    with translated():
+        (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
+    return InvalidationSample(**dict(row))
