@@ -7,14 +7,14 @@ import pytest
 
 from imagefleet.aws.queue import Depth
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import JobId, Lane, parse_message
+from imagefleet.jobs.model import JobId, JobState, Lane, parse_message
 from imagefleet.maintenance.dispatcher import Dispatched, Dispatcher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.rings import look_at_due_rings
 from imagefleet.store.submissions import submit_job
 from imagefleet.telemetry.metrics import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.factories import a_submission
+from tests.support.factories import a_job, a_submission
 from tests.support.queues import FakeQueue
 from tests.support.rows import ring_row
 
@@ -188,3 +188,26 @@ async def test_a_look_tells_lanes_with_something_due_and_whether_they_repeat(
         Lane.GENERAL: True,
         Lane.QUARANTINE: False,
     } == await look_at_due_rings(maintenance, limit=10)
+
+
+async def test_a_job_whose_lock_ran_out_unrescued_is_rung_though_it_has_no_ring_row(
+    database: Database,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_job(worker, superuser, state=JobState.PROCESSING)
+    late, lost = [await a_job(worker, superuser, state=JobState.PROCESSING) for _ in range(2)]
+    for job, seconds in ((late, 30), (lost, 90)):
+        await superuser.execute(
+            "UPDATE jobs SET locked_at = now() - fleet.lock_timeout - make_interval(secs => $2)"
+            "  FROM fleet WHERE id = $1",
+            job.job_id,
+            seconds,
+        )
+
+    async with database.pool("maintenance") as pool:
+        answer = await a_dispatcher(pool, lanes).ring_expired()
+
+    assert Dispatched(due=1, sent=1) == answer
+    assert [lost.job_id] == rung(lanes[Lane.FAST]), "its message may still come by itself before"

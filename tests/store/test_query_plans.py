@@ -72,7 +72,7 @@ from imagefleet.store.reports import (
     list_attempts,
     list_jobs,
 )
-from imagefleet.store.rings import confirm_rings, look_at_due_rings, take_due_rings
+from imagefleet.store.rings import confirm_rings, find_expired, look_at_due_rings, take_due_rings
 from imagefleet.store.settlements import Settled, Settlement, settle_jobs
 from imagefleet.store.submissions import submit_jobs
 from imagefleet.store.upkeep import (
@@ -557,6 +557,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         # Every open job, every ring; nothing of the history.
         "queue health": Case(read_queue_health, "operator", 2 * (QUEUED + PROCESSING) + 1000, 4000),
         "load of lanes": Case(load_of_lanes, "operator", QUEUED + 2 * PROCESSING + 200, 2500),
+        "expired locks": Case(
+            lambda c: find_expired(c, limit=PAGE), "maintenance", 2 * PROCESSING, 800
+        ),
         # Each open job twice: in an index, and on its page. Nothing of the history.
         "sample": Case(sample_depths, "maintenance", 2 * (QUEUED + PROCESSING) + 1000, 4000),
         "list": Case(listing(JobFilter()), "api", PAGE, 100),

@@ -139,6 +139,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "reports.LIST_ATTEMPTS": ("operator",),
         "reports.LIVING_WORKERS": ("operator",),
         "reports.EXPLAIN_JOB": ("operator",),
+        "rings.FIND_EXPIRED": ("maintenance",),
         "rings.SAMPLE_RINGS": ("maintenance",),
         "rings.CONFIRM_RINGS": ("api", "worker", "maintenance", "operator"),
         "rings.LOOK_AT_DUE_RINGS": ("maintenance",),

@@ -17,7 +17,7 @@ from imagefleet.doorbell import ring_jobs
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Lane, Ring
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.rings import look_at_due_rings, take_due_rings
+from imagefleet.store.rings import find_expired, look_at_due_rings, take_due_rings
 from imagefleet.telemetry.metrics import MaintenanceMetrics
 
 DEPTH_IS_GOOD_FOR: Final = 15.0  # seconds: queue depths are estimates, and cost a request
@@ -62,6 +62,16 @@ class Dispatcher:
                 self.unreached = None if taken else "nothing was taken"
                 log.info("job.rung", lane=lane, due=len(rings), sent=len(taken))
         return Dispatched(due=due, sent=sent)
+
+    async def ring_expired(self) -> Dispatched:
+        """Ring jobs whose worker is gone and was not rescued; call it every minute."""
+        with self._metrics.query("find_expired"):
+            async with acquire(self._pool) as connection:
+                rings = await find_expired(connection, limit=self._batch)
+        taken = await ring_jobs(self._queues, rings)
+        if rings:
+            log.warning("job.expired", due=len(rings), sent=len(taken))
+        return Dispatched(due=len(rings), sent=len(taken))
 
     async def _take(self, lane: Lane, *, repeats: bool) -> list[Ring]:
         with self._metrics.query("take_due_rings"):

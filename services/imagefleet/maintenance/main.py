@@ -32,6 +32,7 @@ from imagefleet.telemetry.tracing import open_tracing
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue
+RING_EXPIRED_EVERY: Final = timedelta(minutes=1)
 PRUNE_EVERY: Final = timedelta(minutes=1)
 SEND_DEAD_LETTERS_EVERY: Final = timedelta(seconds=5)
 SWEEP_DEAD_LETTERS_EVERY: Final = timedelta(minutes=1)  # looks whether the period is taken
@@ -131,6 +132,7 @@ class Duties:
         wanted = settings.maintenance
         self._dispatcher = Dispatcher(pool, queues, metrics, batch=wanted.dispatch_batch)
         self._dispatching = Duty(self._dispatcher.run_once, wanted.dispatch_interval)
+        self._expiring = Duty(self._dispatcher.ring_expired, RING_EXPIRED_EVERY)
         self._pruning = Duty(Pruner(pool, uuid4(), metrics).run_once, PRUNE_EVERY)
         sender = DeadLetterSender(pool, dead_letters, metrics)
         self._sending = Duty(sender.run_once, SEND_DEAD_LETTERS_EVERY)
@@ -157,6 +159,7 @@ class Duties:
     def _duties(self) -> dict[str, Duty]:
         return {
             "dispatcher": self._dispatching,
+            "expired": self._expiring,
             "pruner": self._pruning,
             "dead_letter_sender": self._sending,
             "dead_letter_sweeper": self._sweeping,

@@ -152,6 +152,25 @@ async def look_at_due_rings(connection: Connection, *, limit: int) -> dict[Lane,
     return {Lane(row["lane"]): row["repeats"] for row in rows}
 
 
+# What runs has no ring row. Where rescue is off, a lock that nobody renews is taken over by whoever
+# hears of the job again; should its message be gone too, nobody would.
+FIND_EXPIRED: Final = """
+SELECT jobs.id AS job_id, jobs.lane, now() AS due_at, jobs.tenant_id, jobs.traceparent,
+       jobs.tracestate
+  FROM jobs
+ WHERE jobs.state = 'processing'
+   AND jobs.locked_at < now() - (SELECT fleet.lock_timeout FROM fleet) - interval '1 minute'
+ ORDER BY jobs.locked_at
+ LIMIT $1
+"""
+
+
+async def find_expired(connection: Connection, *, limit: int) -> list[Ring]:
+    """Jobs whose lock ran out a minute ago and which nobody took over: to be rung as they are."""
+    with translated():
+        return [ring_of(row) for row in await connection.fetch(FIND_EXPIRED, limit)]
+
+
 SAMPLE_RINGS: Final = """
 SELECT rings.lane, count(*) AS waiting,
        count(*) FILTER (WHERE rings.rings > 0) AS rung,
