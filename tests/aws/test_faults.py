@@ -42,11 +42,11 @@ async def session_at(
 
 
 async def depth(session: Session, folder: Path) -> object:
-    return await (await session.queue("http://nowhere/0/queue")).depth()
+    return await (await session.queue("http://nowhere/000000000000/queue")).depth()
 
 
 async def receive(session: Session, folder: Path) -> object:
-    queue = await session.queue("http://nowhere/0/queue")
+    queue = await session.queue("http://nowhere/000000000000/queue")
     return await queue.receive(most=1, wait=timedelta())
 
 
