@@ -16,6 +16,7 @@ from tests.support.database import (
     refuse_leaked_sessions,
     running_server,
 )
+from tests.support.emulators import end_emulators
 
 OpenConnection = asyncpg.Connection
 
@@ -24,6 +25,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "breaks_invariants: leaves the database in a state that the product never does"
     )
+
+
+def pytest_unconfigure() -> None:
+    end_emulators()
 
 
 @pytest.fixture(scope="session")

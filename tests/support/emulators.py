@@ -3,7 +3,6 @@
 Each test has queues, buckets' prefixes and references of its own, so it never meets another's.
 """
 
-import fcntl
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TextIO, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import pytest
@@ -81,50 +80,29 @@ START: dict[Kind, Callable[[], AbstractContextManager[str]]] = {
 }
 
 
+_running: dict[Kind, Emulator] = {}
+_ends = ExitStack()
+
+
 @contextmanager
 def shared(kind: Kind, folder: Path) -> Iterator[Emulator]:
-    """The one emulator of this kind for every process that shares the folder.
+    """The one emulator of this kind in this process: started by the first, ended with the run.
 
-    Whoever comes first starts it, and on leaving waits until nobody uses it any more. A process
-    that is killed gives its locks back, and its emulators end with it.
+    None is shared with other processes, and nobody waits for anybody: one starts within a second.
     """
     if kind == "localstack":
         assert LOCALSTACK is not None
         yield Emulator(kind, LOCALSTACK)
         return
-    address, starting = folder / f"{kind}.url", folder / f"{kind}.start"
-    with (folder / f"{kind}.users").open("a") as users, ExitStack() as own:
-        with alone(starting):
-            fcntl.flock(users, fcntl.LOCK_SH)
-            if not (address.exists() and is_listening(address.read_text())):
-                address.write_text(own.enter_context(START[kind]()))
-                own.callback(wait_until_unused, users)
-                own.callback(forget, address, starting)
-            url = address.read_text()
-        yield Emulator(kind, url)
+    if kind not in _running:
+        _running[kind] = Emulator(kind, _ends.enter_context(START[kind]()))
+    yield _running[kind]
 
 
-def forget(address: Path, starting: Path) -> None:
-    with alone(starting):
-        address.unlink()
-
-
-def wait_until_unused(users: TextIO) -> None:
-    deadline = time.monotonic() + 60  # seconds; the longest test of another process
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.02)  # noqa: TID251 - no event loop here
-        else:
-            return
-
-
-@contextmanager
-def alone(lock_file: Path) -> Iterator[None]:
-    with lock_file.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def end_emulators() -> None:
+    """At the end of the run. Those of a process that was killed end by themselves."""
+    _running.clear()
+    _ends.close()
 
 
 def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
