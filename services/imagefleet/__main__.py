@@ -61,15 +61,15 @@ def _composed(process: str) -> Callable[[Drain], Coroutine[object, object, None]
     """The process with its settings, imported now and not before."""
     match process:
         case "api":
-            from imagefleet.api.main import main as api  # noqa: PLC0415
+            from imagefleet.api.main import main as api  # noqa: PLC0415 - see above
 
             return partial(api, _settings(ApiSettings, process))
         case "worker":
-            from imagefleet.worker.main import main as worker  # noqa: PLC0415
+            from imagefleet.worker.main import main as worker  # noqa: PLC0415 - see above
 
             return partial(worker, _settings(WorkerSettings, process))
         case _:
-            from imagefleet.maintenance.main import main as maintenance  # noqa: PLC0415
+            from imagefleet.maintenance.main import main as maintenance  # noqa: PLC0415 - see above
 
             return partial(maintenance, _settings(MaintenanceSettings, process))
 

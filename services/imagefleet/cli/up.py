@@ -55,9 +55,9 @@ def up(
     """
     begun = time.monotonic()
     # Imported here: every other verb would wait for it.
-    from imagefleet.embedded.ports import Ports  # noqa: PLC0415
-    from imagefleet.embedded.up import Wishes  # noqa: PLC0415
-    from imagefleet.embedded.up import up as run  # noqa: PLC0415
+    from imagefleet.embedded.ports import Ports  # noqa: PLC0415 - only this verb
+    from imagefleet.embedded.up import Wishes  # noqa: PLC0415 - only this verb
+    from imagefleet.embedded.up import up as run  # noqa: PLC0415 - only this verb
 
     wishes = Wishes(
         state=state_dir,
