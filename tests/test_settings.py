@@ -218,11 +218,11 @@ def test_a_secrets_file_must_be_readable_text_with_something_in_it(tmp_path: Pat
         assert [f"DATABASE_URL_FILE: {why}"] == lines
 
 
-def test_only_secrets_are_read_from_files(tmp_path: Path) -> None:
+def test_any_variable_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "slots"
-    file.write_text("9")
+    file.write_text("9\n")
 
-    assert load(Worker, {"WORKER_FAST_SLOTS_FILE": str(file)}).fast_slots == 3
+    assert load(Worker, {"WORKER_FAST_SLOTS_FILE": str(file)}).fast_slots == 9
 
 
 # What is refused.

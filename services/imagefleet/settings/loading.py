@@ -71,9 +71,9 @@ class FromMapping(PydanticBaseSettingsSource):
         set_names = (name for name in variable.names if self.given.get(name))
         name = next(set_names, None)
         value = self.given[name] if name else None
-        path = self.given.get(f"{variable.name}_FILE") if variable.secret else None
+        path = self.given.get(f"{variable.name}_FILE")
         if path:
-            value = self._read_secret(variable, path, given_too=value is not None)
+            value = self._read_file(variable, path, given_too=value is not None)
         return value, variable.name, False
 
     def __call__(self) -> dict[str, object]:
@@ -85,20 +85,20 @@ class FromMapping(PydanticBaseSettingsSource):
                 values[name] = value
         return values
 
-    def _read_secret(self, variable: Variable, path: str, *, given_too: bool) -> str | None:
+    def _read_file(self, variable: Variable, path: str, *, given_too: bool) -> str | None:
         name = f"{variable.name}_FILE"
         if given_too:
             self.faults[variable.name] = f"{variable.name}: also given as {name}; set one of them"
             return None
         try:
-            secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+            text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "not text"
             self.faults[variable.name] = f"{name}: cannot read {path!r}: {why}"
             return None
-        if not secret:
+        if not text:
             self.faults[variable.name] = f"{name}: {path!r} is empty"
-        return secret or None
+        return text or None
 
 
 def _load(part: type[Slice], given: Mapping[str, str], faults: list[str]) -> Slice | None:

@@ -38,7 +38,8 @@ Everything is a variable of the environment. `imagefleet settings` prints this p
 
 A process names every fault at once, and does not start with one (exit code 2).
 An empty variable is an unset one.
-A secret may come from a file: the same name with `_FILE` behind it, instead of the variable itself.
+Any of them may come from a file, as secrets should: the same name with `_FILE` behind it and the
+path of the file, instead of the variable itself.
 
 ## What is no variable
 

@@ -1,0 +1,183 @@
+"""`make image-test`: the fleet from its own images, as strict as a cluster runs them.
+
+Read-only, without capabilities, as nobody in particular. 50 images are made, a worker is stopped
+amid its work, another is killed; the judge of the fault tests looks at what is left.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import httpx
+
+from tests.containers.engine import Engine, NoEngine
+from tests.containers.fleet import PREFIX, WORKER_GRACE, Fleet, running_fleet
+from tests.support.checker import check
+from tests.support.eventually import eventually
+from tests.support.images import quadrants, saved
+from tests.support.journal import read_facts
+
+PROCESSES: Final = ("api", "worker", "maintenance", "cli")
+WITHOUT_PILLOW: Final = ("api", "maintenance", "cli")
+IMAGES: Final = 50
+LONG: Final = {"milliseconds": 6000}
+LONG_JOBS: Final = 16  # more than one worker has slots, so that both have some
+STOP_WITHIN: Final = WORKER_GRACE + 10  # what a manifest would give it
+
+
+class _Arguments(argparse.Namespace):
+    engine: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.containers", description=__doc__)
+    parser.add_argument("--engine", default="docker", help="docker, or what understands its words")
+    engine = Engine(parser.parse_args(namespace=_Arguments()).engine)
+    try:
+        engine.require()
+    except NoEngine as why:
+        say(f"SKIPPED: {why}; the images were not run")
+        return 0
+    examine(engine)
+    asyncio.run(judge(engine))
+    say("all held")
+    return 0
+
+
+def examine(engine: Engine) -> None:
+    """What can be seen of the images without running the fleet."""
+    for process in PROCESSES:
+        image = f"{PREFIX}-{process}"
+        say(f"{image:<28}{engine.size(image) / 1e6:>7.0f} MB")
+        assert engine.user(image) == "65532:65532", engine.user(image)
+        code, said = engine.once(image, ["-c", "import PIL"], {}, entrypoint="python")
+        assert (code != 0) == (process in WITHOUT_PILLOW), (image, said)
+        if process != "cli":
+            code, said = engine.once(image, [], {})
+            assert code == 2, said
+            assert "DATABASE_URL: not set" in said, said  # every fault at once, and no traceback
+            assert "AWS_REGION: not set" in said, said
+
+
+async def judge(engine: Engine) -> None:
+    async with running_fleet(engine) as fleet:
+        say("api, two workers and maintenance are ready")
+        await step("migrations and doctor, from the cli's image", cli, fleet)
+        await step(f"{IMAGES} images", images, fleet)
+        await step("a worker is stopped amid its work", stopped, fleet)
+        await step("a worker is killed amid its work", killed, fleet)
+        await step("the containers' own health check", healthy, fleet)
+        await step("the judge of the fault tests", judged, fleet)
+
+
+async def cli(fleet: Fleet) -> str:
+    owner = {"DATABASE_URL": fleet.facts.database_urls["owner"]}
+    code, said = fleet.engine.once(f"{PREFIX}-cli", ["migrate", "status"], owner)
+    assert code == 0, said
+    worker = fleet.environment("worker", 0)
+    code, said = fleet.engine.once(f"{PREFIX}-cli", ["doctor", "--as", "worker"], worker)
+    assert code == 0, said
+    return "ok"
+
+
+async def images(fleet: Fleet) -> str:
+    async with fleet.producer() as producer:
+        posts = [
+            await producer.upload(saved(quadrants(320 + number, 240)), key=f"picture-{number}")
+            for number in range(IMAGES)
+        ]
+        for post in posts:
+            shown = await producer.ended(post.json()["jobId"], within=120)
+            assert shown["status"] == "completed", shown
+    return f"{IMAGES} completed"
+
+
+async def stopped(fleet: Fleet) -> str:
+    """SIGTERM to PID 1: it takes nothing more, and ends what it has begun."""
+    worker = fleet.containers["worker-1"]
+    async with fleet.producer() as producer:
+        jobs = await producer.submit_many(LONG_JOBS, LONG)
+        await working(fleet)
+        seconds = await asyncio.to_thread(worker.stop, STOP_WITHIN)
+        state = worker.state
+        assert state["ExitCode"] == 0, (state, worker.logs[-3000:])
+        assert seconds < STOP_WITHIN, seconds
+        worker.start()
+        await fleet.ready()
+        for job in jobs:
+            assert (await producer.ended(job, within=60))["status"] == "completed"
+    async with fleet.database() as owner:
+        charged = await owner.fetchval("SELECT max(attempts) FROM jobs WHERE type = 'noop'")
+    assert charged == 1, charged
+    return (
+        f"exit code 0 after {seconds:.1f} of {STOP_WITHIN} s, {len(jobs)} of {len(jobs)} jobs done"
+    )
+
+
+async def killed(fleet: Fleet) -> str:
+    """SIGKILL: its jobs are rescued, and charged."""
+    worker = fleet.containers["worker-2"]
+    async with fleet.producer() as producer:
+        jobs = await producer.submit_many(LONG_JOBS, LONG)
+        await working(fleet)
+        await asyncio.to_thread(worker.kill)
+        worker.start()
+        for job in jobs:
+            assert (await producer.ended(job, within=110))["status"] == "completed"
+    async with fleet.database() as owner:
+        lost = await owner.fetchval("SELECT count(*) FROM attempts WHERE why = 'worker_lost'")
+    assert lost > 0
+    return f"{lost} attempts lost with it, {len(jobs)} of {len(jobs)} jobs done"
+
+
+async def working(fleet: Fleet) -> None:
+    """Both workers hold some of the long jobs."""
+    async with fleet.database() as owner:
+
+        async def both_hold() -> bool:
+            held = await owner.fetchval(
+                "SELECT count(DISTINCT locked_by) FROM jobs WHERE state = 'processing'"
+            )
+            return bool(held == 2)
+
+        await eventually(both_hold, within=30)
+
+
+async def healthy(fleet: Fleet) -> str:
+    async def all_healthy() -> bool:
+        found = {name: one.state["Health"]["Status"] for name, one in fleet.containers.items()}
+        assert set(found.values()) == {"healthy"}, found
+        return True
+
+    await eventually(all_healthy, within=60)
+    return "healthy"
+
+
+async def judged(fleet: Fleet) -> str:
+    facts = await read_facts(fleet.place, fleet.journal.posts)
+    breaches = check(facts)
+    assert breaches == [], breaches
+    return f"{len(facts.jobs)} jobs, {len(facts.attempts)} attempts, 0 breaches"
+
+
+async def step(name: str, work: Callable[[Fleet], Awaitable[str]], fleet: Fleet) -> None:
+    begun = time.monotonic()
+    try:
+        result = await work(fleet)
+    except (AssertionError, httpx.HTTPError):
+        for container in fleet.containers.values():
+            say(f"--- {container.name}\n{container.logs[-2000:]}")
+        raise
+    say(f"{name:<46}{time.monotonic() - begun:>6.1f} s   {result}")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

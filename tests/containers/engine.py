@@ -1,0 +1,121 @@
+"""The container engine of this machine, by its command line."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+COMMAND_WITHIN: Final = 120.0  # seconds
+# As strict as a cluster would be: what works here works there.
+STRICT: Final = (
+    *("--network", "host"),
+    "--read-only",
+    *("--cap-drop", "ALL"),
+    *("--security-opt", "no-new-privileges"),
+    *("--tmpfs", "/tmp:rw,noexec,nosuid,size=512m,mode=1777"),  # noqa: S108 - the container's own
+    *("--pids-limit", "256"),
+)
+
+
+class NoEngine(Exception):
+    """Nothing here runs containers; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One that was started."""
+
+    name: str
+    engine: "Engine"
+
+    def stop(self, within: int) -> float:
+        """SIGTERM, and SIGKILL when that is not enough; the seconds it took."""
+        begun = time.monotonic()
+        self.engine.call("stop", "--time", str(within), self.name, seconds=within + 30)
+        return time.monotonic() - begun
+
+    def kill(self) -> None:
+        self.engine.call("kill", self.name)
+
+    def start(self) -> None:
+        self.engine.call("start", self.name)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found: list[dict[str, Any]] = json.loads(self.engine.call("inspect", self.name))
+        state: dict[str, Any] = found[0]["State"]
+        return state
+
+    @property
+    def logs(self) -> str:
+        return self.engine.call("logs", self.name, both=True)
+
+
+class Engine:
+    """Docker, or what understands the same words."""
+
+    def __init__(self, command: str = "docker") -> None:
+        self._command = command
+        self._started: list[str] = []
+
+    def require(self) -> None:
+        if shutil.which(self._command) is None:
+            message = f"{self._command} is not installed"
+            raise NoEngine(message)
+        try:
+            self.call("info")
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            message = f"no engine answers to {self._command}"
+            raise NoEngine(message) from error
+
+    def run(self, image: str, environment: Mapping[str, str], *, name: str) -> Container:
+        """Start one in the background, as strictly as can be."""
+        given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
+        self.call("run", "--detach", "--name", name, *STRICT, *given, image)
+        self._started.append(name)
+        return Container(name, self)
+
+    def once(
+        self,
+        image: str,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        entrypoint: str | None = None,
+    ) -> tuple[int, str]:
+        """Run one to its end; its exit code and what it said."""
+        given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
+        other = ["--entrypoint", entrypoint] if entrypoint else []
+        ran = subprocess.run(
+            [self._command, "run", "--rm", *STRICT, *given, *other, image, *words],
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_WITHIN,
+        )
+        return ran.returncode, ran.stdout
+
+    def size(self, image: str) -> int:
+        return int(self.call("image", "inspect", "--format", "{{.Size}}", image))
+
+    def user(self, image: str) -> str:
+        return self.call("image", "inspect", "--format", "{{.Config.User}}", image).strip()
+
+    def remove_all(self) -> None:
+        for name in self._started:
+            self.call("rm", "--force", "--volumes", name)
+
+    def call(self, *words: str, seconds: float = COMMAND_WITHIN, both: bool = False) -> str:
+        ran = subprocess.run(
+            [self._command, *words],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if both else subprocess.PIPE,
+            text=True,
+            timeout=seconds,
+        )
+        return ran.stdout
