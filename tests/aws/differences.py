@@ -37,9 +37,26 @@ DIFFERENCES: dict[str, Difference] = {
         "StartMessageMoveTask moves dead letters back",
         {"ministack": "answers InvalidAction", "moto": "answers 500"},
     ),
+    "move-has-no-reason": Difference(
+        "a move without a destination, of what an application sent to the dead letters itself, "
+        "fails with CouldNotDetermineMessageSource",
+        {"localstack": "fails with AttributeError"},
+    ),
     "caller-reference-is-ignored": Difference(
         "an invalidation is made once per caller reference, and refused with other paths",
         {"moto": "makes another one"},
+    ),
+    "list-is-oldest-first": Difference(
+        "invalidations are listed newest first, in pages",
+        {"ministack": "all of them, oldest first", "moto": "oldest first"},
+    ),
+    "batches-are-not-checked": Difference(
+        "an invalidation with a wrong quantity, a path without `/` or a wildcard inside is refused",
+        {"ministack": "takes it", "moto": "takes it"},
+    ),
+    "nothing-is-too-much": Difference(
+        "3,000 files and tags and 15 wildcards may be in progress, and few calls come quickly",
+        {"ministack": "takes any number, and completes it at once", "moto": "the same"},
     ),
     "checksum-is-not-compared": Difference(
         "a body that does not match the checksum sent with it is refused", {"moto": "stores it"}

@@ -4,8 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
+from botocore.exceptions import ClientError
 
 from imagefleet.aws.queue import Depth, Message, Queue, Received, ringing
 from imagefleet.aws.session import Session
@@ -14,6 +16,9 @@ from imagefleet.jobs.model import Lane, Ring, TenantId, new_job_id, parse_messag
 from tests.aws.conftest import MakeQueue
 from tests.support.aws import Heard
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from types_aiobotocore_sqs.client import SQSClient
 
 AT_ONCE = timedelta()
 SECOND = timedelta(seconds=1)
@@ -246,6 +251,30 @@ async def test_sqs_itself_moves_dead_letters_back(
     else:
         assert await dead_letter.move_to(queue, per_second=10)
         assert (await the_one(queue)).body == "dead"
+
+
+async def test_dead_letters_that_an_application_sent_need_a_destination(
+    make_queue: MakeQueue, sqs: "SQSClient", differs: Callable[[str], bool]
+) -> None:
+    dead_letter = await make_queue()
+    await make_queue(dead_letter=dead_letter)
+    await dead_letter.send([a_message("dead")])
+    source = await dead_letter.arn()
+
+    async def failed() -> str | None:
+        (task,) = (await sqs.list_message_move_tasks(SourceArn=source))["Results"]
+        return task.get("FailureReason") if task["Status"] == "FAILED" else None
+
+    if differs("no-move-tasks"):
+        with pytest.raises(ClientError):
+            await sqs.start_message_move_task(SourceArn=source)
+    else:
+        await sqs.start_message_move_task(SourceArn=source)
+        named = "CouldNotDetermineMessageSource"
+        assert await eventually(failed, within=5) == (
+            "AttributeError" if differs("move-has-no-reason") else named
+        )
+    assert (await the_one(dead_letter)).body == "dead"
 
 
 async def test_every_call_is_heard(queue: Queue, heard: Heard) -> None:
