@@ -12,13 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import open_session
 from imagefleet.embedded.environments import environment_of
-from imagefleet.embedded.front import serve_front
 from imagefleet.embedded.ports import HOST, Ports, chosen
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.state import StateFolder, write_private
@@ -203,37 +201,3 @@ async def test_a_server_that_dies_is_started_again_where_it_was(place: Path) -> 
             assert facts.database_urls == stack.facts.database_urls
             assert facts.aws == stack.facts.aws
             assert stack.restarts == 2
-
-
-# The front of published addresses.
-
-
-async def test_the_front_serves_what_is_in_the_bucket_and_nothing_else(place: Path) -> None:
-    state = StateFolder(place)
-    port = chosen(0, what="", option="")
-    with state.held():
-        async with started(state) as stack:
-            facts = stack.facts
-            bucket = facts.topology["OUTPUTS_BUCKET"]
-            await put(stack, bucket, "i/one/1.1/thumb.webp", b"pixels")
-            async with (
-                serve_front(port, aws=facts.aws, bucket=bucket, api_url=f"http://{HOST}:1"),
-                httpx.AsyncClient(base_url=f"http://{HOST}:{port}") as http,
-            ):
-                found = await http.get("/i/one/1.1/thumb.webp")
-                head = await http.head("/i/one/1.1/thumb.webp")
-                part = await http.get("/i/one/1.1/thumb.webp", headers={"Range": "bytes=0-2"})
-                missing = await http.get("/i/one/1.1/large.webp")
-                elsewhere = await http.get("/o/one/original")
-                pointer = await http.get("/i/one/current/thumb.webp")
-
-    assert (200, b"pixels", "image/webp") == (
-        found.status_code,
-        found.content,
-        found.headers["Content-Type"],
-    )
-    assert (200, "6") == (head.status_code, head.headers["Content-Length"])
-    assert (206, b"pix") == (part.status_code, part.content)
-    assert missing.status_code == 404
-    assert elsewhere.status_code == 404
-    assert pointer.status_code == 502  # it asked the API, which is not there

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # stubs, which only a developer has
 
 SERVED: Final = "outputs"  # names of the two origins inside the distribution
 POINTERS: Final = "api"
+NO_OBJECT: Final = "nothing"
 
 
 class _After(TypedDict, total=False):
@@ -95,6 +96,8 @@ def _config(
         "CallerReference": prefix,  # two starts at once make one distribution
         "Comment": prefix,
         "Enabled": True,
+        # Who asks for `/` would else be given a listing of the bucket, which the edge may list.
+        "DefaultRootObject": NO_OBJECT,
         "Origins": {"Quantity": len(origins), "Items": origins},
         "DefaultCacheBehavior": {
             "TargetOriginId": SERVED,

@@ -1,8 +1,8 @@
 """`imagefleet up`: everything on this machine, in one terminal, until a signal.
 
-Up goes the ladder: the folder's lock, Postgres beside AWS, the front of published addresses, then
-the processes. Down it goes the other way round, and the processes in the order in which work flows:
-who takes it in, who does it, who looks after it.
+Up goes the ladder: the folder's lock, Postgres beside AWS, the edge, then the processes. Down it
+goes the other way round, and the processes in the order in which work flows: who takes it in, who
+does it, who looks after it.
 """
 
 import sys
@@ -83,20 +83,18 @@ class Up:
 
     async def _with_processes(self, drain: Drain, stack: AsyncExitStack) -> None:
         # Imported here: with it comes the AWS SDK, and the servers are better started before that.
-        from imagefleet.embedded.front import serve_front  # noqa: PLC0415
+        from imagefleet.embedded.edge.server import serve_edge  # noqa: PLC0415
 
-        facts = self._stack.facts
         self._terminal.say(f"postgres and aws are ready after {self._elapsed():.1f} s")
-        await stack.enter_async_context(
-            serve_front(
+        invalidations = await stack.enter_async_context(
+            serve_edge(
                 self._ports.edge,
-                aws=facts.aws,
-                bucket=facts.topology["OUTPUTS_BUCKET"],
+                facts=lambda: self._stack.facts,
                 api_url=self._processes.api_url,
             )
         )
         supervisor = self._supervisor = Supervisor(
-            self._processes.programs(facts),
+            self._processes.programs(self._stack.facts),
             hear=self._terminal.hear,
             say=self._terminal.say,
             changed=self._tell_ready_file,
@@ -105,6 +103,7 @@ class Up:
         failure: FleetError | None = None
         async with supervise(drain) as parts:
             supervisor.start(parts)
+            edge = parts.start("edge", invalidations.follow())
             parts.start("servers", self._stack.watch(drain, self._servers_changed))
             try:
                 await self._until_drain(drain, supervisor)
@@ -115,6 +114,7 @@ class Up:
                 self._ready = False
                 self._terminal.say("ending the processes in order; a second Ctrl-C ends them now")
                 await supervisor.stop()
+                edge.cancel()
         if failure is not None:
             raise failure
 

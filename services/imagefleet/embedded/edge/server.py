@@ -1,0 +1,198 @@
+"""The host of every published address on this machine, in the place of CloudFront."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import aioboto3
+import aiohttp
+from aiobotocore.config import AioConfig
+from aiohttp import web
+
+from imagefleet.embedded.edge.cache import Answer, Cache, Fill, Kept
+from imagefleet.embedded.edge.freshness import ERROR_SECONDS, seconds_kept
+from imagefleet.embedded.edge.invalidations import Invalidations
+from imagefleet.embedded.edge.origins import UPSTREAM_WITHIN, Origins, TooLarge, passed_on
+from imagefleet.embedded.edge.viewers import answered
+from imagefleet.embedded.environments import Facts
+from imagefleet.embedded.ports import HOST
+from imagefleet.embedded.topology import described
+
+if TYPE_CHECKING:  # stubs, which only a developer has
+    from types_aiobotocore_cloudfront.client import CloudFrontClient
+    from types_aiobotocore_s3.client import S3Client
+
+NOT_MODIFIED: Final = 304
+FIRST_FAILURE: Final = 500
+ASKED_FOR_LARGE: Final = ("Range", "If-Range", "If-None-Match", "If-Modified-Since")
+CONFIG: Final = AioConfig(
+    signature_version="s3v4",
+    s3={"addressing_style": "path"},
+    ignore_configured_endpoint_urls=True,
+    connect_timeout=3,
+    read_timeout=5,
+    retries={"total_max_attempts": 1},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer, and how it was come by."""
+
+    answer: Answer
+    how: str
+    age: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One question for all who ask the same at once."""
+
+    fill: Fill
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    kept: Kept | None = None
+
+
+class Edge:
+    """Answers GET and HEAD, from what it keeps if it can."""
+
+    def __init__(self, cache: Cache, origins: Origins) -> None:
+        self._cache = cache
+        self._origins = origins
+        self._flights: dict[str, Flight] = {}
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a viewer; the query is no part of an address."""
+        path = request.raw_path.partition("?")[0]
+        if not path.startswith("/") or {".", ".."} & set(request.path.split("/")):
+            raise web.HTTPNotFound
+        found = await self.find(path)
+        if isinstance(found, TooLarge):
+            return await self._pass_through(request, path)
+        told = answered(found.answer, request.headers)
+        headers = {**told.headers, "X-Cache": f"{found.how} from the embedded edge"}
+        if found.age is not None:
+            headers["Age"] = str(found.age)
+        return web.Response(status=told.status, headers=headers, body=told.body)
+
+    async def find(self, path: str) -> Found | TooLarge:
+        """Ask the origin only for what is not kept, and once for all who ask meanwhile."""
+        kept = self._cache.find(path)
+        if kept is not None and self._cache.is_fresh(kept):
+            return Found(kept.answer, "Hit", self._cache.age(kept))
+        flight = self._flights.get(path)
+        if flight is None or not flight.fill.is_current:
+            return await self._fly(path, kept)
+        await flight.ended.wait()
+        if flight.kept is not None:
+            return Found(flight.kept.answer, "Hit", self._cache.age(flight.kept))
+        # What may not be kept was an answer to somebody else's question.
+        return await self._fill(self._cache.begin(path), None, None)
+
+    async def _fly(self, path: str, stale: Kept | None) -> Found | TooLarge:
+        flight = self._flights[path] = Flight(self._cache.begin(path))
+        try:
+            return await self._fill(flight.fill, stale, flight)
+        finally:
+            if self._flights.get(path) is flight:
+                del self._flights[path]
+            flight.ended.set()
+
+    async def _fill(
+        self, fill: Fill, stale: Kept | None, flight: Flight | None
+    ) -> Found | TooLarge:
+        try:
+            etag = stale.answer.headers.get("ETag") if stale is not None else None
+            answer = await self._origins.ask(fill.path, etag)
+            if isinstance(answer, TooLarge):
+                return answer
+            if stale is not None and answer.status in {NOT_MODIFIED, *range(FIRST_FAILURE, 600)}:
+                return await self._go_on(fill, stale, answer)
+            policy = self._origins.policy(fill.path)
+            kept = self._cache.keep(
+                fill, answer, seconds_kept(answer.status, answer.headers, policy)
+            )
+            if flight is not None:
+                flight.kept = kept
+            return Found(answer, "Miss")
+        finally:
+            self._cache.end(fill)
+
+    async def _go_on(self, fill: Fill, stale: Kept, answer: Answer) -> Found:
+        """With what was kept too long: it still holds, or nothing better is to be had."""
+        policy = self._origins.policy(fill.path)
+        if answer.status == NOT_MODIFIED:
+            seconds = seconds_kept(stale.answer.status, stale.answer.headers, policy)
+            self._cache.extend(fill, stale, seconds, confirmed=True)
+            return Found(stale.answer, "RefreshHit", 0)
+        if self._cache.extend(fill, stale, ERROR_SECONDS, confirmed=False):
+            return Found(stale.answer, "Stale", self._cache.age(stale))
+        return Found(answer, "Miss")
+
+    async def _pass_through(self, request: web.Request, path: str) -> web.StreamResponse:
+        """What is too large to hold goes by, and is asked for every time."""
+        asked = {name: request.headers[name] for name in ASKED_FOR_LARGE if name in request.headers}
+        try:
+            async with self._origins.answering(path, asked) as response:
+                headers = passed_on(response.headers)
+                if response.content_length is not None:
+                    headers["Content-Length"] = str(response.content_length)
+                headers["X-Cache"] = "Miss from the embedded edge"
+                answer = web.StreamResponse(status=response.status, headers=headers)
+                await answer.prepare(request)
+                if request.method != "HEAD":
+                    async for chunk in response.content.iter_any():
+                        await answer.write(chunk)
+                return answer
+        except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            raise web.HTTPBadGateway(text=f"{type(error).__name__}\n") from error
+
+
+@asynccontextmanager
+async def serve_edge(
+    port: int, *, facts: Callable[[], Facts], api_url: str, host: str = HOST
+) -> AsyncIterator[Invalidations]:
+    """Serve until the end of the context, as the distribution of these facts.
+
+    Nothing is kept until somebody follows the invalidations, which the caller has to.
+    """
+    aws, bucket = facts().aws, facts().topology["OUTPUTS_BUCKET"]
+    cache = Cache()
+    async with AsyncExitStack() as stack:
+        s3, cloudfront = await _clients(aws, stack)
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(timeout=UPSTREAM_WITHIN, auto_decompress=False)
+        )
+        origins = Origins(http, s3, described().edge, bucket=bucket, api_url=api_url)
+        edge = Edge(cache, origins)
+        invalidations = Invalidations(
+            cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
+        )
+        application = web.Application()
+        application.router.add_get("/i/{path:.*}", edge.answer)
+        runner = web.AppRunner(
+            application, handle_signals=False, access_log=None, shutdown_timeout=1
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, host, port).start()
+        yield invalidations
+
+
+async def _clients(
+    aws: Mapping[str, str], stack: AsyncExitStack
+) -> "tuple[S3Client, CloudFrontClient]":
+    session = aioboto3.Session(
+        region_name=aws["AWS_REGION"],
+        aws_access_key_id=aws["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=aws["AWS_SECRET_ACCESS_KEY"],
+    )
+    url = aws["AWS_ENDPOINT_URL"]
+    s3 = await stack.enter_async_context(session.client("s3", endpoint_url=url, config=CONFIG))
+    elsewhere = aws.get("AWS_ENDPOINT_URL_CLOUDFRONT", url)
+    cloudfront = await stack.enter_async_context(
+        session.client("cloudfront", endpoint_url=elsewhere, config=CONFIG)
+    )
+    return s3, cloudfront
