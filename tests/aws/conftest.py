@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 import aioboto3
 import pytest
 
-from imagefleet.aws.edge import Edge
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import Session, open_session
@@ -120,13 +119,6 @@ async def queue(make_queue: MakeQueue) -> Queue:
 async def objects(session: Session, applied: Applied) -> Objects:
     """The bucket of originals; a test's keys begin with a name of its own."""
     return await session.objects(applied.buckets["originals"])
-
-
-@pytest.fixture
-async def edge(session: Session, applied: Applied) -> Edge:
-    if applied.distribution_id is None:
-        pytest.skip("this emulator has no CloudFront")
-    return await session.edge(applied.distribution_id)
 
 
 def sdk() -> aioboto3.Session:

@@ -292,3 +292,17 @@ async def a_bucket(s3: "S3Client", *, versioned: bool) -> str:
     if versioned:
         await s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
     return name
+
+
+async def test_a_page_begins_behind_a_key_and_knows_whether_it_is_the_last(
+    objects: Objects,
+) -> None:
+    prefix = f"{a_name('pages')}/"
+    for name in "abc":
+        await objects.put(f"{prefix}{name}", b"x", WEBP)
+
+    page = await objects.page(prefix, after=f"{prefix}a")
+    beyond = await objects.page(prefix, after=f"{prefix}c")
+
+    assert ([f"{prefix}b", f"{prefix}c"], True) == ([one.key for one in page.objects], page.is_last)
+    assert ((), True) == (beyond.objects, beyond.is_last)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from imagefleet.api.stable import ANSWER_WITHIN
 from imagefleet.aws.edge import Edge, Invalidation
 from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, apply
@@ -208,6 +209,27 @@ async def test_a_debt_waits_until_every_answer_from_before_it_is_out(
 
     (batch,) = await superuser.fetch(BATCHES)
     assert span <= batch["created_at"] - first
+
+
+async def test_by_default_it_waits_longer_than_the_api_may_take_to_answer(
+    pool: Pool,
+    edge: Watched,
+    metrics: MaintenanceMetrics,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    flusher = Flusher(pool, edge, uuid4(), metrics, by_tag=False)
+    await owe(worker)
+    first = await superuser.fetchval("SELECT clock_timestamp()")
+
+    await eventually(lambda: sent(flusher), within=15)
+
+    (batch,) = await superuser.fetch(BATCHES)
+    assert timedelta(seconds=ANSWER_WITHIN + 1) <= batch["created_at"] - first
+
+
+async def sent(flusher: Flusher) -> bool:
+    return (await flusher.run_once()).sent == 1
 
 
 async def test_a_debt_that_grew_waits_anew(
@@ -446,6 +468,33 @@ async def test_paths_are_counted_once_however_often_they_were_sent(
     assert b"invalidation_paths_total 2.0" in metrics.exposition()
 
 
+async def test_the_time_until_a_deleted_image_is_dark_is_told_once(
+    make: Make,
+    edge: Watched,
+    metrics: MaintenanceMetrics,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    image_id, flusher = uuid4(), make()
+    debt, replaced = await owe(worker, image_id), await owe(worker)
+    await superuser.execute(
+        "INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by, requested_at,"
+        "                              objects_deleted_at, invalidation_id)"
+        " VALUES ($1, 'acme', $1, 'tests', now() - interval '45 seconds', now(), $2)",
+        image_id,
+        debt,
+    )
+
+    for one in (debt, replaced):
+        await flushed(flusher, superuser, one)
+    await flusher.run_once()
+
+    shown = metrics.exposition()
+    assert b"image_dark_seconds_count 1.0\n" in shown
+    assert b'image_dark_seconds_bucket{le="30.0"} 0.0\n' in shown
+    assert b'image_dark_seconds_bucket{le="600.0"} 1.0\n' in shown
+
+
 async def test_the_sampler_tells_how_the_edge_stands(
     make: Make,
     edge: Watched,
@@ -481,6 +530,25 @@ async def test_without_a_distribution_it_does_nothing_and_says_so_once(
     assert 3 * [Flushed(elected=False)] == answers
     assert ["flusher.idle"] == [line["event"] for line in lines]
     assert [] == await superuser.fetch(BATCHES) + await superuser.fetch("SELECT FROM elections")
+
+
+async def test_without_a_distribution_nothing_is_called_late_and_nothing_is_lost(
+    make: Make,
+    pool: Pool,
+    metrics: MaintenanceMetrics,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    """Somebody may have forgotten to name it to one process."""
+    debt = await owe(worker)
+    sampler = Sampler(pool, {}, uuid4(), metrics, interval=FLUSH_EVERY, has_edge=False)
+
+    await Flusher(pool, None, uuid4(), metrics, by_tag=False).run_once()
+    await sampler.run_once()
+
+    assert b"ledger_accepted" in metrics.exposition()
+    assert b"invalidation_oldest_age_seconds" not in metrics.exposition()
+    await flushed(make(), superuser, debt)
 
 
 async def test_a_reply_that_is_lost_on_the_wire_is_asked_for_again(

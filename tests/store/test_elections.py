@@ -6,7 +6,13 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from imagefleet.store.elections import begin_period, finish_period, hold_election, resign
+from imagefleet.store.elections import (
+    begin_period,
+    finish_period,
+    forget_periods,
+    hold_election,
+    resign,
+)
 from tests.support.database import Database
 from tests.support.races import all_at_once, many_connections
 
@@ -149,3 +155,22 @@ async def test_a_finished_period_tells_what_it_did(maintenance: asyncpg.Connecti
     assert row is not None
     assert (ONE, {"pruned": 3}) == (UUID(str(row["holder"])), row["report"])
     assert row["finished_at"] is not None
+
+
+async def test_the_newest_period_of_each_step_is_never_forgotten(
+    maintenance: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    for name in ("prune", "sweep_walk"):
+        await begin_again(maintenance, name)
+        await superuser.execute(
+            "UPDATE periods SET period_start = period_start - interval '3 days',"
+            "       started_at = started_at - interval '3 days'"
+        )
+    await begin_again(maintenance, "prune")
+
+    await forget_periods(maintenance)
+
+    rows = await superuser.fetch(
+        "SELECT name, started_at < now() - interval '1 day' AS old FROM periods ORDER BY name"
+    )
+    assert [("prune", False), ("sweep_walk", True)] == [(row["name"], row["old"]) for row in rows]

@@ -7,23 +7,21 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from imagefleet.store.database import Connection
-from imagefleet.store.invalidations import (
+from imagefleet.store.batches import (
     Accepted,
-    Debt,
-    InvalidationSample,
-    Limits,
+    Agreed,
+    Taken,
     accept_batch,
     begin_send,
-    commit_batch,
     complete_batch,
     defer_batch,
     doubt_batch,
     list_accepted,
     list_unsent,
-    look_at_owed,
-    sample_invalidations,
 )
+from imagefleet.store.database import Connection
+from imagefleet.store.edge import InvalidationSample, sample_invalidations
+from imagefleet.store.invalidations import Debt, Limits, commit_batch, look_at_owed
 from tests.support.database import Database
 from tests.support.eventually import eventually
 
@@ -201,7 +199,8 @@ async def test_an_accepted_batch_is_followed_until_it_is_complete(
     (followed,) = await list_accepted(maintenance, limit=9)
     completed = [await complete_batch(maintenance, followed) for _ in range(2)]
 
-    assert [True, False] == accepted == completed
+    assert [Taken(paths=1, debts=1, month_paths=1), None] == accepted
+    assert [Agreed(), None] == completed
     assert Accepted(batch.id, "I1") == followed
     assert not await begin_send(maintenance, batch.id)
     assert [] == await list_unsent(maintenance, limit=9) + await list_accepted(maintenance, limit=9)
@@ -269,6 +268,7 @@ async def test_what_is_not_complete_is_counted(
 
     assert (2, 0) == (unsent.owed, unsent.in_flight)
     assert (2, 2) == (sample.owed, sample.in_flight)
+    assert 3 == sample.month_paths
     assert timedelta(hours=1) <= sample.oldest_age < timedelta(hours=2)
 
 

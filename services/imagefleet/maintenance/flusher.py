@@ -22,24 +22,20 @@ from imagefleet.aws.edge import MOST_ITEMS, Edge
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from imagefleet.jobs.images import cache_tag
 from imagefleet.runtime import pause_after
-from imagefleet.store.database import Pool, acquire
-from imagefleet.store.elections import hold_election
-from imagefleet.store.invalidations import (
+from imagefleet.store.batches import (
     Accepted,
-    Batch,
-    Debt,
-    Limits,
-    Owed,
+    Taken,
     accept_batch,
     begin_send,
-    commit_batch,
     complete_batch,
     defer_batch,
     doubt_batch,
     list_accepted,
     list_unsent,
-    look_at_owed,
 )
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.elections import hold_election, resign
+from imagefleet.store.invalidations import Batch, Debt, Limits, Owed, commit_batch, look_at_owed
 from imagefleet.telemetry.metrics import MaintenanceMetrics
 
 OFFICE: Final = "flusher"
@@ -52,6 +48,7 @@ LIMITS: Final = Limits(paths=MOST_ITEMS, wildcards=15)  # CloudFront's own, of o
 SENDS_A_LOOK: Final = 3
 QUESTIONS_A_LOOK: Final = 2
 FOLLOWED: Final = 100  # batches; the oldest ones, in turn
+MONTHLY_PATHS: Final = 1000  # which an AWS account has for nothing
 
 log = structlog.get_logger()
 
@@ -87,6 +84,7 @@ class Flusher:
         metrics: MaintenanceMetrics,
         *,
         by_tag: bool,
+        monthly_paths: int = MONTHLY_PATHS,
         settled_after: timedelta = SETTLED_AFTER,
         patience: timedelta = FLUSH_EVERY,
     ) -> None:
@@ -96,6 +94,7 @@ class Flusher:
         self._holder = holder
         self._metrics = metrics
         self._item = tag_of if by_tag else wildcard_of
+        self._monthly_paths = monthly_paths
         self._settled_after = settled_after
         self._patience = patience
         self._seen: dict[Debt, datetime] = {}
@@ -103,6 +102,9 @@ class Flusher:
         self._refusals = 0
         self._quiet_until = 0.0
         self._said = False
+        self._term: int | None = None
+        if edge is not None:
+            metrics.budgeted(monthly_paths)
 
     async def run_once(self) -> Flushed:
         """Renew the office; do a part of the work if it is ours. Call it every two seconds."""
@@ -113,8 +115,8 @@ class Flusher:
             return Flushed(elected=False)
         with self._metrics.query("look_at_owed"):
             async with acquire(self._pool) as connection:
-                if await hold_election(connection, OFFICE, self._holder) is None:
-                    self._seen.clear()
+                self._hold(await hold_election(connection, OFFICE, self._holder))
+                if self._term is None:
                     return Flushed(elected=False)
                 owed = await look_at_owed(connection, limit=MOST_ITEMS)
         settled, restless = self._ripe(owed)
@@ -122,6 +124,22 @@ class Flusher:
         await self._commit(settled, restless)
         sent = await self._send(self._edge)
         return Flushed(elected=True, sent=sent, completed=completed)
+
+    async def resign(self) -> None:
+        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
+        if self._term is None:
+            return
+        with self._metrics.query("resign"):
+            async with acquire(self._pool) as connection:
+                await resign(connection, OFFICE, self._holder)
+        self._hold(None)
+
+    def _hold(self, term: int | None) -> None:
+        if term is not None and term != self._term:
+            log.info("flusher.elected", holder=str(self._holder), term=term)
+        if term is None:
+            self._seen.clear()
+        self._term = term
 
     def _ripe(self, owed: Sequence[Owed]) -> tuple[list[Debt], list[Debt]]:
         """Which were seen long enough ago just as they are now, and which never stay as they are.
@@ -175,11 +193,26 @@ class Flusher:
             return False
         self._refusals = 0
         async with acquire(self._pool) as connection:
-            is_news = await accept_batch(connection, batch.id, taken.id)
-        if is_news:
-            self._metrics.invalidated(len(batch.items))
-            log.info("invalidation.sent", batch_id=str(batch.id), paths=len(batch.items))
-        return is_news
+            news = await accept_batch(connection, batch.id, taken.id)
+        if news is not None:
+            self._count(batch, news)
+        return news is not None
+
+    def _count(self, batch: Batch, news: Taken) -> None:
+        self._metrics.invalidated(news.paths, news.debts)
+        log.info("invalidation.sent", batch_id=str(batch.id), paths=news.paths, debts=news.debts)
+        # Once for every budget that is used up, so that the log tells how far beyond it goes.
+        before = self._budgets_in(news.month_paths - news.paths)
+        if self._budgets_in(news.month_paths) > before:
+            log.warning(
+                "invalidation.over_budget",
+                month_paths=news.month_paths,
+                budget=self._monthly_paths,
+            )
+
+    def _budgets_in(self, paths: int) -> int:
+        """How many were used up before the last of these paths."""
+        return max(paths - 1, 0) // self._monthly_paths
 
     async def _follow(self, edge: Edge) -> int:
         """Ask about those that were not asked about for longest."""
@@ -211,7 +244,11 @@ class Flusher:
         if not is_complete:
             return False
         async with acquire(self._pool) as connection:
-            return await complete_batch(connection, accepted)
+            agreed = await complete_batch(connection, accepted)
+        if agreed is None:
+            return False
+        self._metrics.darkened(agreed.dark)
+        return True
 
     def _is_quiet(self) -> bool:
         return asyncio.get_running_loop().time() < self._quiet_until

@@ -69,10 +69,15 @@ async def finish_period(
         await connection.execute(FINISH_PERIOD, name, period_start, report)
 
 
-FORGET_PERIODS: Final = "DELETE FROM periods WHERE started_at < now() - interval '1 day'"
+FORGET_PERIODS: Final = """
+DELETE FROM periods
+ WHERE periods.started_at < now() - interval '1 day'
+   AND periods.period_start < (SELECT max(newest.period_start) FROM periods AS newest
+                                WHERE newest.name = periods.name)
+"""
 
 
 async def forget_periods(connection: Connection) -> None:
-    """Forget old periods; they are kept for those who ask what ran."""
+    """Forget old periods, but for the newest of each step; who asks what ran is told of these."""
     with translated():
         await connection.execute(FORGET_PERIODS)

@@ -1,18 +1,17 @@
-"""What the edge owes: debts, one an image, and the batches of them that CloudFront was asked for.
+"""What the edge owes: debts, one an image, and how a batch of them comes to be.
 
 A debt is merged while no batch has taken it. A batch is frozen with the transaction that takes its
-debts: whatever is unclear afterwards, exactly the same is sent again under the same reference.
+debts: whatever is unclear afterwards (`batches.py`), exactly the same is sent again under the same
+reference.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
 from imagefleet.store.database import Connection, translated
-
-LONGEST_ERROR: Final = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,10 @@ async def look_at_owed(connection: Connection, *, limit: int) -> list[Owed]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What CloudFront may have in hand at once."""
+    """What CloudFront may have in hand at once; the two are independent of each other."""
 
     paths: int
+    """Files and tags."""
     wildcards: int
 
 
@@ -69,8 +69,9 @@ class Batch:
     last_error: str | None = None
 
 
+# What CloudFront has refused for good is not in its hands, and must not stand in the way of others.
 COUNT_IN_FLIGHT: Final = """
-SELECT coalesce(sum(batches.paths), 0)::integer AS paths,
+SELECT coalesce(sum(batches.paths - each_of.wildcards), 0)::integer AS paths,
        coalesce(sum(each_of.wildcards), 0)::integer AS wildcards
   FROM invalidation_batches AS batches
   CROSS JOIN LATERAL (
@@ -79,6 +80,8 @@ SELECT coalesce(sum(batches.paths), 0)::integer AS paths,
        WHERE item.value LIKE '%*'
   ) AS each_of
  WHERE batches.completed_at IS NULL
+   AND (batches.accepted_at IS NOT NULL OR batches.last_error IS NULL
+        OR NOT starts_with(batches.last_error, 'cloudfront_rejected:'))
 """
 
 # What is being merged this moment is passed over; what was merged since it was seen is another.
@@ -104,13 +107,23 @@ UPDATE invalidations
  WHERE invalidations.id = ANY ($3::uuid[])
 """
 
+# A deleted image is dark when the last of its debts is settled, so its receipt names the new one.
 OWE_AGAIN: Final = """
-INSERT INTO invalidations (image_id, tenant_id, reason)
-SELECT stamped.image_id, stamped.tenant_id, stamped.reason
-  FROM invalidations AS stamped
- WHERE stamped.id = ANY ($1::uuid[])
- ORDER BY stamped.image_id
-    ON CONFLICT (image_id) WHERE batch_id IS NULL DO NOTHING
+WITH owed AS (
+    INSERT INTO invalidations (image_id, tenant_id, reason)
+    SELECT stamped.image_id, stamped.tenant_id, stamped.reason
+      FROM invalidations AS stamped
+     WHERE stamped.id = ANY ($1::uuid[])
+     ORDER BY stamped.image_id
+        ON CONFLICT (image_id) WHERE batch_id IS NULL DO NOTHING
+    RETURNING invalidations.id, invalidations.image_id
+)
+UPDATE image_tombstones
+   SET invalidation_id = owed.id
+  FROM owed
+ WHERE image_tombstones.image_id = owed.image_id
+   AND image_tombstones.invalidation_id = ANY ($1::uuid[])
+   AND image_tombstones.dark_at IS NULL
 """
 
 
@@ -146,152 +159,6 @@ async def commit_batch(
 
 async def _room(connection: Connection, item: Callable[[UUID], str], within: Limits) -> int:
     (in_flight,) = await connection.fetch(COUNT_IN_FLIGHT)
-    paths = within.paths - int(in_flight["paths"])
     if item(UUID(int=0)).endswith("*"):
-        return min(paths, within.wildcards - int(in_flight["wildcards"]))
-    return paths
-
-
-# Those that were sent least often come first: one that CloudFront never takes holds up no other.
-LIST_UNSENT: Final = """
-SELECT batches.id, batches.items, batches.last_error
-  FROM invalidation_batches AS batches
- WHERE batches.completed_at IS NULL AND batches.accepted_at IS NULL
- ORDER BY batches.sends, batches.created_at
- LIMIT $1
-"""
-
-
-async def list_unsent(connection: Connection, *, limit: int) -> list[Batch]:
-    """Batches that CloudFront is not known to have."""
-    with translated():
-        rows = await connection.fetch(LIST_UNSENT, limit)
-    return [Batch(row["id"], tuple(row["items"]), row["last_error"]) for row in rows]
-
-
-BEGIN_SEND: Final = """
-UPDATE invalidation_batches SET sends = sends + 1 WHERE id = $1 AND accepted_at IS NULL RETURNING id
-"""
-
-
-async def begin_send(connection: Connection, batch_id: UUID) -> bool:
-    """Write down that it is about to be sent; False: CloudFront has it by now."""
-    with translated():
-        return await connection.fetchval(BEGIN_SEND, batch_id) is not None
-
-
-ACCEPT_BATCH: Final = """
-UPDATE invalidation_batches
-   SET accepted_at = now(), cloudfront_id = $2
- WHERE id = $1 AND accepted_at IS NULL
-RETURNING id
-"""
-
-
-async def accept_batch(connection: Connection, batch_id: UUID, cloudfront_id: str) -> bool:
-    """CloudFront has it, under this id; False: that was known."""
-    with translated():
-        return await connection.fetchval(ACCEPT_BATCH, batch_id, cloudfront_id) is not None
-
-
-# The error stays when a later send succeeds: it tells why that was later.
-DEFER_BATCH: Final = """
-UPDATE invalidation_batches SET last_error = $2 WHERE id = $1 AND accepted_at IS NULL
-"""
-
-
-async def defer_batch(connection: Connection, batch_id: UUID, error: str) -> None:
-    """CloudFront did not take it, or nobody knows; it will be sent again."""
-    with translated():
-        await connection.execute(DEFER_BATCH, batch_id, error[:LONGEST_ERROR])
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A batch that CloudFront is at work on."""
-
-    batch_id: UUID
-    cloudfront_id: str
-
-
-LIST_ACCEPTED: Final = """
-SELECT batches.id AS batch_id, batches.cloudfront_id
-  FROM invalidation_batches AS batches
- WHERE batches.completed_at IS NULL AND batches.accepted_at IS NOT NULL
- ORDER BY batches.created_at
- LIMIT $1
-"""
-
-
-async def list_accepted(connection: Connection, *, limit: int) -> list[Accepted]:
-    """The oldest batches that are not known to be complete."""
-    with translated():
-        rows = await connection.fetch(LIST_ACCEPTED, limit)
-    return [Accepted(**dict(row)) for row in rows]
-
-
-COMPLETE_BATCH: Final = """
-UPDATE invalidation_batches
-   SET completed_at = now()
- WHERE id = $1 AND cloudfront_id = $2 AND completed_at IS NULL
-RETURNING id
-"""
-
-
-async def complete_batch(connection: Connection, accepted: Accepted) -> bool:
-    """The edge agrees; False: that was known."""
-    with translated():
-        done = await connection.fetchval(COMPLETE_BATCH, accepted.batch_id, accepted.cloudfront_id)
-    return done is not None
-
-
-DOUBT_BATCH: Final = """
-UPDATE invalidation_batches
-   SET accepted_at = NULL, cloudfront_id = NULL, last_error = $3
- WHERE id = $1 AND cloudfront_id = $2 AND completed_at IS NULL
-"""
-
-
-async def doubt_batch(connection: Connection, accepted: Accepted, error: str) -> None:
-    """CloudFront does not know it: to be sent again."""
-    with translated():
-        await connection.execute(
-            DOUBT_BATCH, accepted.batch_id, accepted.cloudfront_id, error[:LONGEST_ERROR]
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidationSample:
-    """How the edge stands."""
-
-    owed: int
-    """Images whose invalidation is not complete."""
-    oldest_age: timedelta
-    in_flight: int
-    """Paths that CloudFront is at work on."""
-
-
-SAMPLE_INVALIDATIONS: Final = """
-SELECT count(DISTINCT owed.image_id) AS owed,
-       greatest(coalesce(max(now() - owed.owed_at), interval '0'), interval '0') AS oldest_age,
-       (SELECT coalesce(sum(batches.paths), 0)::integer
-          FROM invalidation_batches AS batches
-         WHERE batches.completed_at IS NULL AND batches.accepted_at IS NOT NULL) AS in_flight
-  FROM (
-      SELECT unstamped.image_id, unstamped.owed_at
-        FROM invalidations AS unstamped
-       WHERE unstamped.batch_id IS NULL
-       UNION ALL
-      SELECT stamped.image_id, stamped.owed_at
-        FROM invalidation_batches AS batches
-        JOIN invalidations AS stamped ON stamped.batch_id = batches.id
-       WHERE batches.completed_at IS NULL
-  ) AS owed
-"""
-
-
-async def sample_invalidations(connection: Connection) -> InvalidationSample:
-    """Count what is owed and what is under way; nothing of what is complete is read."""
-    with translated():
-        (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
-    return InvalidationSample(**dict(row))
+        return within.wildcards - int(in_flight["wildcards"])
+    return within.paths - int(in_flight["paths"])
