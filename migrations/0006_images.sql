@@ -118,6 +118,8 @@ CREATE TABLE image_tombstones (
 );
 CREATE INDEX image_tombstones_to_empty_again ON image_tombstones (objects_deleted_at)
 WHERE objects_deleted_at IS NOT NULL AND emptied_again_at IS NULL;
+CREATE INDEX image_tombstones_not_dark ON image_tombstones (objects_deleted_at)
+WHERE objects_deleted_at IS NOT NULL AND dark_at IS NULL;
 
 -- What the edge owes. A debt is a row; a batch is a frozen list of debts that was or will be sent.
 CREATE TABLE invalidation_batches (
@@ -139,6 +141,8 @@ CREATE TABLE invalidation_batches (
 );
 CREATE INDEX invalidation_batches_unfinished ON invalidation_batches (created_at)
 WHERE completed_at IS NULL;
+CREATE INDEX invalidation_batches_complete ON invalidation_batches (completed_at)
+WHERE completed_at IS NOT NULL;
 
 CREATE TABLE invalidations (
     id uuid NOT NULL DEFAULT gen_random_uuid() CONSTRAINT invalidations_pk PRIMARY KEY,
@@ -149,6 +153,9 @@ CREATE TABLE invalidations (
     owed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_owed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     batch_id uuid,
+    -- Of the operator who asked last, where one did.
+    requested_by text,
+    request_reason text,
     CONSTRAINT invalidations_reason_is_known CHECK (reason IN ('replaced', 'deleted', 'operator')),
     CONSTRAINT invalidations_belong_to_a_batch FOREIGN KEY (batch_id)
     REFERENCES invalidation_batches (id)
@@ -158,3 +165,11 @@ CREATE UNIQUE INDEX invalidations_merge_while_unstamped ON invalidations (image_
 WHERE batch_id IS NULL;
 CREATE INDEX invalidations_owed ON invalidations (owed_at) WHERE batch_id IS NULL;
 CREATE INDEX invalidations_of_a_batch ON invalidations (batch_id) WHERE batch_id IS NOT NULL;
+
+-- What CloudFront bills, by the month of UTC in which it took them; outlives the batches.
+CREATE TABLE invalidation_months (
+    month date NOT NULL CONSTRAINT invalidation_months_pk PRIMARY KEY,
+    paths bigint NOT NULL,
+    debts bigint NOT NULL,
+    batches bigint NOT NULL
+);

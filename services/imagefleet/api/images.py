@@ -1,6 +1,9 @@
-"""Images: uploaded, replaced, looked at. The original is stored before anything is recorded."""
+"""Images: uploaded, replaced, looked at, deleted.
 
-from dataclasses import asdict, replace
+The original is stored before anything is recorded, and deleted long after.
+"""
+
+from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID, uuid4
 
@@ -16,26 +19,25 @@ from imagefleet.api.openapi import idempotency_header, image_body, problems
 from imagefleet.api.schemas import (
     NO_CONTROLS,
     AcceptedImage,
-    Deletion,
     ImagePage,
     ImageView,
     StoredUpload,
 )
-from imagefleet.api.submitting import draft
+from imagefleet.api.submitting import draft, recipe_of
 from imagefleet.api.tools import Tools, tools_of
-from imagefleet.api.uploads import accept_upload, payload_of, recipe_of
-from imagefleet.api.views import accepted, accepted_image, answer, image_view
+from imagefleet.api.uploads import accept_upload, payload_of
+from imagefleet.api.views import accepted, accepted_image, answer, deletion_view, image_view
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import image_target
-from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
+from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.store.admissions import is_standing
-from imagefleet.store.images import Image, get_deletion, get_image, list_images, submit_image
+from imagefleet.store.images import Image, get_image, list_images, submit_image
 from imagefleet.store.keys import ApiKey
+from imagefleet.store.tombstones import delete_image, get_deletion, refuse_deleted
 
 DELETED: Final = "deleted"
 
-_GONE: Final = "This image was deleted."
 _IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
 
 ToolsHere = Annotated[Tools, Depends(tools_of)]
@@ -132,14 +134,60 @@ async def find_images(
     responses=problems(404),
 )
 async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
-    """The image as it is now; of a deleted one, how far its deletion is."""
+    """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
     async with tools.database("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    deletion = None if gone is None else Deletion.model_validate(asdict(gone))
+    deletion = None if gone is None else deletion_view(gone)
     return answer(image_view(image, tools.settings.public_base_url, deletion))
+
+
+@router.delete(
+    "/v1/images/{image_id}",
+    status_code=202,
+    summary="Delete an image",
+    response_model=AcceptedImage,
+    responses=problems(400, 404),
+    openapi_extra=idempotency_header(),
+)
+async def remove_image(
+    request: Request, image_id: UUID, key: Submitter, tools: ToolsHere
+) -> Response:
+    """Delete it with all it ever published. From now on it is gone; its job makes that true."""
+    payload = DeleteImage(image_id=image_id).model_dump(mode="json")
+    kind = tools.kinds["delete_image"]
+    submission = replace(
+        draft(request, kind, by=key, key=key_of(request), correlation_id=None),
+        payload=payload,
+        target=image_target(image_id),
+        dedup_key=str(image_id),
+        fingerprint=fingerprint("DELETE /v1/images/{id}", payload),
+    )
+    async with tools.database("delete_image", "image_tombstones") as connection:
+        deleting = await delete_image(
+            connection,
+            submission,
+            image_id,
+            cancelling=lambda job_id: _cancelling(request, tools, submission, key, job_id),
+        )
+    tools.ring(deleting.submitted)
+    return accepted(accepted_image(deleting.answer, image_id))
+
+
+def _cancelling(
+    request: Request, tools: Tools, deletion: Submission, key: ApiKey, job_id: JobId
+) -> Submission:
+    """What tells the job of a deleted image to end, wherever it runs."""
+    order = CancelJob(job_id=job_id, code=CancelCode.IMAGE_DELETED)
+    return replace(
+        draft(request, tools.kinds["cancel_job"], by=key, key=None, correlation_id=None),
+        payload=order.model_dump(mode="json"),
+        dedup_key=str(job_id),
+        parent_job_id=deletion.job_id,
+        correlation_id=deletion.correlation_id,
+    )
 
 
 async def _replaceable(tools: Tools, image_id: UUID, submission: Submission) -> Image:
@@ -153,7 +201,7 @@ async def _replaceable(tools: Tools, image_id: UUID, submission: Submission) -> 
             idempotency_key=submission.idempotency_key,
             dedup_key=None,
         ):
-            raise RequestRejected("image_deleted", _GONE)
+            await refuse_deleted(connection, image_id)
     return image
 
 

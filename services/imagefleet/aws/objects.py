@@ -1,14 +1,15 @@
 """S3: one bucket. No body is ever whole in memory, and every byte is checked on its way."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from botocore.exceptions import ClientError
 
 from imagefleet.aws.calls import Line, unavailable
+from imagefleet.aws.deletes import Deleted, Deletes, Version
 from imagefleet.aws.transfers import of_body, save, seconds_for
 from imagefleet.aws.writes import AlreadyThere, Headers, Stored, Write, is_refused_condition
 from imagefleet.errors import InputRejected
@@ -16,7 +17,6 @@ from imagefleet.jobs.lifecycle import failure_sentence
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
-    from types_aiobotocore_s3.type_defs import ObjectIdentifierTypeDef
 
 __all__ = [
     "AlreadyThere",
@@ -26,11 +26,10 @@ __all__ = [
     "Headers",
     "Listed",
     "Objects",
+    "Page",
     "Stored",
     "Version",
 ]
-
-MOST_DELETES: Final = 1000  # of one call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +53,12 @@ class Listed:
     modified_at: datetime
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
-    """One version of an object, or a delete marker; None is whatever is current."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some objects of a listing, by name; there is at least one unless it is the last page."""
 
-    key: str
-    version_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
-    """S3's answers to a deletion. What never existed counts as deleted."""
-
-    deleted: tuple[Version, ...] = ()
-    failures: Mapping[Version, str] = field(default_factory=dict)
-    """The error code of each that is still there."""
+    objects: tuple[Listed, ...]
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +76,7 @@ class Objects:
         self.bucket = bucket
         self._line = line
         self._client = client
+        self._deletes = Deletes(client, line)
 
     async def upload(self, key: str, chunks: AsyncIterator[bytes], headers: Headers) -> Stored:
         """Store a stream of any length, in place of what was there; a broken one leaves nothing."""
@@ -138,39 +129,61 @@ class Objects:
 
     async def listing(self, prefix: str) -> AsyncIterator[Listed]:
         """Every object below a prefix, by name, a thousand to a call."""
-        start_after = ""
+        page = await self.page(prefix)
         while True:
-            async with self._line.calling("ListObjectsV2"):
-                page = await self._client.list_objects_v2(
-                    Bucket=self.bucket, Prefix=prefix, StartAfter=start_after
-                )
-            for found in page.get("Contents", ()):
-                start_after = found["Key"]
-                yield Listed(
-                    key=found["Key"],
-                    bytes=found["Size"],
-                    etag=found["ETag"],
-                    modified_at=found["LastModified"],
-                )
-            if not page["IsTruncated"]:
+            for found in page.objects:
+                yield found
+            if page.is_last:
                 return
+            page = await self.page(prefix, after=page.objects[-1].key)
+
+    async def page(self, prefix: str, *, after: str = "") -> Page:
+        """The first thousand objects below a prefix whose names come behind `after`."""
+        async with self._line.calling("ListObjectsV2"):
+            page = await self._client.list_objects_v2(
+                Bucket=self.bucket, Prefix=prefix, StartAfter=after
+            )
+        found = tuple(
+            Listed(
+                key=entry["Key"],
+                bytes=entry["Size"],
+                etag=entry["ETag"],
+                modified_at=entry["LastModified"],
+            )
+            for entry in page.get("Contents", ())
+        )
+        return Page(found, is_last=not page["IsTruncated"])
 
     async def delete(self, keys: Iterable[str]) -> Deleted:
         """Delete objects; in a versioned bucket this only hides them."""
-        return await self._delete([Version(key) for key in dict.fromkeys(keys)])
+        return await self._deletes.delete([Version(key) for key in dict.fromkeys(keys)])
 
-    async def delete_all(self, prefix: str) -> Deleted:
-        """Delete every version of every object below a prefix, and the markers of deletions too."""
+    async def versions(self, prefix: str) -> AsyncGenerator[list[Version], None]:
+        """Every version of every object below a prefix, and the markers of deletions too.
+
+        By name, a page of up to a thousand at a time; what was listed may be deleted meanwhile.
+        """
         if not prefix:
             msg = "an empty prefix is the whole bucket"
             raise ValueError(msg)
+        async for page in self._deletes.pages(prefix):
+            yield page
+
+    async def delete_versions(self, versions: Sequence[Version]) -> Deleted:
+        """Delete these versions for good."""
+        return await self._deletes.delete(versions)
+
+    async def delete_all(self, prefix: str) -> Deleted:
+        """Delete every version of every object below a prefix, and the markers of deletions too."""
         deleted: list[Version] = []
         failures: dict[Version, str] = {}
-        async for versions in self._pages_of_versions(prefix):
-            answer = await self._delete(versions)
+        errors = 0
+        async for page in self.versions(prefix):
+            answer = await self.delete_versions(page)
             deleted += answer.deleted
             failures |= answer.failures
-        return Deleted(deleted=tuple(deleted), failures=failures)
+            errors += answer.errors
+        return Deleted(deleted=tuple(deleted), failures=failures, errors=errors)
 
     async def presigned_post(
         self, key: str, *, content_type: str, min_bytes: int, max_bytes: int, expires: timedelta
@@ -192,53 +205,9 @@ class Objects:
     def _writing(self, key: str, headers: Headers, *, only_new: bool) -> Write:
         return Write(self._client, self._line, key, headers, only_new=only_new)
 
-    async def _delete(self, versions: Sequence[Version]) -> Deleted:
-        failures: dict[Version, str] = {}
-        for start in range(0, len(versions), MOST_DELETES):
-            some = versions[start : start + MOST_DELETES]
-            async with self._line.calling("DeleteObjects"):
-                answer = await self._client.delete_objects(
-                    Bucket=self.bucket,
-                    Delete={"Objects": [_identifier(version) for version in some], "Quiet": True},
-                )
-            for error in answer.get("Errors", ()):
-                failures[Version(error["Key"], error.get("VersionId"))] = error["Code"]
-        return Deleted(
-            deleted=tuple(version for version in versions if version not in failures),
-            failures=failures,
-        )
-
-    async def _pages_of_versions(self, prefix: str) -> AsyncIterator[list[Version]]:
-        after: _After = {}
-        while True:
-            async with self._line.calling("ListObjectVersions"):
-                page = await self._client.list_object_versions(
-                    Bucket=self.bucket, Prefix=prefix, **after
-                )
-            found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
-            if found:
-                yield [Version(entry["Key"], entry["VersionId"]) for entry in found]
-            if not page["IsTruncated"]:
-                return
-            after = {
-                "KeyMarker": page["NextKeyMarker"],
-                "VersionIdMarker": page["NextVersionIdMarker"],
-            }
-
 
 class _IfMatch(TypedDict, total=False):
     IfMatch: str
-
-
-class _After(TypedDict, total=False):
-    KeyMarker: str
-    VersionIdMarker: str
-
-
-def _identifier(version: Version) -> "ObjectIdentifierTypeDef":
-    if version.version_id is None:
-        return {"Key": version.key}
-    return {"Key": version.key, "VersionId": version.version_id}
 
 
 def _changed(key: str, etag: str | None) -> InputRejected:

@@ -13,6 +13,7 @@ from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.submissions import insert_submissions
+from imagefleet.store.tombstones import refuse_deleted
 
 INSERT_IMAGE: Final = """
 INSERT INTO images (id, tenant_id, reference, recipe) VALUES ($1, $2, $3, $4)
@@ -41,13 +42,15 @@ async def submit_image(
     """Accept a stored original with the job that renders it, in one transaction.
 
     For the first upload and for a replacement alike. A repeat of the request leaves no trace: the
-    answer names the first job, and its image by its target.
+    answer names the first job, and its image by its target. What would be new about an image that
+    was deleted is RequestRejected.
     """
     try:
         with translated():
             async with connection.transaction():
                 (answer,) = await insert_submissions(connection, [submission])
                 if isinstance(answer, Submitted) and answer.created:
+                    await refuse_deleted(connection, source.image_id)
                     await _insert_source(connection, source, answer.job_id)
                     return answer
                 raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
@@ -263,28 +266,3 @@ async def list_images(
 
 def _image(row: Record) -> Image:
     return Image(**dict(row))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageDeletion:
-    """How far the deletion of an image is."""
-
-    requested_at: datetime
-    objects_deleted_at: datetime | None
-    dark_at: datetime | None
-
-
-GET_DELETION: Final = """
-SELECT tombstone.requested_at, tombstone.objects_deleted_at, tombstone.dark_at
-  FROM image_tombstones AS tombstone
- WHERE tombstone.image_id = $1 AND tombstone.tenant_id = $2
-"""
-
-
-async def get_deletion(
-    connection: Connection, image_id: UUID, tenant_id: TenantId
-) -> ImageDeletion | None:
-    """The deletion of an image, if that was asked for."""
-    with translated():
-        row = await connection.fetchrow(GET_DELETION, image_id, tenant_id)
-    return None if row is None else ImageDeletion(**dict(row))

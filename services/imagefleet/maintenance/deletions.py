@@ -1,0 +1,129 @@
+"""Looks after deleted images: empties their prefixes once more, a day later.
+
+A worker that lost its claim before the deletion, and has not noticed, may still store an object; a
+form that was given out before takes a file for as long as it is valid. A day later nobody does any
+more. Every minute is a period, and the first process to take it does a part of what is due.
+
+Without an edge this is also who calls an image dark, as soon as its objects are gone.
+"""
+
+import asyncio
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from imagefleet.aws.objects import Deleted, Objects
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.images import originals_prefix, outputs_prefix
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.elections import begin_period, finish_period
+from imagefleet.store.emptying import (
+    darken_without_edge,
+    list_to_empty_again,
+    record_emptied_again,
+)
+from imagefleet.telemetry.metrics import MaintenanceMetrics
+
+PERIOD: Final = timedelta(minutes=1)
+AGAIN_AFTER: Final = timedelta(hours=24)
+BATCH: Final = 50  # images of one question
+LONGEST: Final = 20.0  # seconds of one period; the rest is for the next one
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What one look did; `taken` is false when another process has the period."""
+
+    taken: bool
+    images: int = 0
+    found: int = 0
+    """Versions that lay there, which the day before had not."""
+
+
+class DeletionKeeper:
+    """Empties again once a period, whoever of the fleet comes first."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        originals: Objects,
+        outputs: Objects,
+        holder: UUID,
+        metrics: MaintenanceMetrics,
+        *,
+        has_edge: bool,
+        again_after: timedelta = AGAIN_AFTER,
+    ) -> None:
+        self._pool = pool
+        self._originals = originals
+        self._outputs = outputs
+        self._holder = holder
+        self._metrics = metrics
+        self._has_edge = has_edge
+        self._again_after = again_after
+
+    async def run_once(self) -> Emptied:
+        """Empty what is due if nobody has taken the period yet. Call it every few seconds."""
+        if not self._has_edge:
+            await self._darken()
+        with self._metrics.query("begin_period"):
+            async with acquire(self._pool) as connection:
+                start = await begin_period(connection, "deletions", PERIOD, self._holder)
+        if start is None:
+            return Emptied(taken=False)
+        emptied = await self._empty_due()
+        with self._metrics.query("finish_period"):
+            async with acquire(self._pool) as connection:
+                await finish_period(connection, "deletions", start, asdict(emptied))
+        return emptied
+
+    async def _darken(self) -> None:
+        with self._metrics.query("darken_without_edge"):
+            async with acquire(self._pool) as connection:
+                self._metrics.darkened(await darken_without_edge(connection))
+
+    async def _empty_due(self) -> Emptied:
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + LONGEST
+        images = found = 0
+        while clock() < ends_at:
+            with self._metrics.query("list_to_empty_again"):
+                async with acquire(self._pool) as connection:
+                    due = await list_to_empty_again(
+                        connection, after=self._again_after, limit=BATCH
+                    )
+            for image_id in due:
+                if clock() >= ends_at:
+                    break
+                found += await self._empty(image_id)
+                images += 1
+            if len(due) < BATCH:
+                break
+        return Emptied(taken=True, images=images, found=found)
+
+    async def _empty(self, image_id: UUID) -> int:
+        """Empty one image's prefixes; how many versions that deleted."""
+        outputs = _all(await self._outputs.delete_all(outputs_prefix(image_id)))
+        originals = _all(await self._originals.delete_all(originals_prefix(image_id)))
+        with self._metrics.query("record_emptied_again"):
+            async with acquire(self._pool) as connection:
+                # What was public for a moment may have been kept by the edge.
+                await record_emptied_again(connection, image_id, owes=outputs > 0)
+        if outputs or originals:
+            told = {"outputs": outputs, "originals": originals}
+            log.warning("image.emptied_again", image_id=str(image_id), **told)
+        return outputs + originals
+
+
+def _all(answer: Deleted) -> int:
+    """How many were deleted; Unavailable unless it is all of them."""
+    if answer.failures:
+        version, code = min(answer.failures.items())
+        detail = f"{len(answer.failures)} versions were refused, {version.key} with {code}"
+        raise Unavailable("objects_remain", "Not everything could be deleted yet.", detail)
+    return len(answer.deleted)

@@ -1,0 +1,601 @@
+"""The tombstone: with its job or not at all, seen by all who are about to publish or submit."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from uuid import UUID, uuid4
+
+import pytest
+
+from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
+from imagefleet.jobs.images import Emptied, NewSource, Publication, PublishedVariant, original_key
+from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
+from imagefleet.jobs.model import (
+    CancelCode,
+    JobId,
+    JobState,
+    Submission,
+    Submitted,
+    TenantId,
+    Verdict,
+    new_job_id,
+)
+from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.store.batches import Accepted, accept_batch, begin_send, complete_batch
+from imagefleet.store.control import cancel_job
+from imagefleet.store.database import Connection
+from imagefleet.store.deadletters import get_dead_letter
+from imagefleet.store.emptying import (
+    darken_without_edge,
+    flag_void,
+    list_to_empty_again,
+    record_emptied_again,
+)
+from imagefleet.store.images import get_image, submit_image
+from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.pointers import find_current
+from imagefleet.store.replays import ReplayOutcome, replay_letters, replay_redriven
+from imagefleet.store.submissions import submit_job
+from imagefleet.store.tombstones import Deleting, delete_image, get_deletion
+from tests.conftest import OpenConnection
+from tests.support.database import Database
+from tests.support.factories import (
+    CORRUPT,
+    TENANT,
+    MadeJob,
+    a_submission,
+    a_worker,
+    claim_job,
+    settle_job,
+)
+from tests.support.races import all_at_once, no_deadlocks
+from tests.support.rows import job_row, ring_row
+
+ORDER = ReplayOrder(by="ada", reason="fixed")
+ROUNDS = 60
+ROOMY = Limits(paths=3000, wildcards=15)
+
+
+def an_upload(image_id: UUID, **more: object) -> tuple[Submission, NewSource]:
+    submission = a_submission(type="process_image", target=image_target(image_id))
+    source = NewSource(
+        image_id=image_id,
+        tenant_id=TENANT,
+        key=original_key(image_id, uuid4()),
+        bytes=100,
+        content_type="image/jpeg",
+    )
+    return replace(submission, **more), source  # type: ignore[arg-type]
+
+
+async def uploaded(api: Connection, image_id: UUID) -> Submitted:
+    return await submit_image(api, *an_upload(image_id))
+
+
+def a_deletion(image_id: UUID, **more: object) -> Submission:
+    submission = a_submission(
+        type="delete_image",
+        target=image_target(image_id),
+        preempts=True,
+        dedup_key=str(image_id),
+        payload={"image_id": str(image_id)},
+    )
+    return replace(submission, **more)  # type: ignore[arg-type]
+
+
+def a_cancel(job_id: JobId) -> Submission:
+    payload = {"job_id": str(job_id), "code": "image_deleted"}
+    return a_submission(type="cancel_job", payload=payload, dedup_key=str(job_id))
+
+
+async def deleted(api: Connection, image_id: UUID, **more: object) -> Deleting:
+    return await delete_image(api, a_deletion(image_id, **more), image_id, cancelling=a_cancel)
+
+
+async def publication(worker: Connection, image_id: UUID, job: MadeJob) -> Publication:
+    revision = (await job_row(worker, job.job_id))["target_seq"]
+    key = f"i/{image_id}/{revision}.{job.claim_no}/thumb.webp"
+    thumb = PublishedVariant(
+        name="thumb",
+        format="webp",
+        key=key,
+        content_type="image/webp",
+        width=1,
+        height=1,
+        bytes=1,
+        sha256="0" * 64,
+    )
+    return Publication(
+        job_id=job.job_id,
+        claim_no=job.claim_no,
+        image_id=image_id,
+        tenant_id=TENANT,
+        source_seq=revision,
+        revision=revision,
+        recipe="default",
+        format="jpeg",
+        width=1,
+        height=1,
+        bytes=1,
+        sha256="0" * 64,
+        thumbhash=None,
+        color=None,
+        encoder="tests",
+        variants=(thumb,),
+    )
+
+
+async def taken(worker: Connection, job_id: JobId) -> MadeJob:
+    worker_id = await a_worker(worker)
+    answer = await claim_job(worker, job_id, worker_id)
+    assert answer.claim is not None, answer
+    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
+
+
+async def failing(worker: Connection, job_id: JobId) -> JobId:
+    await settle_job(worker, await taken(worker, job_id), CORRUPT)
+    return job_id
+
+
+async def published(worker: Connection, image_id: UUID, job_id: JobId) -> ResultReason | None:
+    job = await taken(worker, job_id)
+    outcome = Completed(publication=await publication(worker, image_id, job))
+    receipt = await settle_job(worker, job, outcome)
+    return receipt.outcome.reason if isinstance(receipt.outcome, Completed) else None
+
+
+def a_receipt(image_id: UUID) -> Completed:
+    emptied = Emptied(
+        image_id=image_id, tenant_id=TENANT, deleted=2, not_there=1, errors=0, keys=("a", "b")
+    )
+    return Completed(emptied=emptied)
+
+
+async def counts(owner: Connection) -> tuple[int, ...]:
+    tables = ("jobs", "rings", "image_tombstones")
+    return tuple([await owner.fetchval(f"SELECT count(*) FROM {one}") for one in tables])  # noqa: S608
+
+
+async def test_the_tombstone_its_job_and_the_ring_are_one(
+    api: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    before = await counts(superuser)
+
+    undone = api.transaction()
+    await undone.start()
+    await deleted(api, image_id)
+    await undone.rollback()
+    assert before == await counts(superuser)
+
+    deleting = await deleted(api, image_id)
+    assert deleting.answer.created
+    assert deleting.answer.job_id == await superuser.fetchval("SELECT job_id FROM image_tombstones")
+    assert await ring_row(superuser, deleting.answer.job_id) is not None
+    assert (await get_image(api, image_id, TENANT)).status == "deleted"
+
+
+async def test_a_second_deletion_is_answered_with_the_first_and_leaves_no_trace(
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    first = await deleted(api, image_id)
+    job = await taken(worker, first.answer.job_id)
+    await settle_job(worker, job, a_receipt(image_id))
+    before = await counts(superuser)
+
+    again = await deleted(api, image_id, idempotency_key="k")
+
+    assert (first.answer.job_id, JobState.COMPLETED) == (again.answer.job_id, again.answer.state)
+    assert again.submitted == ()
+    assert before == await counts(superuser)
+
+
+async def test_while_a_deletion_is_open_no_other_takes_its_place(api: OpenConnection) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    first = await deleted(api, image_id)
+
+    again = await deleted(api, image_id, dedup_key=None)
+
+    assert first.answer.job_id == again.answer.job_id
+
+
+async def test_a_key_that_stands_for_another_request_is_refused(api: OpenConnection) -> None:
+    image_id = new_job_id()
+    await submit_image(api, *an_upload(image_id, idempotency_key="k", fingerprint="upload"))
+
+    with pytest.raises(IdempotencyConflict):
+        await deleted(api, image_id, idempotency_key="k", fingerprint="deletion")
+    assert (await get_image(api, image_id, TENANT)).status == "pending"
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another tenant's"])
+async def test_what_is_not_ours_is_not_found_and_not_deleted(
+    api: OpenConnection, superuser: OpenConnection, whose: str
+) -> None:
+    image_id = new_job_id()
+    if whose != "nobody's":
+        await uploaded(api, image_id)
+    before = await counts(superuser)
+
+    with pytest.raises(NotFound):
+        await deleted(api, image_id, tenant_id=TenantId("others"))
+    assert before == await counts(superuser)
+
+
+async def test_a_deletion_that_failed_is_asked_for_again_by_another_job(
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    first = await deleted(api, image_id)
+    await settle_job(worker, await taken(worker, first.answer.job_id), CORRUPT)
+
+    second = await deleted(api, image_id)
+    third = await deleted(api, image_id)
+
+    assert first.answer.job_id != second.answer.job_id == third.answer.job_id
+    assert 1 == await superuser.fetchval("SELECT count(*) FROM image_tombstones")
+
+
+async def test_cancelling_a_deletion_undoes_nothing_and_it_can_be_asked_for_again(
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    first = (await deleted(api, image_id)).answer.job_id
+    await cancel_job(worker, first, code=CancelCode.CANCELLED, detail=None)
+    await settle_job(worker, await taken(worker, first), Released(why="flagged"))
+
+    with pytest.raises(RequestRejected, match="image_deleted"):
+        await uploaded(api, image_id)
+    second = await deleted(api, image_id)
+
+    assert "cancelled" == (await job_row(superuser, first))["failure_code"]
+    assert (True, False) == (second.answer.created, first == second.answer.job_id)
+
+
+async def test_nothing_new_is_accepted_about_a_deleted_image_but_repeats_are_answered(
+    api: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    first = await submit_image(api, *an_upload(image_id, idempotency_key="k"))
+    await deleted(api, image_id)
+    before = await counts(superuser)
+
+    with pytest.raises(RequestRejected) as refused:
+        await uploaded(api, image_id)
+    again = await submit_image(api, *an_upload(image_id, idempotency_key="k"))
+
+    assert refused.value.code == "image_deleted"
+    assert (again.job_id, again.created) == (first.job_id, False)
+    assert before == await counts(superuser)
+
+
+async def test_a_deletion_goes_first_and_what_it_overtakes_ends_as_image_deleted(
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    older = [(await uploaded(api, image_id)).job_id for _ in range(3)]
+
+    deleting = await deleted(api, image_id)
+
+    cancels = [one.payload["job_id"] for one, _ in deleting.submitted[1:]]
+    assert [str(one) for one in older] == cancels
+    assert all(answer.due_at is not None for _, answer in deleting.submitted)
+    await taken(worker, deleting.answer.job_id)
+    rings = await flag_void(worker, image_id, TENANT)
+    assert {ring.job_id for ring in rings} == set(older)
+    for job_id in older:
+        job = await taken(worker, job_id)
+        await settle_job(worker, job, Released(why="flagged"))
+        row = await job_row(superuser, job_id)
+        assert ("failed", "image_deleted") == (row["state"], row["failure_code"])
+    assert 0 == await superuser.fetchval("SELECT count(*) FROM dead_letters")
+
+
+async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    running = await taken(worker, (await uploaded(api, image_id)).job_id)
+    deleting = await deleted(api, image_id)
+
+    answer = await claim_job(worker, deleting.answer.job_id, await a_worker(worker))
+    assert (answer.verdict, answer.why) == (Verdict.TARGET_BUSY, str(running.job_id))
+    await settle_job(
+        worker, running, Completed(publication=await publication(worker, image_id, running))
+    )
+
+    row = await job_row(superuser, running.job_id)
+    assert ("completed", "superseded") == (row["state"], row["result_reason"])
+    ring = await ring_row(superuser, deleting.answer.job_id)
+    assert ring is not None
+    assert ring["due_in"].total_seconds() <= 0
+    await taken(worker, deleting.answer.job_id)
+
+
+async def dark_by_the_edge(maintenance: Connection) -> None:
+    """One batch of all debts, complete."""
+    debts = [one.debt for one in await look_at_owed(maintenance, limit=9)]
+    batch = await commit_batch(maintenance, debts, lambda image_id: f"#{image_id}", within=ROOMY)
+    assert batch is not None
+    assert await begin_send(maintenance, batch.id)
+    await accept_batch(maintenance, batch.id, "I1")
+    agreed = await complete_batch(maintenance, Accepted(batch.id, "I1"))
+    assert agreed is not None
+    assert len(agreed.dark) == 1
+
+
+async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dark_with_the_edge(
+    api: OpenConnection,
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+) -> None:
+    image_id = new_job_id()
+    for _ in range(2):  # a replacement owes one already, with which the deletion's is merged
+        await published(worker, image_id, (await uploaded(api, image_id)).job_id)
+    deleting = await deleted(api, image_id)
+    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+
+    gone = await get_deletion(api, image_id, TENANT)
+    (debt,) = await superuser.fetch("SELECT id, reason FROM invalidations")
+    assert gone is not None
+    assert gone.objects == {"deleted": 2, "not_there": 1, "errors": 0, "keys": ["a", "b"]}
+    assert (debt["id"], "deleted") == (gone.invalidation_id, debt["reason"])
+    assert gone.objects_deleted_at is not None
+    assert gone.dark_at is None
+
+    await dark_by_the_edge(maintenance)
+    dark = await get_deletion(api, image_id, TENANT)
+    assert dark is not None
+    assert dark.dark_at == await superuser.fetchval("SELECT completed_at FROM invalidation_batches")
+
+
+async def test_a_second_receipt_changes_nothing(
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    deleting = await deleted(api, image_id)
+    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+    before = await superuser.fetch("SELECT * FROM image_tombstones")
+    debts = await superuser.fetch("SELECT * FROM invalidations")
+
+    again = a_deletion(image_id, dedup_key=None)
+    await submit_job(worker, again)
+    await settle_job(worker, await taken(worker, again.job_id), a_receipt(image_id))
+
+    assert before == await superuser.fetch("SELECT * FROM image_tombstones")
+    assert debts == await superuser.fetch("SELECT * FROM invalidations")
+
+
+async def test_a_restless_debt_hands_the_receipt_on_to_the_next(
+    api: OpenConnection,
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    deleting = await deleted(api, image_id)
+    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+    debts = [one.debt for one in await look_at_owed(maintenance, limit=9)]
+
+    first = await commit_batch(maintenance, debts, lambda one: f"#{one}", within=ROOMY, again=debts)
+    assert first is not None
+    await accept_batch(maintenance, first.id, "I0")
+    agreed = await complete_batch(maintenance, Accepted(first.id, "I0"))
+
+    assert agreed is not None
+    assert agreed.dark == ()
+    await dark_by_the_edge(maintenance)
+    assert await superuser.fetchval("SELECT dark_at IS NOT NULL FROM image_tombstones")
+
+
+async def test_without_an_edge_an_image_is_dark_when_its_objects_are_gone(
+    api: OpenConnection, worker: OpenConnection, maintenance: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    deleting = await deleted(api, image_id)
+
+    assert [] == await darken_without_edge(maintenance)
+    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+
+    assert 1 == len(await darken_without_edge(maintenance))
+    gone = await get_deletion(api, image_id, TENANT)
+    assert gone is not None
+    assert gone.dark_at == gone.objects_deleted_at is not None
+
+
+async def test_an_image_is_emptied_once_more_a_day_later(
+    api: OpenConnection,
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+) -> None:
+    day = timedelta(hours=24)
+    image_id = new_job_id()
+    await uploaded(api, image_id)
+    deleting = await deleted(api, image_id)
+    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+
+    assert [] == await list_to_empty_again(maintenance, after=day, limit=9)
+    await superuser.execute(
+        "UPDATE image_tombstones SET objects_deleted_at = now() - interval '25 hours'"
+    )
+    assert [image_id] == await list_to_empty_again(maintenance, after=day, limit=9)
+    await record_emptied_again(maintenance, image_id, owes=True)
+
+    assert [] == await list_to_empty_again(maintenance, after=day, limit=9)
+    (debt,) = await superuser.fetch("SELECT debts FROM invalidations")
+    assert 2 == debt["debts"]
+
+
+async def test_what_failed_of_a_deleted_image_is_not_replayed_but_its_deletion_is(
+    api: OpenConnection, worker: OpenConnection, operator: OpenConnection
+) -> None:
+    image_id = new_job_id()
+    failed = await failing(worker, (await uploaded(api, image_id)).job_id)
+    another = await failing(worker, (await uploaded(api, new_job_id())).job_id)
+    deletion = await failing(worker, (await deleted(api, image_id)).answer.job_id)
+
+    answers = await replay_letters(operator, [failed, another, deletion], ORDER, BUILT_IN)
+    redriven = await replay_redriven(worker, failed, BUILT_IN)
+
+    assert redriven is not None
+    assert ReplayOutcome.IMAGE_DELETED is redriven.outcome
+    assert {
+        failed: (ReplayOutcome.IMAGE_DELETED, False),
+        another: (ReplayOutcome.REPLAYED, True),
+        deletion: (ReplayOutcome.REPLAYED, True),
+    } == {one.job_id: (one.outcome, one.replayed_as is not None) for one in answers}
+    assert (await get_dead_letter(operator, failed)).acknowledged_at is None
+
+
+# Races, on connections of their own.
+
+Race = Callable[[Connection, Connection, UUID], Awaitable[object]]
+
+
+async def a_put(api: Connection, _worker: Connection, image_id: UUID) -> object:
+    try:
+        return (await uploaded(api, image_id)).job_id
+    except RequestRejected as error:
+        return error.code
+
+
+async def a_settlement(_api: Connection, worker: Connection, image_id: UUID) -> object:
+    job_id = await worker.fetchval(
+        "SELECT running_job FROM targets WHERE target = $1", image_target(image_id)
+    )
+    row = await job_row(worker, job_id)
+    job = MadeJob(job_id=job_id, claim_no=row["claim_no"], worker_id=row["locked_by"])
+    return await settle_job(
+        worker, job, Completed(publication=await publication(worker, image_id, job))
+    )
+
+
+async def another_deletion(api: Connection, _worker: Connection, image_id: UUID) -> object:
+    return await deleted(api, image_id)
+
+
+async def a_claim(_api: Connection, worker: Connection, image_id: UUID) -> object:
+    rows = await worker.fetch(
+        "SELECT id FROM jobs WHERE target = $1 AND state = 'queued'", image_target(image_id)
+    )
+    me = await a_worker(worker)
+    return [await claim_job(worker, JobId(row["id"]), me) for row in rows]
+
+
+async def a_replay(_api: Connection, worker: Connection, image_id: UUID) -> object:
+    failed = await worker.fetchval(
+        "SELECT id FROM jobs WHERE target = $1 AND state = 'failed'", image_target(image_id)
+    )
+    return await replay_redriven(worker, JobId(failed), BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    "races",
+    [
+        [a_put, a_put],
+        [a_settlement],
+        [another_deletion, another_deletion],
+        [a_claim, a_put],
+        [a_replay, a_replay],
+    ],
+)
+async def test_whatever_races_a_deletion_the_image_ends_dark(
+    database: Database, races: list[Race]
+) -> None:
+    """The order is any; what is true afterwards is not."""
+    async with (
+        no_deadlocks(database),
+        database.connect("superuser") as superuser,
+        database.connect("api") as deleter,
+        database.connect("worker") as worker,
+        AsyncExitStack() as stack,
+    ):
+        others = [
+            (
+                await stack.enter_async_context(database.connect("api")),
+                await stack.enter_async_context(database.connect("worker")),
+            )
+            for _ in races
+        ]
+        for round_ in range(ROUNDS):
+            image_id = new_job_id()
+            submitted = await uploaded(deleter, image_id)
+            if a_settlement in races:
+                await taken(worker, submitted.job_id)
+            if a_replay in races:
+                await failing(worker, submitted.job_id)
+            pause = (round_ % 6) * 0.0004
+
+            async def later(pause: float = pause, image_id: UUID = image_id) -> Deleting:
+                await asyncio.sleep(pause)  # so that each comes first now and then
+                return await deleted(deleter, image_id)
+
+            actions: list[Callable[[], Awaitable[object]]] = [later]
+            for race, (api, other) in zip(races, others, strict=True):
+                actions.append(partial(race, api, other, image_id))
+            await all_at_once(actions)
+            await expect_dark(superuser, worker, deleter, image_id)
+
+
+async def expect_dark(
+    superuser: Connection, worker: Connection, api: Connection, image_id: UUID
+) -> None:
+    """One tombstone; every job ends; no pointer ever moves again, no address leads anywhere."""
+    pointer = "SELECT revision FROM images WHERE id = $1"
+    shown = await superuser.fetchval(pointer, image_id)
+    (stone,) = await superuser.fetch(
+        "SELECT job_id FROM image_tombstones WHERE image_id = $1", image_id
+    )
+    open_jobs = """
+    SELECT id, type, state, claim_no, locked_by FROM jobs
+     WHERE target = $1 AND state IN ('queued', 'processing') ORDER BY state = 'queued', preempts
+    """
+    for row in await superuser.fetch(open_jobs, image_target(image_id)):
+        if row["type"] == "delete_image":
+            continue
+        worker_id = row["locked_by"] or await a_worker(worker)
+        if row["state"] == "queued":
+            continue
+        job = MadeJob(job_id=row["id"], claim_no=row["claim_no"], worker_id=worker_id)
+        outcome = Completed(publication=await publication(worker, image_id, job))
+        await settle_job(worker, job, outcome)
+        assert "superseded" == (await job_row(superuser, job.job_id))["result_reason"]
+    deletion = await job_row(superuser, stone["job_id"])
+    held = (
+        MadeJob(
+            job_id=deletion["id"], claim_no=deletion["claim_no"], worker_id=deletion["locked_by"]
+        )
+        if deletion["state"] == "processing"
+        else await taken(worker, deletion["id"])
+    )
+    await flag_void(worker, image_id, TENANT)
+    await settle_job(worker, held, a_receipt(image_id))
+    for row in await superuser.fetch(open_jobs, image_target(image_id)):
+        job = await taken(worker, row["id"])
+        await settle_job(worker, job, Released(why="flagged"))
+        assert "image_deleted" == (await job_row(superuser, job.job_id))["failure_code"]
+
+    assert shown == await superuser.fetchval(pointer, image_id)
+    assert await find_current(api, image_id, "thumb", "webp", within=1) is None
+    assert 1 == await superuser.fetchval(
+        "SELECT count(*) FROM jobs WHERE type = 'delete_image' AND target = $1",
+        image_target(image_id),
+    )
+    assert [] == await superuser.fetch(
+        "SELECT FROM invalidations WHERE image_id = $1 AND reason <> 'deleted'", image_id
+    )
