@@ -1,0 +1,201 @@
+"""Sweeps S3: versions that were superseded, what lost claims left, uploads that nobody used.
+
+Every minute is a period, and the first process to take it does a part. A walk through both buckets
+begins every six hours; its place is written down after every page, so that whoever has the next
+period goes on there. Every order is: the database forgets, or says that it is litter; then S3
+deletes. A deletion that did not happen is found again.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from imagefleet.aws.objects import Objects
+from imagefleet.jobs.images import REDIRECT_MAX_AGE
+from imagefleet.jobs.sweeping import Progress
+from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.elections import begin_period, finish_period
+from imagefleet.store.sweeping import Superseded, forget_uploads, list_superseded, record_swept
+from imagefleet.store.walks import WALK, read_walk, save_walk
+from imagefleet.telemetry.metrics import MaintenanceMetrics
+
+PERIOD: Final = timedelta(minutes=1)
+WALK_EVERY: Final = timedelta(hours=6)
+GRACE: Final = timedelta(days=1)
+LONGEST: Final = 15.0  # seconds of one period, but for a call that is under way
+LONGEST_ON_VERSIONS: Final = 5.0
+MOST_PAGES: Final = 50  # of one period
+REVISIONS: Final = 100  # of one question; each has a few dozen objects at most
+UPLOADS: Final = 1000
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What one look did; `taken` is false when another process has the period."""
+
+    taken: bool
+    did: bool = False
+    """Whether anything was swept or looked at."""
+    revisions: int = 0
+    uploads: int = 0
+    """That nobody used; their objects are litter from now on."""
+    listed: int = 0
+    objects: int = 0
+    """Deleted: of those revisions, and of litter."""
+    bytes: int = 0
+
+
+class Sweeper:
+    """Sweeps once a period, whoever of the fleet comes first."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        originals: Objects,
+        outputs: Objects,
+        holder: UUID,
+        metrics: MaintenanceMetrics,
+        *,
+        has_edge: bool,
+        grace: timedelta = GRACE,
+        deletes: bool = True,
+        older_than: timedelta = OLDER_THAN,
+        period: timedelta = PERIOD,
+        walk_every: timedelta = WALK_EVERY,
+    ) -> None:
+        """Without `deletes` it only looks."""
+        self._pool = pool
+        self._outputs = outputs
+        self._holder = holder
+        self._metrics = metrics
+        self._has_edge = has_edge
+        self._kept_for = grace + REDIRECT_MAX_AGE if has_edge else grace
+        self._deletes = deletes
+        self._older_than = older_than
+        self._period = period
+        self._walk_every = walk_every
+        self._walker = Walker(
+            pool, originals, outputs, metrics, deletes=deletes, older_than=older_than
+        )
+        self._after: Superseded | None = None
+
+    async def run_once(self) -> Swept:
+        """Sweep a part if nobody has taken the period yet. Call it about as often."""
+        with self._metrics.query("begin_period"):
+            async with acquire(self._pool) as connection:
+                start = await begin_period(connection, "sweep", self._period, self._holder)
+        if start is None:
+            return Swept(taken=False)
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + LONGEST
+        swept = Swept(taken=True)
+        if self._deletes:
+            swept = await self._sweep_versions(clock() + LONGEST_ON_VERSIONS)
+        swept = await self._walk(swept, ends_at)
+        with self._metrics.query("finish_period"):
+            async with acquire(self._pool) as connection:
+                await finish_period(connection, "sweep", start, asdict(swept))
+        if swept.objects or swept.uploads:
+            log.info("object.swept", **asdict(swept))
+        return swept
+
+    async def _sweep_versions(self, ends_at: float) -> Swept:
+        """What was superseded, and the gates of uploads that nobody went through."""
+        revisions = objects = size = 0
+        for _ in range(MOST_PAGES):
+            page = await self._next_superseded()
+            gone = await self._delete([one for one in page if one.ripe])
+            revisions += len(gone)
+            objects += sum(len(one.keys) for one in gone)
+            size += sum(one.bytes for one in gone)
+            if len(page) < REVISIONS or asyncio.get_running_loop().time() >= ends_at:
+                break
+        with self._metrics.query("forget_uploads"):
+            async with acquire(self._pool) as connection:
+                uploads = await forget_uploads(
+                    connection, expired_for=self._older_than, limit=UPLOADS
+                )
+        return Swept(
+            taken=True,
+            did=revisions + uploads > 0,
+            revisions=revisions,
+            uploads=uploads,
+            objects=objects,
+            bytes=size,
+        )
+
+    async def _next_superseded(self) -> Sequence[Superseded]:
+        """The next page, in turn: one whose invalidation does not get on holds up no other."""
+        with self._metrics.query("list_superseded"):
+            async with acquire(self._pool) as connection:
+                page = await list_superseded(
+                    connection,
+                    kept_for=self._kept_for,
+                    has_edge=self._has_edge,
+                    after=self._after,
+                    limit=REVISIONS,
+                )
+        self._after = page[-1] if len(page) == REVISIONS else None
+        return page
+
+    async def _delete(self, ripe: Sequence[Superseded]) -> Sequence[Superseded]:
+        """Delete the objects of revisions, then forget them; those of which all are deleted."""
+        if not ripe:
+            return ()
+        keys = [key for one in ripe for key in one.keys]
+        refused = await delete_keys(self._outputs, keys) if keys else frozenset()
+        gone = [one for one in ripe if refused.isdisjoint(one.keys)]
+        with self._metrics.query("record_swept"):
+            async with acquire(self._pool) as connection:
+                await record_swept(connection, gone)
+        objects = sum(len(one.keys) for one in gone)
+        self._metrics.swept("superseded", objects, sum(one.bytes for one in gone))
+        return gone
+
+    async def _walk(self, swept: Swept, ends_at: float) -> Swept:
+        """Go on with the walk that is under way, or begin the one that is due."""
+        begun = await self._walk_under_way()
+        if begun is None:
+            return swept
+        start, before = begun
+        progress, is_through = before, False
+        for _ in range(MOST_PAGES):
+            progress, is_through = await self._walker.walk(progress, ends_at)
+            with self._metrics.query("save_walk"):
+                async with acquire(self._pool) as connection:
+                    await save_walk(connection, start, progress, is_through=is_through)
+            if is_through or asyncio.get_running_loop().time() >= ends_at:
+                break
+        if is_through:
+            told = progress.model_dump(
+                mode="json", exclude={"bucket", "after", "missing", "unnamed"}
+            )
+            log.info("sweep.walked", missing=progress.all_missing, **told)
+        return Swept(
+            taken=True,
+            did=True,
+            revisions=swept.revisions,
+            uploads=swept.uploads,
+            listed=progress.listed - before.listed,
+            objects=swept.objects + progress.swept - before.swept,
+            bytes=swept.bytes + progress.swept_bytes - before.swept_bytes,
+        )
+
+    async def _walk_under_way(self) -> tuple[datetime, Progress] | None:
+        with self._metrics.query("read_walk"):
+            async with acquire(self._pool) as connection:
+                last = await read_walk(connection)
+                if last is not None and last.finished_at is None:
+                    return last.start, last.progress
+                start = await begin_period(connection, WALK, self._walk_every, self._holder)
+        if start is None:
+            return None
+        return start, Progress() if last is None else last.progress.again()

@@ -1,0 +1,213 @@
+"""Walks through both buckets, page by page: sweeps litter, notices what is missing.
+
+Only what lies below our two prefixes, under keys of our form, is ever deleted; and only what the
+database calls litter after it was listed. What is missing is told, and never repaired.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from imagefleet.aws.objects import Listed, Objects
+from imagefleet.errors import NotFound
+from imagefleet.jobs.images import image_at, is_original_key, parse_output_key
+from imagefleet.jobs.sweeping import PREFIXES, Bucket, Missing, Progress
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.sweeping import judge_originals, judge_outputs
+from imagefleet.store.walks import Named, list_named
+from imagefleet.telemetry.metrics import MaintenanceMetrics
+
+# No request is that long under way; clocks of S3 and Postgres may differ by the hour.
+OLDER_THAN: Final = timedelta(hours=25)
+IMAGES: Final = 1500  # of one question: those of a page have an object each, or were deleted
+MOST_QUESTIONS: Final = 100  # a page; the rest of it is for the next one
+# An original cannot be made again. Where most of a page is unknown, it is the database that is
+# wrong: another one, or one that was restored from before these were accepted.
+SUSPICIOUS: Final = 100
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What one page has to be rid of."""
+
+    litter: Sequence[Listed]
+    unknown: int
+    held_back: int = 0
+
+
+class Walker:
+    """Takes one page after the other; whoever calls remembers how far it was."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        originals: Objects,
+        outputs: Objects,
+        metrics: MaintenanceMetrics,
+        *,
+        deletes: bool = True,
+        older_than: timedelta = OLDER_THAN,
+    ) -> None:
+        self._pool = pool
+        self._buckets: Mapping[Bucket, Objects] = {"originals": originals, "outputs": outputs}
+        self._metrics = metrics
+        self._deletes = deletes
+        self._older_than = older_than
+
+    async def walk(self, progress: Progress, ends_at: float) -> tuple[Progress, bool]:
+        """Go one page further, or less when it is late; whether that was the end of both buckets.
+
+        A page that needs many questions is not taken whole.
+        """
+        bucket = progress.bucket
+        page = await self._buckets[bucket].page(PREFIXES[bucket], after=progress.after)
+        end = None if page.is_last else page.objects[-1].key
+        needed, end = await self._needed(progress, end)
+        there = {one.key for one in page.objects}
+        lacking = [one for one in needed if one.key not in there]
+        missing, end = await self._ask(bucket, lacking, end, ends_at)
+        passed = [one for one in page.objects if end is None or one.key <= end]
+        walked = await self._clear(bucket, await self._judge(bucket, passed), progress)
+        told = {"listed": progress.listed + len(passed)}
+        is_through = end is None and bucket == "originals"
+        return walked.model_copy(update=told).passed(end, missing), is_through
+
+    async def _needed(self, progress: Progress, end: str | None) -> tuple[list[Named], str | None]:
+        """What must be there up to `end`, by key; and a nearer end where that is too much."""
+        first = image_at(progress.after)
+        last = None if end is None else image_at(end)
+        found, too_many = await self._named(progress.bucket, first, last, images=IMAGES)
+        if too_many is not None:
+            nearer = f"{PREFIXES[progress.bucket]}{too_many}/"
+            end = nearer if end is None else min(end, nearer)
+        needed = [
+            one for one in found if progress.after < one.key and (end is None or one.key <= end)
+        ]
+        return sorted(needed, key=lambda one: one.key), end
+
+    async def _named(
+        self, bucket: Bucket, first: UUID, last: UUID | None, *, images: int
+    ) -> tuple[list[Named], UUID | None]:
+        with self._metrics.query("list_named"):
+            async with acquire(self._pool) as connection:
+                return await list_named(connection, bucket, first, last, images=images)
+
+    async def _ask(
+        self, bucket: Bucket, lacking: Sequence[Named], end: str | None, ends_at: float
+    ) -> tuple[list[Missing], str | None]:
+        """Ask S3 about what the listing lacked; what is missing, and a nearer end if it is late.
+
+        What was published after the listing is not in it.
+        """
+        clock = asyncio.get_running_loop().time
+        missing: list[Missing] = []
+        for asked, one in enumerate(lacking):
+            if asked and (asked >= MOST_QUESTIONS or clock() >= ends_at):
+                end = lacking[asked - 1].key
+                break
+            if await self._is_there(bucket, one.key) or not await self._is_needed(bucket, one):
+                continue
+            missing.append(await self._lacking(bucket, one))
+        if missing:
+            told = missing[0].model_dump(mode="json", exclude={"found_at"})
+            log.error("object.missing", objects=len(missing), **told)
+        return missing, end
+
+    async def _is_there(self, bucket: Bucket, key: str) -> bool:
+        try:
+            await self._buckets[bucket].head(key)
+        except NotFound:
+            return False
+        return True
+
+    async def _is_needed(self, bucket: Bucket, one: Named) -> bool:
+        """Look once more: meanwhile it may have been replaced or deleted, and swept."""
+        named, _ = await self._named(bucket, one.image_id, one.image_id, images=2)
+        return one in named
+
+    async def _lacking(self, bucket: Bucket, one: Named) -> Missing:
+        reprocess = False
+        if bucket == "outputs":
+            originals, _ = await self._named("originals", one.image_id, one.image_id, images=2)
+            found = [await self._is_there("originals", each.key) for each in originals]
+            reprocess = found == [True]
+        return Missing(
+            bucket=bucket,
+            key=one.key,
+            tenant_id=one.tenant_id,
+            image_id=one.image_id,
+            found_at=datetime.now(UTC),
+            reprocess=reprocess,
+        )
+
+    async def _judge(self, bucket: Bucket, passed: Sequence[Listed]) -> Judgement:
+        if bucket == "originals":
+            return await self._judge_originals(passed)
+        ours = [(one, place) for one in passed if (place := parse_output_key(one.key))]
+        if not ours:
+            return Judgement(litter=(), unknown=len(passed))
+        with self._metrics.query("judge_outputs"):
+            async with acquire(self._pool) as connection:
+                judged = await judge_outputs(
+                    connection,
+                    [(one.key, one.modified_at, place) for one, place in ours],
+                    older_than=self._older_than,
+                )
+        return Judgement(
+            litter=[one for one, _ in ours if one.key in judged.litter],
+            unknown=len(passed) - len(ours) + len(judged.unknown),
+        )
+
+    async def _judge_originals(self, passed: Sequence[Listed]) -> Judgement:
+        ours = [one for one in passed if is_original_key(one.key)]
+        unknown = len(passed) - len(ours)
+        if not ours:
+            return Judgement(litter=(), unknown=unknown)
+        with self._metrics.query("judge_originals"):
+            async with acquire(self._pool) as connection:
+                stray = await judge_originals(
+                    connection,
+                    [(one.key, one.modified_at) for one in ours],
+                    older_than=self._older_than,
+                )
+        if len(stray) >= SUSPICIOUS and 2 * len(stray) > len(ours):
+            log.error("sweep.held_back", originals=len(stray), of=len(ours), first=min(stray))
+            return Judgement(litter=(), unknown=unknown, held_back=len(stray))
+        return Judgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
+
+    async def _clear(self, bucket: Bucket, judgement: Judgement, before: Progress) -> Progress:
+        """Delete the litter, if we may; the progress with what came of it."""
+        litter = judgement.litter
+        gone: list[Listed] = []
+        if litter and self._deletes:
+            refused = await delete_keys(self._buckets[bucket], [one.key for one in litter])
+            gone = [one for one in litter if one.key not in refused]
+            kind = "litter" if bucket == "outputs" else "original"
+            self._metrics.swept(kind, len(gone), sum(one.bytes for one in gone))
+        return before.model_copy(
+            update={
+                "litter": before.litter + len(litter),
+                "litter_bytes": before.litter_bytes + sum(one.bytes for one in litter),
+                "swept": before.swept + len(gone),
+                "swept_bytes": before.swept_bytes + sum(one.bytes for one in gone),
+                "unknown": before.unknown + judgement.unknown,
+                "held_back": before.held_back + judgement.held_back,
+            }
+        )
+
+
+async def delete_keys(bucket: Objects, keys: Sequence[str]) -> frozenset[str]:
+    """Delete objects; the keys that S3 refused to delete, which are found again."""
+    answer = await bucket.delete(keys)
+    refused = {version.key: code for version, code in answer.failures.items()}
+    if refused:
+        key, code = min(refused.items())
+        log.warning("sweep.refused", bucket=bucket.bucket, objects=len(refused), key=key, code=code)
+    return frozenset(refused)
