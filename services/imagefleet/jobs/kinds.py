@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
 from imagefleet.jobs.model import CancelCode, JsonObject, Lane
@@ -167,6 +167,26 @@ class ProcessImage(Payload):
     """The revision that brought this original; None says that this job's own revision does."""
 
 
+class ReprocessImages(Payload):
+    """Render images of the job's tenant again: those that exactly one of these names."""
+
+    recipe: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] | None = None
+    """The recipe to render with; None is each image's own."""
+    image_ids: Annotated[tuple[UUID, ...], Field(min_length=1, max_length=1000)] | None = None
+    reference: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    recipe_was: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] | None = None
+    """Images whose recipe is this one when their turn comes."""
+    all_images: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _names_one_set(self) -> Self:
+        """Nobody should render everything again because of a field that was left out."""
+        sets = (self.image_ids, self.reference, self.recipe_was, self.all_images)
+        if sum(one is not None for one in sets) != 1:
+            raise PydanticCustomError("one_set", "name exactly one set of images")
+        return self
+
+
 class DeleteImage(Payload):
     """Delete every object of one image and make the edge forget it."""
 
@@ -215,5 +235,10 @@ BUILT_IN: Final = Kinds(
         ),
         JobKind(name="cancel_job", payload=CancelJob, lane=Lane.FAST, preempts=True),
         JobKind(name="noop", payload=Noop, lane=Lane.FAST),
+        JobKind(
+            name="reprocess_images",
+            payload=ReprocessImages,
+            timeout=timedelta(hours=1),  # a million images at 300 a second
+        ),
     )
 )

@@ -1,0 +1,87 @@
+"""Images as rows, without anything in S3, and a job that renders a set of them again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.kinds import BUILT_IN
+from imagefleet.jobs.model import Claim, JobId, Lane, Submission, TenantId, new_job_id
+from imagefleet.store.database import Connection
+from imagefleet.store.images import submit_image
+from imagefleet.store.leases import Hold
+from tests.support.factories import TENANT, MadeJob, a_submission, a_worker, claim_job
+from tests.support.fleet import an_image_submission
+
+TOMBSTONE = """
+INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by)
+VALUES ($1, $2, $3, 'tests')
+"""
+
+
+async def an_image(
+    api: Connection,
+    *,
+    tenant_id: TenantId = TENANT,
+    recipe: str = "default",
+    reference: str | None = None,
+    image_id: UUID | None = None,
+) -> UUID:
+    """An accepted upload; with the id of an image, its replacement."""
+    image_id = image_id or new_job_id()
+    source = NewSource(
+        image_id=image_id,
+        tenant_id=tenant_id,
+        key=original_key(image_id, uuid4()),
+        bytes=7,
+        content_type="image/jpeg",
+        etag='"etag"',
+        sha256="0" * 64,
+        recipe=recipe,
+        reference=reference,
+    )
+    submission = an_image_submission(image_id, source_key=source.key, source_bytes=7)
+    await submit_image(api, replace(submission, tenant_id=tenant_id), source)
+    return image_id
+
+
+async def some_images(api: Connection, count: int, *, reference: str | None = None) -> list[UUID]:
+    """Newest first, as a walk meets them."""
+    made = [await an_image(api, reference=reference) for _ in range(count)]
+    return sorted(made, reverse=True)
+
+
+async def bury(api: Connection, image_id: UUID, *, tenant_id: TenantId = TENANT) -> None:
+    await api.execute(TOMBSTONE, image_id, tenant_id, uuid4())
+
+
+def a_set(**payload: object) -> Submission:
+    kind = BUILT_IN["reprocess_images"]
+    return replace(
+        a_submission(type=kind.name, lane=Lane.GENERAL, payload=payload or {"all_images": True}),
+        correlation_id="the-set",
+        created_by="somebody",
+        max_attempts=7,
+    )
+
+
+async def claimed_by(worker: Connection, job_id: JobId) -> Claim:
+    """The job in the hands of a worker of its own."""
+    answer = await claim_job(worker, job_id, await a_worker(worker))
+    assert answer.claim is not None, answer
+    return answer.claim
+
+
+def hold_of(claim: Claim | MadeJob) -> Hold:
+    return Hold(job_id=claim.job_id, claim_no=claim.claim_no, renewable_for=timedelta(hours=1))
+
+
+async def asked_for(connection: Connection, set_job: JobId) -> Sequence[UUID]:
+    """The images that a set's job has submitted jobs for, in the order of their submission."""
+    rows = await connection.fetch(
+        "SELECT payload->>'image_id' AS image FROM jobs WHERE parent_job_id = $1"
+        " ORDER BY created_at, payload->>'image_id' DESC",
+        set_job,
+    )
+    return [UUID(row["image"]) for row in rows]

@@ -1,0 +1,133 @@
+"""The job that renders a set again: it goes on where it was, and stops between pages if told to."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
+from imagefleet.jobs.model import CancelCode, Claim, JobId
+from imagefleet.store import reprocessing
+from imagefleet.store.control import cancel_job
+from imagefleet.store.database import Connection
+from imagefleet.store.reprocessing import PAGE, Page
+from imagefleet.worker.handlers import reprocess_images
+from imagefleet.worker.handlers.reprocess_images import HANDLER
+from tests.support.bench import Bench
+from tests.support.factories import MadeJob, claim_job, expire_lock, settle_job
+from tests.support.image_sets import a_set, an_image, asked_for, bury, some_images
+from tests.support.rows import job_row
+
+Steps: TypeAlias = list[Callable[[], Awaitable[None]]]
+
+
+async def work(bench: Bench, claim: Claim) -> Outcome | None:
+    return await bench.attempt(claim, HANDLER.run, HANDLER.kind).work()
+
+
+async def test_it_is_done_when_every_image_has_its_job(bench: Bench, api: Connection) -> None:
+    images = await some_images(api, PAGE + 2)
+    await bury(api, images[0])
+    claim = await bench.claim(a_set())
+
+    outcome = await work(bench, claim)
+
+    assert Completed(result={"submitted": PAGE + 1, "skipped": 1}) == outcome
+    assert images[1:] == list(await asked_for(bench.worker, claim.job_id))
+
+
+async def test_an_empty_set_is_done_at_once(bench: Bench) -> None:
+    claim = await bench.claim(a_set(reference="nobody's"))
+
+    assert Completed(result={"submitted": 0, "skipped": 0}) == await work(bench, claim)
+
+
+@pytest.fixture
+def after_page(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """What to await after the pages to come, one a page; then nothing."""
+    todo: Steps = []
+
+    async def submit_page(*arguments: object) -> Page:
+        page = await reprocessing.submit_page(*arguments)  # type: ignore[arg-type]
+        if todo:
+            await todo.pop(0)()
+        return page
+
+    monkeypatch.setattr(reprocess_images, "submit_page", submit_page)
+    return todo
+
+
+async def test_a_later_attempt_begins_behind_the_cursor(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    images = await some_images(api, PAGE + 2)
+    claim = await bench.claim(a_set())
+
+    async def lose_postgres() -> None:
+        raise OSError
+
+    after_page.append(lose_postgres)
+    assert Released(why="database") == await work(bench, claim)
+    made = MadeJob(job_id=claim.job_id, claim_no=claim.claim_no, worker_id=bench.worker_id)
+    await settle_job(bench.worker, made, Released(why="drain"))
+    images_since = await some_images(api, 1)
+    again = await claim_job(bench.worker, claim.job_id, bench.worker_id)
+    assert again.claim is not None
+
+    outcome = await work(bench, again.claim)
+
+    assert Completed(result={"submitted": PAGE + 2, "skipped": 0}) == outcome
+    asked = list(await asked_for(bench.worker, claim.job_id))
+    assert images == asked
+    assert images_since[0] not in asked
+
+
+async def test_cancelling_it_ends_the_walk_and_leaves_what_was_submitted(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    images = await some_images(api, 2 * PAGE)
+    claim = await bench.claim(a_set())
+
+    async def cancel() -> None:
+        await cancel_job(bench.worker, claim.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    after_page.append(cancel)
+    outcome = await work(bench, claim)
+
+    assert Released(why="cancelled") == outcome  # which is settled as failed
+    assert images[:PAGE] == list(await asked_for(bench.worker, claim.job_id))
+
+
+async def test_a_claim_that_was_lost_submits_no_further_page(
+    bench: Bench, api: Connection, superuser: Connection, after_page: Steps
+) -> None:
+    images = await some_images(api, 2 * PAGE)
+    claim = await bench.claim(a_set())
+
+    async def lose() -> None:
+        await take_over(bench, superuser, claim.job_id)
+
+    after_page.append(lose)
+
+    assert await work(bench, claim) is None
+    assert images[:PAGE] == list(await asked_for(bench.worker, claim.job_id))
+
+
+async def take_over(bench: Bench, superuser: Connection, job_id: JobId) -> None:
+    await expire_lock(superuser, job_id)
+    answer = await claim_job(bench.worker, job_id, bench.worker_id)
+    assert answer.claim is not None, answer
+
+
+async def test_a_recipe_that_only_newer_workers_know_submits_nothing(
+    bench: Bench, api: Connection
+) -> None:
+    await an_image(api)
+    claim = await bench.claim(a_set(all_images=True, recipe="tomorrow"))
+
+    outcome = await work(bench, claim)
+
+    assert isinstance(outcome, Retry)
+    assert "unavailable" == outcome.code
+    assert [] == list(await asked_for(bench.worker, claim.job_id))
+    assert 0 == (await job_row(bench.worker, claim.job_id))["progress_done"]
