@@ -1,17 +1,25 @@
-"""What a job type is to a worker: its kind, its code, and what that code is given."""
+"""What a job type is to a worker: its kind, its code, and what that code is given.
+
+A handler needs nothing beyond this module and `imagefleet.jobs.kinds`, where its kind is made; what
+`__all__` names is kept for handlers of other packages (docs/job-types.md).
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
+from imagefleet.errors import InputRejected, NotFound, Unavailable
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
-from imagefleet.store.database import Pool
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.leases import Hold
+from imagefleet.store.sources import Original, find_original
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.renderer import (
     GENERAL_MEMORY_BYTES,
@@ -20,6 +28,16 @@ from imagefleet.worker.renderer import (
     Renderer,
 )
 from imagefleet.worker.services import Services
+
+__all__ = [
+    "Completed",
+    "Handler",
+    "InputRejected",
+    "JobContext",
+    "NotFound",
+    "Original",
+    "Unavailable",
+]
 
 NO_FILES: Final[Mapping[str, int]] = {}
 
@@ -54,6 +72,8 @@ class JobContext:
     """One attempt, as its handler sees it."""
 
     claim: Claim
+    hold: Hold
+    """The claim as statements name it, for progress that is part of a larger transaction."""
     payload: Any
     """The payload, as an instance of the kind's own model."""
     deadline: float
@@ -94,6 +114,11 @@ class JobContext:
         return self.tools.outputs
 
     @property
+    def scratch(self) -> Path:
+        """The worker's folder for files; an attempt makes one of its own in it, and removes it."""
+        return self.tools.scratch
+
+    @property
     def cancelled(self) -> bool:
         """Whether the attempt is being stopped; awaits are interrupted by it anyway."""
         return self.stopping.is_set()
@@ -108,6 +133,20 @@ class JobContext:
         """What a child of this job may use; a suspect runs alone and may have more."""
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
+
+    async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:
+        """Copy the newest original of an image to a file, and tell what it is.
+
+        Only of an image that is the job's own tenant's: of others, and of deleted ones, NotFound,
+        which fails the job. InputRejected when it is larger.
+        """
+        with self.tools.metrics.query("find_original"):
+            async with acquire(self.tools.pool) as connection:
+                original = await find_original(connection, image_id, self.claim.tenant_id)
+        await self.originals.fetch_to_file(
+            original.key, target, max_bytes=max_bytes, expected_etag=original.etag
+        )
+        return original
 
     async def run_isolated(
         self, task: str, argument: JsonObject, files: Mapping[str, int] = NO_FILES

@@ -1,17 +1,29 @@
 """The built-in job types, one small file each; others come by an entry point."""
 
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Final
 
 from imagefleet.errors import Misconfigured
+from imagefleet.extensions import HANDLERS, load_point, taken
 from imagefleet.jobs.kinds import Kinds
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.worker.handlers import cancel_job, noop, process_image
+from imagefleet.worker.handlers import (
+    cancel_job,
+    delete_image,
+    noop,
+    process_image,
+    reprocess_images,
+)
 from imagefleet.worker.handling import Handler, Handlers
 
-BUILT_IN: Final = (process_image.HANDLER, cancel_job.HANDLER, noop.HANDLER)
-GROUP: Final = "imagefleet.handlers"
+BUILT_IN: Final = (
+    process_image.HANDLER,
+    delete_image.HANDLER,
+    cancel_job.HANDLER,
+    noop.HANDLER,
+    reprocess_images.HANDLER,
+)
 
 
 def load_handlers(only: tuple[str, ...] = (), *, standard_retry: RetryPolicy) -> Handlers:
@@ -20,11 +32,10 @@ def load_handlers(only: tuple[str, ...] = (), *, standard_retry: RetryPolicy) ->
     Types that name no retry policy of their own get the standard one.
     """
     handlers = {handler.kind.name: handler for handler in BUILT_IN}
-    for point in entry_points(group=GROUP):
-        handler = _installed(point)
+    for point in entry_points(group=HANDLERS):
+        handler = load_point(point, Handler)
         if handler.kind.name in handlers:
-            msg = f"entry point {point.name}: job type {handler.kind.name} is there already"
-            raise Misconfigured(msg)
+            raise taken(point, handler.kind.name)
         handlers[handler.kind.name] = handler
     unknown = sorted(set(only) - handlers.keys())
     if unknown:
@@ -37,15 +48,3 @@ def load_handlers(only: tuple[str, ...] = (), *, standard_retry: RetryPolicy) ->
         for name, kind in kinds.with_standard_retry(standard_retry).items()
         if not only or name in only
     }
-
-
-def _installed(point: EntryPoint) -> Handler:
-    try:
-        handler = point.load()
-    except Exception as error:
-        msg = f"entry point {point.name} ({point.value}) cannot be loaded: {error!r}"
-        raise Misconfigured(msg) from error
-    if not isinstance(handler, Handler):
-        msg = f"entry point {point.name} ({point.value}) is a {type(handler).__name__}, no Handler"
-        raise Misconfigured(msg)
-    return handler
