@@ -16,6 +16,7 @@ CREATE TABLE jobs (
     target_seq bigint,
     preempts boolean NOT NULL DEFAULT false,
     services text [] NOT NULL DEFAULT '{}',
+    pause_target_on_failure boolean NOT NULL DEFAULT false,
 
     -- who holds it
     claim_no bigint NOT NULL DEFAULT 0,

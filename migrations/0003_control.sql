@@ -10,13 +10,15 @@ CREATE TABLE workers (
     version text NOT NULL,
     lanes text [] NOT NULL,
     types text [] NOT NULL,
-    slots integer NOT NULL,
+    -- One for each of its lanes, in their order. General ones serve the fast lane too.
+    slots integer [] NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now(),
     beat_at timestamptz NOT NULL DEFAULT now(),
     beats bigint NOT NULL DEFAULT 0,
     draining_since timestamptz,
     dead_at timestamptz,
     dead_why text,
+    CONSTRAINT workers_every_lane_has_slots CHECK (cardinality(slots) = cardinality(lanes)),
     CONSTRAINT workers_dead_says_why CHECK ((dead_at IS NULL) = (dead_why IS NULL)),
     CONSTRAINT workers_death_is_known CHECK (dead_why IN ('stopped', 'silent'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500);

@@ -74,3 +74,25 @@ WHEN (
     AND NEW.failure_code NOT IN ('cancelled', 'image_deleted')
 )
 EXECUTE FUNCTION write_dead_letter();
+
+-- The same for the pause that a type asks for: who settles, rescues or claims need not know of it.
+-- Whoever ended the job by hand has looked already. Nobody pauses a target twice.
+CREATE FUNCTION pause_target() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+BEGIN
+    INSERT INTO public.pauses (scope, tenant_id, name, paused_by, reason)
+    VALUES ('target', NEW.tenant_id, NEW.target, 'policy', 'job ' || NEW.id || ' failed')
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION pause_target() FROM PUBLIC;
+CREATE TRIGGER jobs_failed_pauses_its_target
+AFTER UPDATE OF state ON jobs
+FOR EACH ROW
+WHEN (
+    NEW.pause_target_on_failure AND NEW.target IS NOT NULL
+    AND NEW.state = 'failed' AND OLD.state <> 'failed'
+    AND NEW.failure_code NOT IN ('cancelled', 'image_deleted', 'failed_by_operator')
+)
+EXECUTE FUNCTION pause_target();

@@ -81,5 +81,33 @@ CROSS JOIN (
     FROM jobs
 ) AS places;
 
-GRANT SELECT ON job_queue_health, stuck_jobs, recent_failures, throughput, ledger_balance
+-- What SQS should hold: a message of every job that was announced and not claimed since, and one of
+-- every job that runs. Only SQS knows what it does hold; the difference is the drift.
+CREATE VIEW expected_messages AS
+SELECT
+    lanes.lane,
+    coalesce(waiting.jobs, 0) AS waiting,
+    coalesce(waiting.announced, 0) AS announced,
+    coalesce(running.jobs, 0) AS processing,
+    coalesce(waiting.announced, 0) + coalesce(running.jobs, 0) AS expected
+FROM (VALUES ('fast'), ('general'), ('quarantine')) AS lanes (lane)
+LEFT JOIN (
+    SELECT
+        rings.lane,
+        count(*) AS jobs,
+        count(*) FILTER (WHERE rings.rings > 0) AS announced
+    FROM rings
+    GROUP BY rings.lane
+) AS waiting ON waiting.lane = lanes.lane
+LEFT JOIN (
+    SELECT
+        jobs.lane,
+        count(*) AS jobs
+    FROM jobs
+    WHERE jobs.state = 'processing'
+    GROUP BY jobs.lane
+) AS running ON running.lane = lanes.lane;
+
+GRANT SELECT ON job_queue_health, stuck_jobs, recent_failures, throughput, ledger_balance,
+expected_messages
 TO imagefleet_maintenance, imagefleet_operator;

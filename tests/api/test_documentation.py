@@ -50,6 +50,7 @@ def test_every_route_is_spoken_of() -> None:
         path = route.path.partition("?")[0].replace("/s3/", "/{service}/")
         path = path.replace("{job}", "{jobId}").replace("{image}", "{imageId}")
         path = path.replace("{letter}", "{letterId}")
+        path = path.replace("{invalidation}", "{invalidationId}")
         assert f"### {route.method} {path}\n" in text
 
 

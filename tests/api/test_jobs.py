@@ -175,7 +175,8 @@ async def test_a_refusal_names_fields_and_echoes_no_value(acme: httpx.AsyncClien
 async def test_an_unknown_type_is_told_the_known_ones(acme: httpx.AsyncClient) -> None:
     answer = await acme.post("/v1/jobs", json={"jobType": "sing"})
 
-    assert answer.json()["detail"] == "There is no such job type; known are: noop."
+    known = "There is no such job type; known are: noop, reprocess_images."
+    assert answer.json()["detail"] == known
 
 
 async def test_another_tenants_job_is_no_parent(

@@ -1,6 +1,7 @@
 """Stable addresses, as an HTTP cache between us and the world would read them."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from time import monotonic
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.api import JPEG, PUBLIC, Running, Serve
 from tests.support.database import Database
+from tests.support.eventually import eventually
 from tests.support.gate import Gate, gate_before
 from tests.support.http import a_jpeg, is_problem
 from tests.support.publishing import published, uploaded
@@ -245,6 +247,31 @@ async def test_without_postgres_it_says_so_soon_and_never_where_it_was(
     assert directives(answer) == {"no-store": ""}
     assert int(answer.headers["retry-after"]) > 0
     assert monotonic() - begun < DEADLINE + 2  # giving the connection up takes its time too
+
+
+async def test_a_process_that_stood_still_after_its_read_does_not_tell_what_it_read(
+    anybody: httpx.AsyncClient, image_id: UUID, superuser: asyncpg.Connection
+) -> None:
+    """Meanwhile the pointer may have moved, and the edge have been told so."""
+    assert 302 == (await anybody.get(stable(image_id))).status_code  # the driver knows the read now
+    await superuser.execute("BEGIN")
+    await superuser.execute("LOCK TABLE images IN ACCESS EXCLUSIVE MODE")
+
+    async def is_read() -> bool:
+        waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'images'::regclass"
+        return bool(await superuser.fetch(waiting))
+
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(anybody.get(stable(image_id)))
+        await eventually(is_read, within=5)
+        group.create_task(superuser.execute("ROLLBACK"))
+        await asyncio.sleep(0)  # it is sent; Postgres answers both while nobody here listens
+        time.sleep(DEADLINE + 0.1)  # noqa: ASYNC251, TID251 - stands still, as a stopped process
+    answer = asking.result()
+
+    is_problem(answer, 503, "unavailable")
+    assert directives(answer) == {"no-store": ""}
+    assert "location" not in answer.headers
 
 
 async def held_up(gate: Gate, superuser: asyncpg.Connection, how: str) -> None:

@@ -194,12 +194,15 @@ ASKED = json.dumps(
 IDS = "ARRAY [" + ", ".join(f"md5('letter {n}')::uuid" for n in range(1, 4000, 400)) + "]"
 
 QUESTIONS = {
-    "open": (deadletters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, NULL"),
+    "open": (deadletters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, NULL, NULL"),
     "open, by a rare reason": (
         deadletters.LIST_OPEN_LETTERS,
-        f"{START}, NULL, NULL, 'poison', NULL",
+        f"{START}, NULL, NULL, 'poison', NULL, now()",
     ),
-    "open, by a rare fault": (deadletters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, 'rare'"),
+    "open, by a rare fault": (
+        deadletters.LIST_OPEN_LETTERS,
+        f"{START}, NULL, NULL, NULL, 'rare', NULL",
+    ),
     "history": (deadletters.LIST_LETTERS, START),
     "history, deep": (deadletters.LIST_LETTERS, MIDDLE),
     "history of a rare tenant": (deadletters.LIST_LETTERS_OF_TENANT, f"{START}, 'rare'"),

@@ -37,9 +37,10 @@ NOTHING: Final = May(select=frozenset())
 EVERY_ROLE: Final = ("api", "worker", "maintenance", "operator")
 
 BIRTH: Final = columns(
-    "id tenant_id type lane priority run_at target target_seq preempts services max_attempts "
-    "payload idempotency_key fingerprint dedup_key correlation_id parent_job_id created_by "
-    "replay_of generation replay_reason traceparent tracestate"
+    "id tenant_id type lane priority run_at target target_seq preempts services "
+    "pause_target_on_failure max_attempts payload idempotency_key fingerprint dedup_key "
+    "correlation_id parent_job_id created_by replay_of generation replay_reason traceparent "
+    "tracestate"
 )
 RING: Final = columns("job_id lane priority due_at")
 TARGET: Final = columns("tenant_id target next_seq")
@@ -47,6 +48,7 @@ ALIAS: Final = May(insert=columns("tenant_id idempotency_key fingerprint job_id"
 
 # Table, role: what is beyond reading, which every role may (but for `api_keys`).
 VIEWS: Final = (
+    "expected_messages",
     "job_queue_health",
     "ledger_balance",
     "recent_failures",
@@ -80,7 +82,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "rings": {
             "api": May(insert=RING, update=columns("due_at rings")),
             "worker": May(insert=RING, update=columns("lane due_at rings"), delete=True),
-            "maintenance": May(insert=RING, update=columns("lane due_at rings")),
+            "maintenance": May(insert=RING, update=columns("lane due_at rings"), delete=True),
             "operator": May(insert=RING, update=columns("due_at rings")),
         },
         "targets": {
@@ -113,7 +115,6 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "maintenance": May(update=columns("dead_at dead_why"), delete=True),
         },
         "pauses": {
-            "worker": May(insert=columns("scope tenant_id name paused_by reason")),
             "operator": May(insert=True, update=True, delete=True),
         },
         "circuit_breakers": {
@@ -160,16 +161,20 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "maintenance": May(delete=True),
         },
         "image_tombstones": {
-            "api": May(insert=True),
+            "api": May(insert=True, update=columns("job_id")),
             "worker": May(update=columns("objects_deleted_at objects invalidation_id")),
             "maintenance": May(update=columns("dark_at emptied_again_at invalidation_id")),
         },
         "invalidations": {
             "worker": May(insert=True, update=columns("reason debts last_owed_at")),
-            "operator": May(insert=True, update=columns("reason debts last_owed_at")),
+            "operator": May(
+                insert=True,
+                update=columns("reason debts last_owed_at requested_by request_reason"),
+            ),
             "maintenance": May(insert=True, update=True, delete=True),
         },
         "invalidation_batches": {"maintenance": May(insert=True, update=True, delete=True)},
+        "invalidation_months": {"maintenance": May(insert=True, update=True)},
         **{view: {"api": NOTHING, "worker": NOTHING} for view in VIEWS},
     }
 )
@@ -259,7 +264,11 @@ async def test_functions_with_the_owners_rights_are_nobodys_to_call(
     functions = await superuser.fetch(FUNCTIONS)
 
     definers = {row["proname"]: row["public"] for row in functions if row["prosecdef"]}
-    assert {"count_accepted": False, "write_dead_letter": False} == definers
+    assert {
+        "count_accepted": False,
+        "pause_target": False,
+        "write_dead_letter": False,
+    } == definers
 
 
 async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.Connection) -> None:
@@ -270,6 +279,7 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.C
         "check_transition": ["search_path=pg_catalog, public"],
         "count_accepted": ["search_path=pg_catalog, public"],
         "fault_fingerprint": ["search_path=pg_catalog"],
+        "pause_target": ["search_path=pg_catalog, public"],
         "refuse": ["search_path=pg_catalog"],
         "write_dead_letter": ["search_path=pg_catalog, public"],
     } == settings
@@ -374,6 +384,8 @@ REFUSED: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
             "UPDATE jobs SET max_attempts = 100",
             "UPDATE dead_letters SET acknowledged_at = now()",
             "UPDATE circuit_breakers SET forced = false",
+            "INSERT INTO pauses (scope, name, paused_by, reason) VALUES ('type', 'x', 'x', 'x')",
+            "UPDATE jobs SET pause_target_on_failure = false",
             "DELETE FROM pauses",
             "INSERT INTO ledger (accepted) VALUES (1)",
             "DELETE FROM workers",
@@ -384,7 +396,6 @@ REFUSED: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
             "UPDATE jobs SET result = '{}'",
             "UPDATE jobs SET result_reason = 'done'",
             "UPDATE jobs SET cancel_requested_at = now()",
-            "DELETE FROM rings",
             "UPDATE workers SET beats = beats + 1",
             "UPDATE ledger SET accepted = 0",
             "INSERT INTO variants SELECT * FROM variants",
@@ -424,6 +435,7 @@ REFUSED_TO_ALL: Final = (
     "SET session_replication_role = replica",
     "SELECT count_accepted()",
     "SELECT write_dead_letter()",
+    "SELECT pause_target()",
     "SELECT pg_read_file('/etc/passwd')",
     "COPY jobs TO PROGRAM 'true'",
 )

@@ -38,8 +38,9 @@ from imagefleet.store.control import (
     start_drain,
 )
 from imagefleet.store.database import Connection
+from imagefleet.store.explanations import explain_job
 from imagefleet.store.leases import Hold, renew_claims, report_progress
-from imagefleet.store.reports import explain_job, get_job
+from imagefleet.store.reports import get_job
 from imagefleet.store.rings import confirm_rings, take_due_rings
 from imagefleet.store.submissions import submit_job
 from imagefleet.store.upkeep import fold_ledger, look_at_workers, prune_jobs, rescue_worker

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -20,9 +20,21 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from imagefleet.jobs.images import OutputKey
+from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
-from imagefleet.jobs.model import JobId, JobState, Lane, Ring, TenantId, WorkerId
+from imagefleet.jobs.model import Claim, JobId, JobState, Lane, Ring, TenantId, WorkerId
+from imagefleet.jobs.reprocessing import Walk
 from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.sweeping import Bucket
+from imagefleet.store.batches import (
+    Accepted,
+    accept_batch,
+    begin_send,
+    complete_batch,
+    list_accepted,
+    list_unsent,
+)
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import (
     Pause,
@@ -39,19 +51,17 @@ from imagefleet.store.deadletters import (
     group_dead_letters,
     list_dead_letters,
 )
-from imagefleet.store.images import list_images
-from imagefleet.store.invalidations import (
-    Accepted,
-    Limits,
-    accept_batch,
-    begin_send,
-    commit_batch,
-    complete_batch,
-    list_accepted,
-    list_unsent,
-    look_at_owed,
+from imagefleet.store.edge import (
+    find_flusher,
+    list_batches,
+    prune_batches,
+    read_month,
     sample_invalidations,
 )
+from imagefleet.store.emptying import darken_without_edge, flag_void, list_to_empty_again
+from imagefleet.store.explanations import explain_job
+from imagefleet.store.images import list_images
+from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
 from imagefleet.store.leases import Hold, renew_claims, report_progress
 from imagefleet.store.oversight import list_workers, oversee_jobs
 from imagefleet.store.pointers import find_current
@@ -66,21 +76,38 @@ from imagefleet.store.queues import (
 )
 from imagefleet.store.reports import (
     JobFilter,
-    explain_job,
     get_job,
     get_operator_job,
     list_attempts,
     list_jobs,
 )
-from imagefleet.store.rings import confirm_rings, find_expired, look_at_due_rings, take_due_rings
+from imagefleet.store.reprocessing import submit_page
+from imagefleet.store.rings import (
+    confirm_rings,
+    expect_messages,
+    find_expired,
+    look_at_due_rings,
+    take_due_rings,
+)
 from imagefleet.store.settlements import Settled, Settlement, settle_jobs
+from imagefleet.store.sources import find_original
 from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.sweeping import (
+    Superseded,
+    forget_uploads,
+    judge_originals,
+    judge_outputs,
+    list_superseded,
+    record_swept,
+)
+from imagefleet.store.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.upkeep import (
     look_at_workers,
     prune_jobs,
     rescue_worker,
     sample_depths,
 )
+from imagefleet.store.walks import count_superseded, list_named, list_sweep_runs, read_walk
 from tests.support.database import Database, Server, copied_database
 from tests.support.factories import (
     ALL_LANES,
@@ -97,10 +124,17 @@ QUEUED: Final = 50_000
 PROCESSING: Final = 300
 LETTERS: Final = HISTORY // 20
 IMAGES: Final = 50_000
+HOT: Final = 11
+DEEP: Final = 12
+HOT_OPEN: Final = sum(
+    n % 3 > 0 and n % 5000 == 4909 for n in range(HISTORY + 1, HISTORY + QUEUED + 1)
+)
 SHOWN: Final = 5_000
 TOLD: Final = 10_000
+GONE: Final = 900_000  # ids beyond this are of deleted images
 PAGE: Final = 50
 WORKERS: Final = 30
+LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 # The number n makes an id that sorts by n, as the ids of real jobs sort by age.
 ID = """
@@ -109,13 +143,13 @@ CREATE FUNCTION id_of(n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
             || '8' || substr(md5(n::text), 4, 15))::uuid
 $$
 """
-# Two thirds of all jobs are about one of 5,000 images; `image:hot` has 20,000 finished ones and
-# `image:deep` 2,600 that wait. One tenant has most of everything.
+# Two thirds of all jobs are about one of 5,000 images; the hot one has 20,000 finished ones and a
+# few that wait, the deep one 2,600 that wait. One tenant has most of everything.
 LOAD = f"""
 SET LOCAL session_replication_role = replica;
 INSERT INTO workers (id, host, pid, version, lanes, types, slots)
 SELECT id_of(n), 'h', 1, '0', '{{fast,general,quarantine}}',
-       '{{noop,process_image,delete_image,cancel_job}}', 8
+       '{{noop,process_image,delete_image,cancel_job}}', '{{3,5,1}}'
   FROM generate_series(1, {WORKERS}) AS n;
 
 INSERT INTO tenants (id, name)
@@ -127,7 +161,8 @@ INSERT INTO jobs (id, tenant_id, type, state, lane, target, target_seq, claim_no
 SELECT id_of(n), CASE n % 10 WHEN 0 THEN 'tenant-' || n % 50 ELSE 'acme' END,
        CASE WHEN n % 40000 = 7 THEN 'rare' WHEN n % 3 = 0 THEN 'noop' ELSE 'process_image' END,
        CASE n % 20 WHEN 1 THEN 'failed' ELSE 'completed' END, 'general',
-       CASE WHEN n % 10 = 3 THEN 'image:hot' WHEN n % 3 > 0 THEN 'image:' || n % 5000 END,
+       CASE WHEN n % 10 = 3 THEN 'image:' || id_of({HOT})
+            WHEN n % 3 > 0 THEN 'image:' || n % 5000 END,
        CASE WHEN n % 10 = 3 OR n % 3 > 0 THEN n END, 1, 1,
        'request-' || n / 4, CASE WHEN n % 100 = 5 THEN id_of(n - n % 1000) END, 'load',
        now() - interval '28 days' * (1 - n::float / {HISTORY})
@@ -144,7 +179,9 @@ SELECT id_of(n), CASE n % 10 WHEN 0 THEN 'tenant-' || n % 50 ELSE 'acme' END,
        (ARRAY['fast', 'general', 'quarantine'])[1 + n % 3],
        (ARRAY[10, 50, 100, 100, 200])[1 + n % 5],
        CASE WHEN n % 7 = 0 THEN now() + interval '1 day' ELSE now() END,
-       CASE WHEN n % 17 = 3 THEN 'image:deep' WHEN n % 3 > 0 THEN 'image:' || n % 5000 END,
+       CASE WHEN n % 3 > 0 AND n % 5000 = 4909 THEN 'image:' || id_of({HOT})
+            WHEN n % 17 = 3 THEN 'image:' || id_of({DEEP})
+            WHEN n % 3 > 0 THEN 'image:' || n % 5000 END,
        CASE WHEN n % 17 = 3 OR n % 3 > 0 THEN n END, 'request-' || n / 4, 'load',
        CASE n % 3 WHEN 0 THEN '{{}}'::text[] ELSE '{{s3}}' END
   FROM generate_series({HISTORY} + 1, {HISTORY} + {QUEUED}) AS n;
@@ -162,6 +199,9 @@ SELECT id_of(n), CASE n % 10 WHEN 0 THEN 'tenant-' || n % 50 ELSE 'acme' END,
        'default'
   FROM generate_series(1, {IMAGES}) AS n;
 
+INSERT INTO image_sources (image_id, source_seq, tenant_id, key, bytes, content_type)
+SELECT images.id, 1, images.tenant_id, 'o/' || images.id, 1, 'image/jpeg' FROM images;
+
 -- Of a tenant of their own, with eight variants each.
 INSERT INTO images (id, tenant_id, recipe, source_seq, revision, claim_no, job_id, published_at)
 SELECT id_of({IMAGES} + n), 'shown', 'default', 1, 1, 1, id_of(n), now()
@@ -173,15 +213,41 @@ SELECT id_of({IMAGES} + n), 1, 'v' || v / 2, CASE v % 2 WHEN 0 THEN 'jpeg' ELSE 
        'i/' || n || '/' || v, 'image/webp', 1, 1, 1, ''
   FROM generate_series(1, {SHOWN}) AS n, generate_series(0, 7) AS v;
 
+INSERT INTO targets (tenant_id, target, next_seq)
+SELECT images.tenant_id, 'image:' || images.id, 9 FROM images WHERE images.tenant_id = 'shown';
+
+-- Of what was shown before, nothing is swept yet; a few forms were never used.
+INSERT INTO image_revisions (image_id, revision, tenant_id, source_seq, claim_no, job_id, recipe,
+                             format, width, height, bytes, sha256, encoder, superseded_at,
+                             invalidation_id)
+SELECT id_of(n), 1, 'acme', 1, 1, id_of(n), 'default', 'jpeg', 1, 1, 1, '', 'load',
+       now() - interval '1 minute' * n, gen_random_uuid()
+  FROM generate_series(1, {IMAGES}) AS n;
+
+INSERT INTO uploads (id, tenant_id, image_id, key, content_type, max_bytes, created_by, expires_at,
+                     job_id, used_at)
+SELECT id_of(n), 'acme', id_of(n), 'o/upload/' || n, 'image/jpeg', 1, 'load',
+       now() - interval '2 days', CASE WHEN n % 100 > 0 THEN id_of(n) END,
+       CASE WHEN n % 100 > 0 THEN now() END
+  FROM generate_series(1, {TOLD}) AS n;
+
 -- What the edge was told, five images at a time, and a little that it has still to hear.
 INSERT INTO invalidation_batches (id, items, paths, accepted_at, cloudfront_id, completed_at)
 SELECT id_of(n), '["/i/1/*","/i/2/*","/i/3/*","/i/4/*","/i/5/*"]', 5, now(), 'I' || n,
-       CASE WHEN n > 3 THEN now() END
+       CASE WHEN n > 100 THEN now() WHEN n > 3 THEN now() - interval '40 days' END
   FROM generate_series(1, {TOLD}) AS n;
 
 INSERT INTO invalidations (image_id, tenant_id, reason, batch_id)
 SELECT id_of(n), 'acme', 'replaced', CASE WHEN n > {PAGE} THEN id_of(1 + n % {TOLD}) END
   FROM generate_series(1, 5 * {TOLD}) AS n;
+
+-- Deleted long ago and emptied again; of a few that is still to come, and a few are not dark yet.
+INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by, requested_at,
+                              objects_deleted_at, dark_at, emptied_again_at)
+SELECT id_of({GONE} + n), 'acme', id_of(n), 'load', now() - interval '9 days',
+       now() - interval '8 days' + interval '1 second' * n,
+       CASE WHEN n > 20 THEN now() END, CASE WHEN n > 2 * {PAGE} THEN now() END
+  FROM generate_series(1, {TOLD}) AS n;
 
 -- The general lane is all due, the quarantine is not at all, of the fast lane a hundred are.
 INSERT INTO rings (job_id, lane, priority, due_at, rings)
@@ -381,7 +447,7 @@ async def submit(connection: Connection) -> None:
         connection,
         [
             a_submission(
-                target="image:deep",
+                target=image_target(id_of(DEEP)),
                 idempotency_key=f"key-{n}",
                 dedup_key=f"key-{n}",
                 replay_of=id_of(n * 20 + 1),
@@ -426,6 +492,26 @@ def images(
     )
 
 
+def page_of_a_set(
+    wanted: ReprocessImages, *, before: int
+) -> Callable[[Connection], Awaitable[object]]:
+    now = datetime.now(UTC)
+    claim = Claim(
+        job_id=HOLDS[0].job_id, claim_no=1, tenant_id=TENANT, type="reprocess_images",
+        lane=Lane.GENERAL, payload={}, target=None, target_seq=None, priority=100, attempts=1,
+        max_attempts=5, crashes=0, cursor=None, progress_done=0, correlation_id="load",
+        parent_job_id=None, replay_of=None, traceparent=None, tracestate=None, created_at=now,
+        claimed_at=now, queue_time=timedelta(0), cancel_code=None,
+    )  # fmt: skip
+
+    async def submit_it(connection: Connection) -> None:
+        walk = Walk(before=id_of(before))
+        page = await submit_page(connection, claim, HOLDS[0], wanted, walk)
+        assert page.walk.seen == page.walk.submitted == len(page.rings) == 25
+
+    return submit_it
+
+
 async def stable_address(connection: Connection) -> None:
     assert await find_current(connection, id_of(IMAGES + 7), "v2", "webp", within=10) == "i/7/5"
 
@@ -441,6 +527,99 @@ async def flush(connection: Connection) -> None:
     await accept_batch(connection, batch.id, "I")
     assert Accepted(batch.id, "I") in await list_accepted(connection, limit=10)
     await complete_batch(connection, Accepted(batch.id, "I"))
+
+
+async def edge_status(connection: Connection) -> None:
+    assert 10 == len(await list_batches(connection, unfinished=PAGE, complete=7))
+    await read_month(connection)
+    await find_flusher(connection)
+
+
+async def prune_edge(connection: Connection) -> None:
+    assert PAGE == await prune_batches(connection, limit=PAGE)
+
+
+SHOWN_IMAGES: Final = [id_of(IMAGES + n) for n in range(1, 1001)]
+
+
+async def judge_a_page_of_outputs(connection: Connection) -> None:
+    found = [
+        (f"i/{image_id}/7.1/x", LONG_AGO, OutputKey(image_id=image_id, revision=7, claim_no=1))
+        for image_id in SHOWN_IMAGES
+    ]
+    judged = await judge_outputs(connection, found, older_than=timedelta(hours=1))
+    assert (1000, 0) == (len(judged.litter), len(judged.unknown))
+
+
+async def judge_a_page_of_originals(connection: Connection) -> None:
+    found = [(f"o/{image_id}", LONG_AGO) for image_id in SHOWN_IMAGES]
+    found += [(f"o/stray-{image_id}", LONG_AGO) for image_id in SHOWN_IMAGES[:10]]
+    stray = await judge_originals(connection, found[-1000:], older_than=timedelta(hours=1))
+    assert 10 == len([key for key in stray if "stray" in key])
+
+
+def what_must_be_there(
+    bucket: Bucket, first: int, found: int
+) -> Callable[[Connection], Awaitable[object]]:
+    async def list_it(connection: Connection) -> None:
+        named, last = await list_named(connection, bucket, id_of(first), None, images=PAGE)
+        assert (found, id_of(first + PAGE - 1)) == (len(named), last)
+
+    return list_it
+
+
+def superseded(*, has_edge: bool, after: int) -> Callable[[Connection], Awaitable[object]]:
+    async def list_it(connection: Connection) -> None:
+        moment = await connection.fetchval(
+            "SELECT superseded_at FROM image_revisions WHERE image_id = $1", id_of(after)
+        )
+        place = Superseded(
+            image_id=id_of(after), revision=1, superseded_at=moment, ripe=False, keys=(), bytes=0
+        )
+        page = await list_superseded(
+            connection, kept_for=timedelta(hours=1), has_edge=has_edge, after=place, limit=PAGE
+        )
+        assert PAGE == len(page)
+        await record_swept(connection, page[:10])
+
+    return list_it
+
+
+async def forget_unused_uploads(connection: Connection) -> None:
+    assert PAGE == await forget_uploads(connection, expired_for=timedelta(days=1), limit=PAGE)
+
+
+async def sweep_report(connection: Connection) -> None:
+    await read_walk(connection)
+    assert 100 == await count_superseded(connection, most=100)
+    await list_sweep_runs(connection, limit=10)
+
+
+async def flag_what_is_void(connection: Connection) -> None:
+    assert HOT_OPEN == len(await flag_void(connection, id_of(HOT), TENANT))
+
+
+def list_void(n: int, void: int) -> Callable[[Connection], Awaitable[object]]:
+    """As the request does, beside the tombstone."""
+
+    async def list_it(connection: Connection) -> None:
+        target = image_target(id_of(n))
+        assert void == len(await connection.fetch(LIST_VOID, TENANT, target, MOST_CANCELLED))
+
+    return list_it
+
+
+async def darken(connection: Connection) -> None:
+    assert 20 == len(await darken_without_edge(connection))
+
+
+async def list_what_to_empty(connection: Connection) -> None:
+    due = await list_to_empty_again(connection, after=timedelta(days=1), limit=PAGE)
+    assert [id_of(GONE + n) for n in range(1, PAGE + 1)] == due
+
+
+async def an_original(connection: Connection) -> None:
+    assert (await find_original(connection, id_of(HOT), TENANT)).key == f"o/{id_of(HOT)}"
 
 
 def letters(
@@ -494,6 +673,12 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         "rescue of a worker with ten": Case(rescue, "maintenance", 270, 1200),
         "submit ten": Case(submit, "api", 60, 800),
+        "page of a set": Case(
+            page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 120, 2000
+        ),
+        "page of a set with one reference": Case(
+            page_of_a_set(ReprocessImages(reference="old"), before=8_000), "worker", 120, 2000
+        ),
         "confirm ten rings": Case(confirm, "api", 60, 300),
         "dispatch where all are due": Case(
             lambda c: pages(c, Lane.GENERAL), "maintenance", 5 * PAGE, 1000
@@ -510,9 +695,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "look at what is due": Case(
             lambda c: look_at_due_rings(c, limit=PAGE), "maintenance", 15 * PAGE, 300
         ),
-        "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 60, 60),
+        "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 3 * WORKERS, 60),
         "explain late in a deep target": Case(
-            lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 60, 60
+            lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 3 * WORKERS, 60
         ),
         "get": Case(lambda c: get_job(c, WITH_TARGETS[0], TENANT), "api", 2, 10),
         "get everything": Case(lambda c: get_operator_job(c, WITH_TARGETS[0]), "operator", 4, 20),
@@ -535,7 +720,10 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             overseeing(JobFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
         ),
         "list across tenants by a target with a long history": Case(
-            overseeing(JobFilter(target="image:hot"), before=50_000), "operator", 8 * PAGE, 700
+            overseeing(JobFilter(target=image_target(id_of(HOT))), before=50_000),
+            "operator",
+            8 * PAGE,
+            700,
         ),
         "list across tenants by correlation": Case(
             overseeing(JobFilter(correlation_id="request-77")), "operator", PAGE, 60
@@ -556,6 +744,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "what is prunable": Case(lambda c: count_prunable(c, most=100), "operator", 300, 700),
         # Every open job, every ring; nothing of the history.
         "queue health": Case(read_queue_health, "operator", 2 * (QUEUED + PROCESSING) + 1000, 4000),
+        "expected messages": Case(expect_messages, "operator", QUEUED + 2 * PROCESSING + 200, 2500),
         "load of lanes": Case(load_of_lanes, "operator", QUEUED + 2 * PROCESSING + 200, 2500),
         "expired locks": Case(
             lambda c: find_expired(c, limit=PAGE), "maintenance", 2 * PROCESSING, 800
@@ -585,10 +774,10 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             listing(JobFilter(correlation_id="request-77")), "api", PAGE, 20
         ),
         "list by a target with a long history": Case(
-            listing(JobFilter(target="image:hot")), "api", PAGE, 100
+            listing(JobFilter(target=image_target(id_of(HOT)))), "api", PAGE, 100
         ),
         "list by a target with a long history, deep": Case(
-            listing(JobFilter(target="image:hot"), before=50_000), "api", PAGE, 100
+            listing(JobFilter(target=image_target(id_of(HOT))), before=50_000), "api", PAGE, 100
         ),
         "list by an unknown target": Case(listing(JobFilter(target="image:?")), "api", 0, 10),
         "list children": Case(listing(JobFilter(parent_job_id=id_of(5000))), "api", PAGE, 40),
@@ -615,7 +804,37 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "images": Case(images(), "api", 3 * PAGE, 600),
         "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),
         "a stable address": Case(stable_address, "api", 4, 20),
+        "a newest original": Case(an_original, "api", 3, 20),
+        "open jobs of a deleted image with a long history": Case(
+            list_void(HOT, HOT_OPEN), "api", 2 * HOT_OPEN, 60
+        ),
+        "open jobs of a deleted image with many": Case(
+            list_void(DEEP, MOST_CANCELLED), "api", 2 * MOST_CANCELLED, 300
+        ),
+        "end the jobs of a deleted image with a long history": Case(
+            flag_what_is_void, "worker", 10 * HOT_OPEN, 1000
+        ),
+        "call dark without an edge": Case(darken, "maintenance", 40, 400),
+        "what to empty again": Case(list_what_to_empty, "maintenance", PAGE, 100),
         "next batch for the edge": Case(flush, "maintenance", 12 * PAGE, 1000),
+        "how the edge stands, for operators": Case(edge_status, "operator", 200, 200),
+        "forget what the edge was told": Case(prune_edge, "maintenance", 2000, 4000),
+        "judge a thousand outputs": Case(judge_a_page_of_outputs, "maintenance", 2500, 14_000),
+        "judge a thousand originals": Case(judge_a_page_of_originals, "maintenance", 1100, 8000),
+        "outputs that must be there": Case(
+            what_must_be_there("outputs", IMAGES + 5, 8 * PAGE), "maintenance", 20 * PAGE, 1000
+        ),
+        "originals that must be there": Case(
+            what_must_be_there("originals", 20_000, PAGE), "maintenance", 3 * PAGE, 600
+        ),
+        "what was superseded, with an edge": Case(
+            superseded(has_edge=True, after=30_000), "maintenance", 3 * PAGE, 1000
+        ),
+        "what was superseded, without an edge": Case(
+            superseded(has_edge=False, after=30_000), "maintenance", 3 * PAGE, 1000
+        ),
+        "forget unused uploads": Case(forget_unused_uploads, "maintenance", 4 * PAGE, 600),
+        "what is swept, for operators": Case(sweep_report, "operator", 200, 200),
         "how the edge stands": Case(sample_invalidations, "maintenance", 3 * PAGE, 100),
         "images by a rare reference": Case(images("rare"), "api", 10, 60),
         "images by an old reference, deep": Case(images("old", before=5000), "api", 3 * PAGE, 600),

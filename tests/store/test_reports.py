@@ -23,11 +23,10 @@ from imagefleet.jobs.model import (
 from imagefleet.store.breakers import force_open, report_failures
 from imagefleet.store.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.control import Pause, PauseScope, pause
+from imagefleet.store.explanations import EXPLAIN_JOB, explain_job
 from imagefleet.store.reports import (
-    EXPLAIN_JOB,
     JobFilter,
     PublicJob,
-    explain_job,
     get_job,
     get_operator_job,
     list_attempts,
@@ -565,7 +564,7 @@ async def test_explain_tells_when_no_living_worker_takes_such_jobs(
 
     explained = await explain_job(operator, job.job_id)
 
-    assert (False, False) == (explained.lane_has_workers, explained.type_has_workers)
+    assert ((), ()) == (explained.living_lanes, explained.living_types)
 
 
 async def test_explain_changes_nothing(

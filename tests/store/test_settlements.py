@@ -25,7 +25,6 @@ from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
-    TENANT,
     TYPES,
     UNAVAILABLE,
     MadeJob,
@@ -305,24 +304,6 @@ async def test_follow_ups_come_with_their_parent_or_not_at_all(
     assert [row["id"] for row in rows] == sorted([children[0].job_id, children[2].job_id])
     assert {ring.job_id for ring in report.rings} == {row["id"] for row in rows}
     assert again.receipts[0].settled is Settled.ALREADY
-
-
-@pytest.mark.parametrize("wish", [True, False])
-@pytest.mark.parametrize(
-    ("outcome", "fails"), [(CORRUPT, True), (UNAVAILABLE, False), (Completed(), False)]
-)
-async def test_a_failure_pauses_its_target_where_the_type_asks_for_it(
-    worker: OpenConnection, *, wish: bool, outcome: Outcome, fails: bool
-) -> None:
-    me = await a_worker(worker)
-    (claim,) = await claimed(worker, me, [a_submission(target="photo")])
-    settlement = replace(Settlement.of(claim, outcome, POLICY), pause_target_on_failure=wish)
-
-    await settle_jobs(worker, me, [settlement])
-
-    pauses = await worker.fetch("SELECT scope, tenant_id, name FROM pauses")
-    expected = [("target", TENANT, "photo")] if wish and fails else []
-    assert [tuple(row) for row in pauses] == expected
 
 
 async def test_exhausted_attempts_fail_with_a_dead_letter(

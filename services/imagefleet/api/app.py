@@ -12,10 +12,13 @@ from imagefleet.api import (
     images,
     jobs,
     operator_breakers,
+    operator_edge,
     operator_jobs,
     operator_letters,
     operator_pauses,
     operator_queues,
+    operator_sweep,
+    reprocessing,
     stable,
     uploads,
 )
@@ -35,6 +38,8 @@ OPERATORS: Final = (
     operator_pauses,
     operator_queues,
     operator_breakers,
+    operator_edge,
+    operator_sweep,
 )
 
 
@@ -55,7 +60,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.intake = Intake(tools)
     app.state.streams = Streams(tools, app.state.keys, watcher)
     errors.install(app)
-    for part in (images, uploads, jobs, events, stable):
+    for part in (images, reprocessing, uploads, jobs, events, stable):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()

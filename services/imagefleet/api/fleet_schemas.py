@@ -95,6 +95,8 @@ class DepthView(Outgoing):
     lane: str
     jobs: int
     oldest_due: datetime
+    unroutable: bool
+    """No living worker takes this type in this lane: they wait until one does."""
 
 
 class FlowView(Outgoing):
@@ -151,6 +153,7 @@ class DriftView(Outgoing):
 
     lane: Lane
     waiting: int
+    expected: int
     messages: MessagesView | None = None
     drift: int | None = None
 
@@ -231,6 +234,7 @@ class WorkerView(Outgoing):
     lanes: list[str]
     types: list[str]
     slots: int
+    lane_slots: dict[str, int]
     started_at: datetime
     beat_at: datetime
     silent_for: Seconds

@@ -49,6 +49,14 @@ async def read_json(request: Request, model: type[Model], *, most_bytes: int) ->
     return parsed(await _read(request, most_bytes), model)
 
 
+async def read_json_if_any(request: Request, model: type[Model], *, most_bytes: int) -> Model:
+    """The same where the body may be missing: then it is what the model is without one."""
+    has_none = request.headers.get("content-length", "0") == "0"
+    if has_none and "transfer-encoding" not in request.headers:
+        return model()
+    return await read_json(request, model, most_bytes=most_bytes)
+
+
 def parsed(document: bytes, model: type[Model]) -> Model:
     """Read JSON twice: strictly as JSON (no NaN, no depth without end), then as the model."""
     try:

@@ -13,7 +13,7 @@ from imagefleet.api.admission import Admission
 from imagefleet.api.auth import Reader, Submitter
 from imagefleet.api.errors import Problem, problem_of
 from imagefleet.api.idempotency import HEADER, fingerprint, key_of
-from imagefleet.api.intake import read_json, validated
+from imagefleet.api.intake import read_json, read_json_if_any, validated
 from imagefleet.api.openapi import idempotency_header, json_body, problems
 from imagefleet.api.schemas import (
     MAX_PAYLOAD_BYTES,
@@ -219,7 +219,7 @@ async def cancel_job(
     request: Request, job_id: JobPath, key: Submitter, tools: ToolsHere
 ) -> Response:
     """Submit a job that cancels this one; the answer is about the new job. It may come too late."""
-    asked = await _cancellation(request)
+    asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, asked.idempotency_key)
     payload = CancelJob(job_id=job_id, reason=asked.reason).model_dump(mode="json")
     submission = replace(
@@ -233,13 +233,6 @@ async def cancel_job(
         submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])
     return accepted(accepted_job(submitted))
-
-
-async def _cancellation(request: Request) -> Cancellation:
-    has_none = request.headers.get("content-length", "0") == "0"
-    if has_none and "transfer-encoding" not in request.headers:
-        return Cancellation()
-    return await read_json(request, Cancellation, most_bytes=MOST_JSON_BYTES)
 
 
 async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> PublicJob:

@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from imagefleet.api.operator_schemas import TENANT, TYPE, Reason
-from imagefleet.api.schemas import Incoming, Outgoing
+from imagefleet.api.schemas import Incoming, Outgoing, RunAt
 from imagefleet.store.replays import MOST_AT_ONCE, ReplayOutcome
 
 CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
@@ -52,6 +52,7 @@ class ReplayRequest(_Chosen):
     reason: Reason
     limit: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = MOST_AT_ONCE
     after: UUID | None = None
+    died_until: RunAt | None = None
     dry_run: bool = False
     force: bool = False
 
@@ -127,7 +128,8 @@ class ReplayedLetter(Outgoing):
 
 
 class ReplayAnswer(Outgoing):
-    """What became of each letter; the next page is `after` the cursor."""
+    """What became of each letter; the next page is `after` the cursor, `died_until` the time."""
 
     replays: list[ReplayedLetter]
     next_cursor: UUID | None = None
+    as_of: datetime | None = None

@@ -6,8 +6,6 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from importlib.metadata import entry_points
-from typing import Final
 
 import structlog
 
@@ -17,8 +15,7 @@ from imagefleet.api.tools import Tools
 from imagefleet.api.watching import Watcher
 from imagefleet.aws.session import Session, open_session
 from imagefleet.doorbell import Doorbell
-from imagefleet.errors import Misconfigured
-from imagefleet.jobs.kinds import BUILT_IN, JobKind, Kinds
+from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
@@ -29,8 +26,6 @@ from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
-
-GROUP: Final = "imagefleet.kinds"  # of entry points: job types that others bring
 
 log = structlog.get_logger()
 
@@ -123,20 +118,9 @@ async def _open_tools(
         kinds=load_kinds().with_standard_retry(settings.retry.policy()),
         metrics=metrics,
         tracing=tracing,
+        edge_monthly_paths=settings.aws.monthly_paths,
         operators=operators,
     )
-
-
-def load_kinds() -> Kinds:
-    """The job types that are taken: built in, and installed as entry points."""
-    found: list[JobKind] = []
-    for point in entry_points(group=GROUP):
-        kind = point.load()
-        if not isinstance(kind, JobKind):
-            msg = f"entry point {point.name} ({point.value}) is not a job kind"
-            raise Misconfigured(msg)
-        found.append(kind)
-    return BUILT_IN.adding(*found)
 
 
 async def _reach(pool: Pool) -> str | None:

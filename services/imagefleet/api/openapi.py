@@ -8,11 +8,19 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from imagefleet.api.edge_schemas import NewInvalidations
 from imagefleet.api.errors import PROBLEM_TYPE, Problem
 from imagefleet.api.fleet_schemas import NewPause
 from imagefleet.api.letter_schemas import Acknowledgement, ReplayRequest
 from imagefleet.api.operator_schemas import Because, WatchedJobs
-from imagefleet.api.schemas import Cancellation, NewJob, NewJobs, NewUpload, StoredUpload
+from imagefleet.api.schemas import (
+    Cancellation,
+    NewJob,
+    NewJobs,
+    NewUpload,
+    Reprocessing,
+    StoredUpload,
+)
 from imagefleet.imaging.headers.facts import ImageFormat
 
 # The framework's own type for pieces of a description: JSON, whatever there is in it.
@@ -25,11 +33,13 @@ BODIES: Final[tuple[type[BaseModel], ...]] = (
     Cancellation,
     NewUpload,
     StoredUpload,
+    Reprocessing,
     Because,
     WatchedJobs,
     Acknowledgement,
     ReplayRequest,
     NewPause,
+    NewInvalidations,
     Problem,
 )
 RETRY_AFTER: Final[Piece] = {

@@ -38,11 +38,12 @@ from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
 from imagefleet.store.breakers import list_breakers
 from imagefleet.store.control import list_pauses, ring_now
+from imagefleet.store.explanations import explain_job
 from imagefleet.store.keys import ApiKey
 from imagefleet.store.oversight import OverseenJob, oversee_jobs
 from imagefleet.store.queues import room_for_job
 from imagefleet.store.replays import count_outcomes
-from imagefleet.store.reports import JobFilter, explain_job, get_operator_job, list_attempts
+from imagefleet.store.reports import JobFilter, get_operator_job, list_attempts
 from imagefleet.store.submissions import submit_job
 
 MOST_BYTES: Final = 65_536  # of the JSON

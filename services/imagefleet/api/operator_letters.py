@@ -1,6 +1,7 @@
 """Operators and dead letters: what could not succeed is looked at, acknowledged, replayed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -183,6 +184,7 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
         ReplayAnswer(
             replays=[shown(ReplayedLetter, one) for one in found.replayed],
             next_cursor=None if found.last is None else found.last.id,
+            as_of=found.as_of,
         )
     )
 
@@ -194,9 +196,8 @@ async def _replayed(
         replayed = await replay_letters(connection, asked.ids or (), order, tools.kinds)
         return ReplayBatch(replayed=replayed)
     after = await _letter_of(connection, asked.after)
-    return await replay_page(
-        connection, _choice(asked.filter), order, tools.kinds, after=after, limit=asked.limit
-    )
+    chosen = replace(_choice(asked.filter), died_until=asked.died_until)
+    return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
 
 
 async def _letter_of(connection: Connection, letter_id: UUID | None) -> DeadLetter | None:

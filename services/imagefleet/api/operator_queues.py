@@ -5,7 +5,7 @@ once, one of them looks.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
@@ -35,7 +35,7 @@ from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import answer
 from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
-from imagefleet.jobs.model import Lane
+from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.deadletters import count_unacknowledged
 from imagefleet.store.queues import (
     Failures,
@@ -47,11 +47,13 @@ from imagefleet.store.queues import (
     list_failures,
     list_prune_runs,
     list_stuck,
+    list_taken,
     load_of_lanes,
     read_balance,
     read_queue_health,
     read_throughput,
 )
+from imagefleet.store.rings import ExpectedMessages, expect_messages
 from imagefleet.store.upkeep import Depth
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds
@@ -139,12 +141,13 @@ async def show_prune(_key: Operator, tools: ToolsHere) -> Response:
 async def _stats(tools: Tools) -> QueueStats:
     messages, dead_letters = await _messages(tools)
     async with tools.operating("read_queue_health", "jobs") as connection:
+        taken = await list_taken(connection)
         return QueueStats(
             taken_at=datetime.now(UTC),
             lanes=[_lane(each, messages) for each in await load_of_lanes(connection)],
             dead_letters=dead_letters,
             unacknowledged=await count_unacknowledged(connection),
-            depths=[_depth(each) for each in await read_queue_health(connection)],
+            depths=[_depth(each, taken) for each in await read_queue_health(connection)],
             throughput=[_flow(each) for each in await read_throughput(connection)],
             failures=[_failed(each) for each in await list_failures(connection, limit=MOST_SHOWN)],
             stuck=[_stuck(each) for each in await list_stuck(connection, limit=MOST_SHOWN)],
@@ -155,7 +158,7 @@ async def _ledger(tools: Tools) -> LedgerView:
     messages, _ = await _messages(tools)
     async with tools.operating("read_balance", "jobs") as connection:
         balance = await read_balance(connection)
-        lanes = await load_of_lanes(connection)
+        expected = await expect_messages(connection)
     return LedgerView(
         taken_at=datetime.now(UTC),
         accepted=balance.accepted,
@@ -164,7 +167,7 @@ async def _ledger(tools: Tools) -> LedgerView:
         failed=balance.failed,
         pruned=balance.pruned,
         missing=balance.missing,
-        drift=[_drift(each, messages[each.lane]) for each in lanes],
+        drift=[_drift(expected[lane], messages[lane]) for lane in Lane],
     )
 
 
@@ -190,21 +193,28 @@ def _lane(load: LaneLoad, messages: Messages) -> LaneView:
     return LaneView.model_validate(fields | {"messages": messages[load.lane]})
 
 
-def _drift(load: LaneLoad, messages: MessagesView | None) -> DriftView:
+def _drift(known: ExpectedMessages, messages: MessagesView | None) -> DriftView:
+    """The same sign as the gauge `queue_drift`: messages that lack are positive."""
     drift = None
     if messages is not None:
-        # Messages in flight are of jobs that run, which have no ring.
-        drift = messages.visible + messages.delayed - load.waiting
-    return DriftView(lane=load.lane, waiting=load.waiting, messages=messages, drift=drift)
+        drift = known.expected - messages.visible - messages.in_flight - messages.delayed
+    return DriftView(
+        lane=known.lane,
+        waiting=known.waiting,
+        expected=known.expected,
+        messages=messages,
+        drift=drift,
+    )
 
 
-def _depth(depth: Depth) -> DepthView:
+def _depth(depth: Depth, taken: Collection[tuple[str, str]]) -> DepthView:
     return DepthView(
         job_type=depth.type,
         status=depth.state,
         lane=depth.lane,
         jobs=depth.jobs,
         oldest_due=depth.oldest_due,
+        unroutable=depth.state != JobState.PROCESSING and (depth.lane, depth.type) not in taken,
     )
 
 

@@ -63,6 +63,8 @@ class OverseenJobView(Outgoing):
     locked_by: UUID | None = None
     failure_code: str | None = None
     correlation_id: str
+    dedup_key: str | None = None
+    parent_job_id: UUID | None = None
     run_at: datetime
     created_at: datetime
     updated_at: datetime
@@ -83,6 +85,7 @@ class WholeJob(OverseenJobView):
     target_seq: int | None = None
     preempts: bool
     services: list[str]
+    pause_target_on_failure: bool
     claim_no: int
     locked_at: datetime | None = None
     claimed_at: datetime | None = None
@@ -90,8 +93,6 @@ class WholeJob(OverseenJobView):
     payload: dict[str, object]
     idempotency_key: str | None = None
     fingerprint: str
-    dedup_key: str | None = None
-    parent_job_id: UUID | None = None
     created_by: str
     replay_of: UUID | None = None
     generation: int
@@ -140,6 +141,7 @@ class ExplanationView(Outgoing):
     """Why a job does not run: what a claim would be told now, and the facts behind it."""
 
     job_id: UUID
+    tenant: str
     verdict: str
     reason: str
     sentence: str

@@ -76,6 +76,13 @@ class Cancellation(Incoming):
     idempotency_key: IdempotencyKey | None = None
 
 
+class Reprocessing(Incoming):
+    """How an image is rendered again; without a recipe, as it was."""
+
+    recipe: RecipeName | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
 class NewUpload(Incoming):
     """A file that will be posted to S3 directly."""
 
@@ -199,12 +206,26 @@ class VariantView(Outgoing):
     warnings: list[str]
 
 
+class DeletedObjects(Outgoing):
+    """What S3 answered."""
+
+    deleted: int
+    not_there: int | None = None
+    errors: int
+    keys: list[str]
+
+
 class Deletion(Outgoing):
-    """How far the deletion of an image is."""
+    """How far the deletion of an image is; the receipt, once it is dark."""
 
     requested_at: datetime
+    requested_by: str
     objects_deleted_at: datetime | None = None
+    objects: DeletedObjects | None = None
+    invalidation_id: UUID | None = None
     dark_at: datetime | None = None
+    seconds_to_dark: float | None = None
+    emptied_again_at: datetime | None = None
 
 
 class ImageView(Outgoing):

@@ -7,6 +7,7 @@ request, and the flusher waits longer than that.
 """
 
 import re
+from time import monotonic
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -15,19 +16,21 @@ from starlette.responses import Response
 
 from imagefleet.api.openapi import Piece, problems
 from imagefleet.api.tools import Tools, tools_of
-from imagefleet.errors import NotFound
-from imagefleet.jobs.images import EXTENSIONS, cache_tag, stable_path
+from imagefleet.errors import NotFound, Unavailable
+from imagefleet.jobs.images import EXTENSIONS, REDIRECT_MAX_AGE, cache_tag, stable_path
 from imagefleet.store.database import acquire
 from imagefleet.store.pointers import find_current
 
 CONNECTION_WITHIN: Final = 1.0  # seconds; with the next line the two that an answer may take
 READ_WITHIN: Final = 1.0
-CACHE_CONTROL: Final = "public, max-age=5, s-maxage=86400"
+ANSWER_WITHIN: Final = CONNECTION_WITHIN + READ_WITHIN
+CACHE_CONTROL: Final = f"public, max-age={REDIRECT_MAX_AGE.seconds}, s-maxage=86400"
 # One header for both origins, and S3 has none but those of metadata; the other is what CDNs know.
 TAG_HEADERS: Final = ("x-amz-meta-cache-tag", "cache-tag")
 
 _FORMATS: Final = {extension: name for name, extension in EXTENSIONS.items()}
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOO_LATE: Final = "This was looked up too long ago to be told."
 _PATH: Final = "/i/{image_id}/current/{variant}.{ext}"
 _TOLD: Final = ("Location", "Cache-Control", TAG_HEADERS[0])
 _FOUND: Final[dict[int | str, Piece]] = {
@@ -72,9 +75,14 @@ async def show_current(
 
 
 async def _find(tools: Tools, image_id: UUID, name: str, image_format: str) -> str | None:
+    begun = monotonic()
     with tools.metrics.query("find_current", "images"):
         async with acquire(tools.pool, within=CONNECTION_WITHIN) as connection:
-            return await find_current(connection, image_id, name, image_format, within=READ_WITHIN)
+            key = await find_current(connection, image_id, name, image_format, within=READ_WITHIN)
+    # A process that stood still was answered in time, and does not know how long ago.
+    if monotonic() - begun > ANSWER_WITHIN:
+        raise Unavailable("too_late", _TOO_LATE)
+    return key
 
 
 def _canonical(request: Request, image_id: str, variant: str, ext: str) -> UUID | None:

@@ -10,7 +10,14 @@ from fastapi import Request
 from imagefleet.api.idempotency import correlate, fingerprint
 from imagefleet.api.schemas import MAX_PAYLOAD_BYTES, NewJob
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.kinds import JobKind, Kinds, choose_lane, validate_payload
+from imagefleet.imaging.recipes import RECIPES
+from imagefleet.jobs.kinds import (
+    JobKind,
+    Kinds,
+    ReprocessImages,
+    choose_lane,
+    validate_payload,
+)
 from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.keys import ApiKey
 from imagefleet.telemetry.tracing import inject
@@ -19,7 +26,7 @@ from imagefleet.telemetry.tracing import inject
 RESERVED: Final = MappingProxyType(
     {
         "process_image": "Jobs of this type are made by POST /v1/images.",
-        "delete_image": "Jobs of this type are not made over HTTP yet.",
+        "delete_image": "Jobs of this type are made by DELETE /v1/images/{id}.",
         "cancel_job": "Jobs of this type are made by POST /v1/jobs/{id}/cancel.",
     }
 )
@@ -34,6 +41,8 @@ def compose(
         sentence = f"The payload is larger than {MAX_PAYLOAD_BYTES} bytes."
         raise RequestRejected("payload_too_large", sentence)
     payload = validate_payload(kind, job.payload)
+    if isinstance(payload, ReprocessImages) and payload.recipe is not None:
+        recipe_of(payload.recipe)
     asked = job.model_dump(mode="json", exclude={"idempotency_key", "correlation_id"})
     return replace(
         draft(request, kind, by=by, key=key, correlation_id=job.correlation_id),
@@ -62,12 +71,21 @@ def draft(
         max_attempts=kind.retry.max_attempts,
         preempts=kind.preempts,
         services=kind.services,
+        pause_target_on_failure=kind.pause_target_on_failure,
         idempotency_key=key,
         correlation_id=correlate(request, by.tenant_id, key, correlation_id),
         created_by=str(by.id),
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )
+
+
+def recipe_of(name: str) -> str:
+    """The name of a recipe that exists."""
+    if name not in RECIPES:
+        sentence = f"There is no such recipe; known are: {', '.join(RECIPES)}."
+        raise RequestRejected("unknown_recipe", sentence)
+    return name
 
 
 def _kind_of(kinds: Kinds, name: str) -> JobKind:

@@ -35,6 +35,8 @@ class Tools:
     kinds: Kinds
     metrics: ApiMetrics
     tracing: Tracing
+    edge_monthly_paths: int = 1000
+    """How many invalidation paths a month are expected."""
     operators: Pool | None = None
     """Postgres under the operator's role; None where its routes are not served."""
 

@@ -14,12 +14,11 @@ from imagefleet.api.idempotency import fingerprint, key_of
 from imagefleet.api.intake import read_json
 from imagefleet.api.openapi import IMAGE_TYPES, json_body, problems
 from imagefleet.api.schemas import NewUpload, StoredUpload, UploadView
-from imagefleet.api.submitting import draft
+from imagefleet.api.submitting import draft, recipe_of
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import accepted, accepted_image, answer
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import ProcessImage, image_target
 from imagefleet.jobs.model import Submission, new_job_id
@@ -103,14 +102,6 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     if submitted.created:
         tools.metrics.uploaded(source.content_type, source.bytes)
     return accepted(accepted_image(submitted, upload.image_id))
-
-
-def recipe_of(name: str) -> str:
-    """The name of a recipe that exists."""
-    if name not in RECIPES:
-        sentence = f"There is no such recipe; known are: {', '.join(RECIPES)}."
-        raise RequestRejected("unknown_recipe", sentence)
-    return name
 
 
 def payload_of(source: NewSource) -> dict[str, object]:

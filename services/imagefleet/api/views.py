@@ -9,6 +9,7 @@ from starlette.responses import Response
 from imagefleet.api.schemas import (
     AcceptedImage,
     AcceptedJob,
+    DeletedObjects,
     Deletion,
     Failure,
     ImageView,
@@ -22,6 +23,7 @@ from imagefleet.api.schemas import (
 from imagefleet.jobs.images import EXTENSIONS, stable_path
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import JobId, Submitted
+from imagefleet.store import tombstones
 from imagefleet.store.images import Image
 from imagefleet.store.reports import PublicJob
 
@@ -121,6 +123,21 @@ def image_view(image: Image, base_url: str, deletion: Deletion | None = None) ->
         variants=variants,
         srcset=srcset(variants),
         deletion=deletion,
+    )
+
+
+def deletion_view(gone: tombstones.Deletion) -> Deletion:
+    """How far a deletion is: the receipt, once it is done."""
+    dark_after = None if gone.dark_at is None else gone.dark_at - gone.requested_at
+    return Deletion(
+        requested_at=gone.requested_at,
+        requested_by=gone.requested_by,
+        objects_deleted_at=gone.objects_deleted_at,
+        objects=None if gone.objects is None else DeletedObjects.model_validate(gone.objects),
+        invalidation_id=gone.invalidation_id,
+        dark_at=gone.dark_at,
+        seconds_to_dark=None if dark_after is None else dark_after.total_seconds(),
+        emptied_again_at=gone.emptied_again_at,
     )
 
 

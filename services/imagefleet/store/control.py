@@ -1,5 +1,6 @@
 """Live rows that steer the fleet: workers, cancel flags, pauses."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -25,9 +26,9 @@ class WorkerCard:
     host: str
     pid: int
     version: str
-    lanes: tuple[Lane, ...]
     types: tuple[str, ...]
-    slots: int
+    slots: Mapping[Lane, int]
+    """How many jobs at once in each lane it takes; general ones serve the fast lane too."""
 
 
 async def register_worker(connection: Connection, card: WorkerCard) -> None:
@@ -39,9 +40,9 @@ async def register_worker(connection: Connection, card: WorkerCard) -> None:
             card.host,
             card.pid,
             card.version,
-            list(card.lanes),
+            list(card.slots),
             list(card.types),
-            card.slots,
+            list(card.slots.values()),
         )
 
 

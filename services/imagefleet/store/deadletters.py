@@ -52,6 +52,8 @@ class LetterFilter:
     fingerprint: str | None = None
     open_only: bool = True
     """Neither acknowledged nor replayed."""
+    died_until: datetime | None = None
+    """Of the open ones only those that there were at this time of the database."""
 
 
 _LETTER: Final = """
@@ -119,6 +121,7 @@ _OPEN: Final = """
 LIST_OPEN_LETTERS: Final = f"""
 {_LETTER}
 {_OPEN} AND replays.id IS NULL
+   AND ($8::timestamptz IS NULL OR letters.died_at <= $8)
 {_PAGE}
 """
 
@@ -160,9 +163,9 @@ async def list_dead_letters(
     return [_letter(row) for row in rows]
 
 
-def _listing(filters: LetterFilter) -> tuple[str, tuple[str | None, ...]]:
+def _listing(filters: LetterFilter) -> tuple[str, tuple[str | datetime | None, ...]]:
     if filters.open_only:
-        return LIST_OPEN_LETTERS, _all_of(filters)
+        return LIST_OPEN_LETTERS, (*_all_of(filters), filters.died_until)
     match filters:
         case LetterFilter(tenant_id=None, type=None, reason=None, fingerprint=None):
             return LIST_LETTERS, ()

@@ -1,6 +1,6 @@
 """Reading across tenants, for operators: lists of jobs, and who works on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -29,6 +29,8 @@ class OverseenJob:
     locked_by: WorkerId | None
     failure_code: str | None
     correlation_id: str
+    dedup_key: str | None
+    parent_job_id: JobId | None
     run_at: datetime
     created_at: datetime
     updated_at: datetime
@@ -38,8 +40,8 @@ class OverseenJob:
 _COLUMNS: Final = """
        jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.state, jobs.lane, jobs.priority,
        jobs.target, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.locked_by,
-       jobs.failure_code, jobs.correlation_id, jobs.run_at, jobs.created_at, jobs.updated_at,
-       jobs.finished_at
+       jobs.failure_code, jobs.correlation_id, jobs.dedup_key, jobs.parent_job_id, jobs.run_at,
+       jobs.created_at, jobs.updated_at, jobs.finished_at
 """
 
 # One tenant, or a page of each tenant, of which the newest are shown: the indexes that lists have
@@ -189,6 +191,7 @@ class WorkerReport:
     lanes: tuple[str, ...]
     types: tuple[str, ...]
     slots: int
+    lane_slots: Mapping[str, int]
     started_at: datetime
     beat_at: datetime
     silent_for: timedelta
@@ -236,6 +239,8 @@ async def list_workers(
             **dict(row)
             | {
                 "lanes": tuple(row["lanes"]),
+                "slots": sum(row["slots"]),
+                "lane_slots": dict(zip(row["lanes"], row["slots"], strict=True)),
                 "types": tuple(row["types"]),
                 "held": tuple(by_worker.get(row["worker_id"], ())),
             }

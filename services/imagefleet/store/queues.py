@@ -14,7 +14,8 @@ from imagefleet.store.database import Connection, translated
 from imagefleet.store.upkeep import Depth, Ledger
 
 READ_QUEUE_HEALTH: Final = """
-SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due
+SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
+       now() - health.oldest_due AS oldest_age
   FROM job_queue_health AS health
  ORDER BY health.type, health.lane, health.state
 """
@@ -25,6 +26,20 @@ async def read_queue_health(connection: Connection) -> Sequence[Depth]:
     with translated():
         rows = await connection.fetch(READ_QUEUE_HEALTH)
     return [Depth(**row) for row in rows]
+
+
+LIST_TAKEN: Final = """
+SELECT DISTINCT lanes.lane, types.type
+  FROM workers, unnest(workers.lanes) AS lanes (lane), unnest(workers.types) AS types (type)
+ WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+"""
+
+
+async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
+    """The lanes and types that living workers take; whatever else waits is unroutable."""
+    with translated():
+        rows = await connection.fetch(LIST_TAKEN)
+    return frozenset((row["lane"], row["type"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +127,34 @@ async def read_throughput(connection: Connection) -> list[Flow]:
     return [Flow(**dict(row)) for row in rows]
 
 
+# Every living worker that takes something new, once for each of its lanes: the slots that serve the
+# lane, those that no other lane has, and how many of them are taken. Where the fast lane has more
+# jobs than slots of its own, the others are in general ones.
+_ROOM: Final = """
+  FROM workers
+  CROSS JOIN LATERAL (
+      SELECT count(*) FILTER (WHERE jobs.lane = 'fast') AS fast,
+             count(*) FILTER (WHERE jobs.lane = 'general') AS general,
+             count(*) FILTER (WHERE jobs.lane = 'quarantine') AS quarantine
+        FROM jobs
+       WHERE jobs.locked_by = workers.id AND jobs.state = 'processing'
+  ) AS held
+  CROSS JOIN LATERAL (
+      SELECT coalesce(workers.slots[array_position(workers.lanes, 'fast')], 0) AS fast,
+             coalesce(workers.slots[array_position(workers.lanes, 'general')], 0) AS general,
+             coalesce(workers.slots[array_position(workers.lanes, 'quarantine')], 0) AS quarantine
+  ) AS slots
+  CROSS JOIN LATERAL (
+      VALUES ('fast', slots.fast + slots.general, slots.fast, held.fast + held.general, held.fast),
+             ('general', slots.general, slots.general,
+              held.general + greatest(held.fast - slots.fast, 0), held.general),
+             ('quarantine', slots.quarantine, slots.quarantine, held.quarantine, held.quarantine)
+  ) AS room (lane, slots, own, taken, in_lane)
+ WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+   AND room.lane = ANY (workers.lanes)
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLoad:
     """One lane: who works in it, and what waits to be announced."""
@@ -120,9 +163,9 @@ class LaneLoad:
     workers: int
     """Living ones that take something new in this lane."""
     slots: int
-    """All of theirs; a worker's slots serve every lane that it takes."""
+    """Those of theirs that serve the lane; general slots serve the fast lane too."""
     busy: int
-    """Jobs that these workers hold, whatever the lane."""
+    """How many of these slots are taken, by jobs of whatever lane."""
     processing: int
     """Jobs that run in this lane, whoever holds them."""
     waiting: int
@@ -131,12 +174,15 @@ class LaneLoad:
     oldest_due_ring: datetime | None
 
 
-LOAD_OF_LANES: Final = """
-WITH held AS MATERIALIZED (
-    SELECT jobs.locked_by, jobs.lane, count(*) AS jobs
-      FROM jobs
-     WHERE jobs.state = 'processing'
-     GROUP BY jobs.locked_by, jobs.lane
+LOAD_OF_LANES: Final = f"""
+WITH rooms AS MATERIALIZED (
+    SELECT room.lane, count(*) AS workers, sum(room.slots)::bigint AS slots,
+           sum(least(room.taken, room.slots))::bigint AS busy
+    {_ROOM}
+     GROUP BY room.lane
+),
+running AS MATERIALIZED (
+    SELECT jobs.lane, count(*) AS jobs FROM jobs WHERE jobs.state = 'processing' GROUP BY jobs.lane
 ),
 waiting AS MATERIALIZED (
     SELECT rings.lane, count(*) AS jobs, count(*) FILTER (WHERE rings.due_at <= now()) AS due,
@@ -144,21 +190,16 @@ waiting AS MATERIALIZED (
       FROM rings
      GROUP BY rings.lane
 )
-SELECT lanes.lane, count(workers.id) AS workers,
-       coalesce(sum(workers.slots), 0)::bigint AS slots,
-       coalesce(sum((SELECT sum(held.jobs) FROM held WHERE held.locked_by = workers.id)), 0)::bigint
-           AS busy,
-       coalesce((SELECT sum(held.jobs) FROM held WHERE held.lane = lanes.lane), 0)::bigint
-           AS processing,
-       coalesce(max(waiting.jobs), 0) AS waiting, coalesce(max(waiting.due), 0) AS due_rings,
-       max(waiting.oldest_due) AS oldest_due_ring
+SELECT lanes.lane, coalesce(rooms.workers, 0) AS workers, coalesce(rooms.slots, 0) AS slots,
+       coalesce(rooms.busy, 0) AS busy, coalesce(running.jobs, 0) AS processing,
+       coalesce(waiting.jobs, 0) AS waiting, coalesce(waiting.due, 0) AS due_rings,
+       waiting.oldest_due AS oldest_due_ring
   FROM unnest($1::text[]) WITH ORDINALITY AS lanes (lane, place)
-  LEFT JOIN workers ON lanes.lane = ANY (workers.lanes)
-                   AND workers.dead_at IS NULL AND workers.draining_since IS NULL
+  LEFT JOIN rooms ON rooms.lane = lanes.lane
+  LEFT JOIN running ON running.lane = lanes.lane
   LEFT JOIN waiting ON waiting.lane = lanes.lane
- GROUP BY lanes.lane, lanes.place
  ORDER BY lanes.place
-"""
+"""  # noqa: S608 - composed at import from the constant above
 
 
 async def load_of_lanes(connection: Connection) -> list[LaneLoad]:
@@ -168,33 +209,33 @@ async def load_of_lanes(connection: Connection) -> list[LaneLoad]:
     return [LaneLoad(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]
 
 
-ROOM_FOR_JOB: Final = """
-SELECT count(*) AS workers, coalesce(sum(workers.slots), 0)::bigint AS slots,
-       coalesce(sum(held.jobs), 0)::bigint AS busy,
-       coalesce(sum(held.in_lane), 0)::bigint AS in_lane
-  FROM workers
-  CROSS JOIN LATERAL (
-      SELECT count(*) AS jobs, count(*) FILTER (WHERE jobs.lane = $1) AS in_lane
-        FROM jobs
-       WHERE jobs.locked_by = workers.id AND jobs.state = 'processing'
-  ) AS held
- WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
-   AND $1 = ANY (workers.lanes) AND $2 = ANY (workers.types)
+ROOM_FOR_JOB: Final = f"""
+SELECT count(*) AS workers, coalesce(sum(room.slots), 0)::bigint AS slots,
+       coalesce(sum(room.own), 0)::bigint AS own,
+       coalesce(sum(least(room.taken, room.slots)), 0)::bigint AS busy,
+       coalesce(sum(room.in_lane), 0)::bigint AS in_lane
+{_ROOM}
+   AND room.lane = $1 AND $2 = ANY (workers.types)
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The living workers that take jobs of one type in one lane, and what they are busy with."""
+    """The living workers that take jobs of one type in one lane, and how busy they are."""
 
     workers: int
     slots: int
+    """Those that serve the lane."""
+    own: int
+    """Those among them that serve nothing but this lane, or serve it first."""
     busy: int
+    """How many of the slots are taken, by jobs of whatever lane and type."""
     in_lane: int
+    """Jobs of this lane that these workers hold."""
 
     @property
     def full(self) -> bool:
-        """Whether all their slots are taken."""
+        """Whether all their slots for the lane are taken."""
         return 0 < self.slots <= self.busy
 
 

@@ -6,6 +6,7 @@ is replayed once: asking again, by whatever way, answers with the job that alrea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -13,7 +14,7 @@ from uuid import UUID
 from imagefleet.errors import IdempotencyConflict, RequestRejected
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobId, Lane, Ring, Submission, Submitted
-from imagefleet.jobs.replays import ReplayOrder, compose_replay
+from imagefleet.jobs.replays import ReplayOrder, compose_replay, image_of
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.deadletters import (
     DeadLetter,
@@ -22,6 +23,8 @@ from imagefleet.store.deadletters import (
     list_dead_letters,
 )
 from imagefleet.store.submissions import Answer, insert_submissions
+from imagefleet.store.targets import lock_targets
+from imagefleet.store.tombstones import find_deleted
 
 MOST_AT_ONCE: Final = 100  # letters of one call: a short transaction, and a pace for its caller
 REDRIVE: Final = "sqs-redrive"
@@ -37,6 +40,8 @@ class ReplayOutcome(StrEnum):
     """Somebody said that nothing is to be done; `force` overrules."""
     DUPLICATE = "duplicate"
     """An open job has the same dedup key: ask again when that one has ended."""
+    IMAGE_DELETED = "image_deleted"
+    """What it is about was deleted since, and the original with it."""
     NOT_REPLAYABLE = "not_replayable"
     """No job: a message that nobody could read, or whose job nobody knows."""
 
@@ -62,6 +67,8 @@ class ReplayBatch:
     replayed: Sequence[Replayed]
     last: DeadLetter | None = None
     """Where the next page begins: also letters that could not be replayed are passed by."""
+    as_of: datetime | None = None
+    """Letters that died later are none of those that were to be replayed: some may be replays."""
 
 
 class _DryRun(Exception):
@@ -86,6 +93,11 @@ async def replay_letters(
     return await _replay(connection, await get_dead_letters(connection, ids), order, kinds)
 
 
+READ_CLOCK: Final = """
+SELECT now()
+"""
+
+
 async def replay_page(
     connection: Connection,
     filters: LetterFilter,
@@ -98,12 +110,16 @@ async def replay_page(
     """Replay the oldest letters that these filters name, `limit` at most.
 
     A canary is a small page. Whoever replays many asks for page after page, each `after` the last
-    of the one before, at their own pace, and stops when `count_outcomes` displeases.
+    of the one before and with the first one's `as_of` as `died_until`, at their own pace, and stops
+    when `count_outcomes` displeases.
     """
     if limit > MOST_AT_ONCE:
         raise RequestRejected("too_many", _TOO_MANY)
+    with translated():
+        as_of = filters.died_until or await connection.fetchval(READ_CLOCK)
     letters = await list_dead_letters(connection, filters, after=after, limit=limit)
     return ReplayBatch(
+        as_of=as_of,
         replayed=await _replay(connection, letters, order, kinds),
         last=letters[-1] if letters else None,
     )
@@ -192,7 +208,10 @@ async def _submit(
     order: ReplayOrder,
     kinds: Mapping[str, JobKind],
 ) -> list[Replayed]:
-    judged = {letter.id: _judge(letter, order, kinds) for letter in letters}
+    judged: dict[UUID, Submission | Replayed] = {
+        letter.id: _judge(letter, order, kinds) for letter in letters
+    }
+    await _refuse_deleted(connection, letters, judged)
     wanted = {id_: one for id_, one in judged.items() if isinstance(one, Submission)}
     submitted = await insert_submissions(connection, list(wanted.values())) if wanted else []
     rows = await connection.fetch(FIND_REPLAYS, [one.replay_of for one in wanted.values()])
@@ -200,6 +219,28 @@ async def _submit(
     for letter_id, answer in zip(wanted, submitted, strict=True):
         judged[letter_id] = _answered(letter_id, wanted[letter_id], answer, replays)
     return [one for one in judged.values() if isinstance(one, Replayed)]
+
+
+async def _refuse_deleted(
+    connection: Connection,
+    letters: Sequence[DeadLetter],
+    judged: dict[UUID, Submission | Replayed],
+) -> None:
+    """Nothing is rendered of an image that was deleted; its deletion itself is replayed."""
+    images = {
+        id_: image_id
+        for id_, one in judged.items()
+        if isinstance(one, Submission) and (image_id := image_of(one)) is not None
+    }
+    if not images:
+        return
+    about = [letter for letter in letters if letter.id in images]
+    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it.
+    await lock_targets(connection, [one.job_id for one in about if one.job_id is not None])
+    gone = await find_deleted(connection, list(images.values()))
+    for letter in about:
+        if images[letter.id] in gone:
+            judged[letter.id] = _refused(letter, ReplayOutcome.IMAGE_DELETED)
 
 
 def _judge(

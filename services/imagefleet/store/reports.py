@@ -1,4 +1,4 @@
-"""Reading: what the public may see of a job, what operators see, and why a job waits."""
+"""Reading: what the public may see of a job, and what operators see."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,8 @@ from typing import Final
 from asyncpg import Record
 
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
+from imagefleet.jobs.model import JobId, JobState, TenantId, WorkerId
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.verdicts import HOLDS, UNTIL, VERDICT, WHY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,68 +241,3 @@ async def list_attempts(connection: Connection, job_id: JobId) -> Sequence[Attem
     with translated():
         rows = await connection.fetch(LIST_ATTEMPTS, job_id)
     return [Attempt(**dict(row)) for row in rows]
-
-
-LIVING_WORKERS: Final = """
-SELECT coalesce(array_agg(DISTINCT lanes.lane), '{}') AS lanes,
-       coalesce(array_agg(DISTINCT types.type), '{}') AS types
-  FROM workers, unnest(workers.lanes) AS lanes (lane), unnest(workers.types) AS types (type)
- WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
-"""
-
-EXPLAIN_JOB: Final = f"""
-SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
-       job.state, job.lane, job.type, job.target, job.claim_no, job.attempts, job.max_attempts,
-       job.crashes, job.locked_by,
-       coalesce(job.locked_at < now() - fleet.lock_timeout, false) AS lock_expired,
-       rings.due_at AS ring_due_at, rings.rings AS rung,
-       job.lane = ANY ($2::text[]) AS lane_has_workers,
-       job.type = ANY ($3::text[]) AS type_has_workers
-  FROM jobs AS job
-  CROSS JOIN fleet
-  LEFT JOIN rings ON rings.job_id = job.id
-  LEFT JOIN targets AS target ON target.tenant_id = job.tenant_id AND target.target = job.target
-  {HOLDS}
- WHERE job.id = $1
-"""  # noqa: S608 - composed at import from the constants of verdicts.py
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """What a claim of this job would be told now, and the facts behind it."""
-
-    verdict: Verdict
-    until: datetime | None
-    why: str | None
-    state: JobState
-    lane: str
-    type: str
-    target: str | None
-    claim_no: int
-    attempts: int
-    max_attempts: int
-    crashes: int
-    locked_by: WorkerId | None
-    lock_expired: bool
-    ring_due_at: datetime | None
-    rung: int | None
-    lane_has_workers: bool
-    type_has_workers: bool
-
-
-async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
-    """Why does this job not run? The CASE that the claim obeys, asked for the living workers."""
-    with translated():
-        living = await connection.fetchrow(LIVING_WORKERS)
-        lanes, types = (living["lanes"], living["types"]) if living is not None else ([], [])
-        row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types)
-    if row is None:
-        raise NotFound("job")
-    return Explanation(
-        **dict(row)
-        | {
-            "verdict": Verdict(row["verdict"]),
-            "state": JobState(row["state"]),
-            "until": None if row["verdict"] == Verdict.CLAIMED else row["until"],
-        }
-    )

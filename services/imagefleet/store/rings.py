@@ -173,7 +173,6 @@ async def find_expired(connection: Connection, *, limit: int) -> list[Ring]:
 
 SAMPLE_RINGS: Final = """
 SELECT rings.lane, count(*) AS waiting,
-       count(*) FILTER (WHERE rings.rings > 0) AS rung,
        count(*) FILTER (WHERE rings.due_at <= now()) AS due,
        coalesce(max(now() - rings.due_at), interval '0') AS oldest
   FROM rings
@@ -186,8 +185,6 @@ class RingSample:
     """The ring rows of one lane."""
 
     waiting: int
-    rung: int
-    """Those whose message should be under way: it was sent, and nobody has claimed the job yet."""
     due: int
     oldest: timedelta
     """For how long the one that is due longest has been; negative when none is due."""
@@ -198,8 +195,34 @@ async def sample_rings(connection: Connection) -> dict[Lane, RingSample]:
     with translated():
         rows = await connection.fetch(SAMPLE_RINGS)
     return {
-        Lane(row["lane"]): RingSample(
-            waiting=row["waiting"], rung=row["rung"], due=row["due"], oldest=row["oldest"]
-        )
+        Lane(row["lane"]): RingSample(waiting=row["waiting"], due=row["due"], oldest=row["oldest"])
+        for row in rows
+    }
+
+
+EXPECT_MESSAGES: Final = """
+SELECT messages.lane, messages.waiting, messages.announced, messages.processing, messages.expected
+  FROM expected_messages AS messages
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedMessages:
+    """The messages that a lane's queue should hold, by what Postgres knows."""
+
+    lane: Lane
+    waiting: int
+    announced: int
+    """Those of the waiting jobs that were announced, and that nobody has claimed since."""
+    processing: int
+    expected: int
+
+
+async def expect_messages(connection: Connection) -> dict[Lane, ExpectedMessages]:
+    """What SQS's figures are compared with. It reads every ring row, and every job that runs."""
+    with translated():
+        rows = await connection.fetch(EXPECT_MESSAGES)
+    return {
+        Lane(row["lane"]): ExpectedMessages(**dict(row) | {"lane": Lane(row["lane"])})
         for row in rows
     }

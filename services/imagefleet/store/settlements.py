@@ -22,9 +22,10 @@ from imagefleet.jobs.lifecycle import (
     decide,
     failure_sentence,
 )
-from imagefleet.jobs.model import Claim, JobId, Ring, Submitted, TenantId, WorkerId
+from imagefleet.jobs.model import Claim, JobId, Ring, Submitted, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
+from imagefleet.store.emptying import record_emptied
 from imagefleet.store.endings import Held, end_claims, lock_claims
 from imagefleet.store.images import publish_images
 from imagefleet.store.submissions import insert_submissions
@@ -41,7 +42,6 @@ class Settlement:
     claim_no: int
     outcome: Outcome
     policy: RetryPolicy
-    pause_target_on_failure: bool = False
 
     @classmethod
     def of(cls, claim: Claim, outcome: Outcome, policy: RetryPolicy) -> "Settlement":
@@ -144,7 +144,6 @@ async def _settle_in_transaction(
     await _publish(connection, endings)
     await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
-    await _pause_targets(connection, settlements, endings)
     rings += await free_targets(connection, targets, list(endings))
     known = await _ended_by(connection, worker_id, [i for i in job_ids if i not in endings])
     return SettleReport(
@@ -171,7 +170,10 @@ def _receipt(
 
 
 async def _publish(connection: Connection, endings: dict[JobId, tuple[Held, Outcome]]) -> None:
-    """Flip the pointers of what completes; whoever finds something newer there is superseded."""
+    """Flip the pointers of what completes; whoever finds something newer there is superseded.
+
+    And write the receipts of what was deleted.
+    """
     publications = {
         job_id: outcome.publication
         for job_id, (_, outcome) in endings.items()
@@ -182,6 +184,8 @@ async def _publish(connection: Connection, endings: dict[JobId, tuple[Held, Outc
         held, outcome = endings[job_id]
         if isinstance(outcome, Completed):
             endings[job_id] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
+    completed = [one for _, one in endings.values() if isinstance(one, Completed)]
+    await record_emptied(connection, [one.emptied for one in completed if one.emptied is not None])
 
 
 async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outcome]]) -> list[Ring]:
@@ -206,36 +210,6 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
         for follow_up, answer in zip(follow_ups, answers, strict=True)
         if isinstance(answer, Submitted) and answer.due_at is not None
     ]
-
-
-PAUSE_TARGETS: Final = """
-INSERT INTO pauses (scope, tenant_id, name, paused_by, reason)
-SELECT 'target', failed.tenant_id, failed.name, 'policy', 'job ' || failed.job_id || ' failed'
-  FROM unnest($1::text[], $2::text[], $3::uuid[]) AS failed (tenant_id, name, job_id)
- ORDER BY failed.tenant_id, failed.name
-    ON CONFLICT DO NOTHING
-"""
-
-
-async def _pause_targets(
-    connection: Connection,
-    settlements: Sequence[Settlement],
-    endings: dict[JobId, tuple[Held, Outcome]],
-) -> None:
-    failed: list[tuple[TenantId, str, JobId]] = [
-        (held.tenant_id, held.target, held.job_id)
-        for one in settlements
-        if one.pause_target_on_failure and one.job_id in endings
-        for held, outcome in [endings[one.job_id]]
-        if isinstance(outcome, Failed) and held.target is not None
-    ]
-    if failed:
-        await connection.execute(
-            PAUSE_TARGETS,
-            [tenant for tenant, _, _ in failed],
-            [target for _, target, _ in failed],
-            [job_id for _, _, job_id in failed],
-        )
 
 
 ENDED_BY: Final = """

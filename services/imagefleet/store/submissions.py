@@ -96,21 +96,22 @@ WITH new AS (
     SELECT *
       FROM jsonb_to_recordset($1::jsonb) AS new (
           id uuid, tenant_id text, type text, lane text, priority integer, run_at timestamptz,
-          target text, target_seq bigint, preempts boolean, services text[], max_attempts integer,
-          payload jsonb, idempotency_key text, fingerprint text, dedup_key text,
-          correlation_id text, parent_job_id uuid, created_by text, replay_of uuid,
-          generation integer, replay_reason text, traceparent text, tracestate text)
+          target text, target_seq bigint, preempts boolean, services text[],
+          pause_target_on_failure boolean, max_attempts integer, payload jsonb,
+          idempotency_key text, fingerprint text, dedup_key text, correlation_id text,
+          parent_job_id uuid, created_by text, replay_of uuid, generation integer,
+          replay_reason text, traceparent text, tracestate text)
 ),
 accepted AS (
     INSERT INTO jobs (id, tenant_id, type, lane, priority, run_at, target, target_seq, preempts,
-                      services, max_attempts, payload, idempotency_key, fingerprint, dedup_key,
-                      correlation_id, parent_job_id, created_by, replay_of, generation,
-                      replay_reason, traceparent, tracestate)
+                      services, pause_target_on_failure, max_attempts, payload, idempotency_key,
+                      fingerprint, dedup_key, correlation_id, parent_job_id, created_by, replay_of,
+                      generation, replay_reason, traceparent, tracestate)
     SELECT new.id, new.tenant_id, new.type, new.lane, new.priority, coalesce(new.run_at, now()),
-           new.target, new.target_seq, new.preempts, new.services, new.max_attempts, new.payload,
-           new.idempotency_key, new.fingerprint, new.dedup_key, new.correlation_id,
-           new.parent_job_id, new.created_by, new.replay_of, new.generation, new.replay_reason,
-           new.traceparent, new.tracestate
+           new.target, new.target_seq, new.preempts, new.services, new.pause_target_on_failure,
+           new.max_attempts, new.payload, new.idempotency_key, new.fingerprint, new.dedup_key,
+           new.correlation_id, new.parent_job_id, new.created_by, new.replay_of, new.generation,
+           new.replay_reason, new.traceparent, new.tracestate
       FROM new
      ORDER BY new.tenant_id, new.idempotency_key, new.dedup_key, new.replay_of, new.id
         ON CONFLICT DO NOTHING

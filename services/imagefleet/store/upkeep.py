@@ -220,7 +220,8 @@ async def read_ledger(connection: Connection) -> Ledger:
 
 
 SAMPLE_DEPTHS: Final = """
-SELECT jobs.type, jobs.state, jobs.lane, count(*) AS jobs, min(jobs.run_at) AS oldest_due
+SELECT jobs.type, jobs.state, jobs.lane, count(*) AS jobs, min(jobs.run_at) AS oldest_due,
+       now() - min(jobs.run_at) AS oldest_age
   FROM jobs
  WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
  GROUP BY jobs.type, jobs.state, jobs.lane
@@ -236,6 +237,8 @@ class Depth:
     lane: str
     jobs: int
     oldest_due: datetime
+    oldest_age: timedelta
+    """For how long it has been due; negative when none is."""
 
 
 async def sample_depths(connection: Connection) -> Sequence[Depth]:
@@ -243,3 +246,15 @@ async def sample_depths(connection: Connection) -> Sequence[Depth]:
     with translated():
         rows = await connection.fetch(SAMPLE_DEPTHS)
     return [Depth(**row) for row in rows]
+
+
+COUNT_STUCK: Final = """
+SELECT count(*) FROM stuck_jobs
+"""
+
+
+async def count_stuck(connection: Connection) -> int:
+    """How many jobs run for longer than any type may."""
+    with translated():
+        stuck: int = await connection.fetchval(COUNT_STUCK)
+    return stuck

@@ -1,0 +1,437 @@
+"""Why a job does not run: every reason there is, by the route and by the command line.
+
+Each names what can be acted upon: the job, the pause and whose it is, the worker, the lanes.
+"""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from imagefleet.jobs.lifecycle import Released
+from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, WorkerId
+from imagefleet.store.breakers import force_open, report_failures
+from imagefleet.store.control import Pause, PauseScope, pause
+from imagefleet.store.database import Connection
+from imagefleet.store.submissions import submit_job
+from tests.cli.conftest import Cli, cli
+from tests.support.api import Running
+from tests.support.factories import (
+    MadeJob,
+    a_job,
+    a_submission,
+    a_worker,
+    claim_job,
+    settle_job,
+)
+from tests.support.http import is_problem
+
+__all__ = ["cli"]
+
+QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+IMAGE = "image:1"
+RIVAL = TenantId("rival")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+
+
+@pytest.fixture
+async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with running.client("operator") as client:
+        yield client
+
+
+@pytest.fixture
+def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """The command line in the hands of an operator; the API's log is kept out of its output."""
+    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
+    with capture_logs():
+        yield cli
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job, and by name the ids that its explanation has to mention."""
+
+    job_id: JobId
+    named: dict[str, object] = field(default_factory=dict)
+
+
+Make: TypeAlias = Callable[[Connection, Connection], Awaitable[Waiting]]
+
+
+def made(state: JobState = QUEUED, **how: Any) -> Make:  # noqa: ANN401 - as `a_job` has them
+    async def make(worker: Connection, superuser: Connection) -> Waiting:
+        job = await a_job(worker, superuser, state=state, **how)
+        return Waiting(job.job_id, {"worker": job.worker_id})
+
+    return make
+
+
+async def given_back(worker: Connection, superuser: Connection) -> Waiting:
+    job = await a_job(worker, superuser, state=PROCESSING)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await settle_job(worker, job, Released(why="breaker:s3", run_at=later))
+    return Waiting(job.job_id)
+
+
+def behind(state: JobState, **how: Any) -> Make:  # noqa: ANN401 - as `a_job` has them
+    async def make(worker: Connection, superuser: Connection) -> Waiting:
+        target = a_submission(target=IMAGE)
+        first = await a_job(worker, superuser, state=state, submission=target, **how)
+        second = await a_job(worker, superuser, submission=a_submission(target=IMAGE))
+        return Waiting(second.job_id, {"first": first.job_id, "worker": first.worker_id})
+
+    return make
+
+
+def paused(*pauses: Pause) -> Make:
+    async def make(worker: Connection, superuser: Connection) -> Waiting:
+        for number, what in enumerate(pauses):
+            await pause(superuser, what, by=f"person {number}", reason="a bad day")
+        return Waiting(
+            (await a_job(worker, superuser, submission=a_submission(target=IMAGE))).job_id
+        )
+
+    return make
+
+
+def with_services(trouble: Callable[[Connection], Awaitable[object]]) -> Make:
+    async def make(worker: Connection, superuser: Connection) -> Waiting:
+        await trouble(superuser)
+        job = await a_job(worker, superuser, submission=a_submission(services=("s3",)))
+        return Waiting(job.job_id)
+
+    return make
+
+
+async def busy(worker: Connection, holder: WorkerId, lane: Lane, count: int) -> None:
+    for _ in range(count):
+        submission = a_submission(lane=lane)
+        await submit_job(worker, submission)
+        answer = await claim_job(worker, submission.job_id, holder)
+        assert answer.claim is not None
+
+
+def at_two_workers(lane: Lane, **held: int) -> Make:
+    """The job waits in the lane; each of two workers holds so many jobs of each lane."""
+
+    async def make(worker: Connection, _: Connection) -> Waiting:
+        for _number in range(2):
+            holder = await a_worker(worker)
+            for name, count in held.items():
+                await busy(worker, holder, Lane(name), count)
+        submission = a_submission(lane=lane)
+        await submit_job(worker, submission)
+        return Waiting(submission.job_id)
+
+    return make
+
+
+async def full_but_for_one_that_drains(worker: Connection, superuser: Connection) -> Waiting:
+    await busy(worker, await a_worker(worker, lanes=(Lane.FAST,)), Lane.FAST, 3)
+    job = await a_job(worker, superuser)
+    await superuser.execute(
+        "UPDATE workers SET draining_since = now() WHERE id = $1", job.worker_id
+    )
+    return Waiting(job.job_id)
+
+
+def when_all_workers_are(change: str, make: Make) -> Make:
+    async def made_first(worker: Connection, superuser: Connection) -> Waiting:
+        waiting = await make(worker, superuser)
+        await superuser.execute(f"UPDATE workers SET {change}")  # noqa: S608 - said below
+        return waiting
+
+    return made_first
+
+
+async def without_both_in_one(worker: Connection, superuser: Connection) -> Waiting:
+    job = await a_job(worker, superuser)
+    await superuser.execute("UPDATE workers SET dead_at = now(), dead_why = 'stopped'")
+    await a_worker(worker, lanes=(Lane.FAST,), types=("process_image",))
+    await a_worker(worker, lanes=(Lane.GENERAL,), types=("noop",))
+    return Waiting(job.job_id)
+
+
+def expired_under(trouble: Callable[[Connection], Awaitable[object]]) -> Make:
+    async def make(worker: Connection, superuser: Connection) -> Waiting:
+        submission = a_submission(services=("s3",))
+        job: MadeJob = await a_job(
+            worker, superuser, state=PROCESSING, lock_expired=True, submission=submission
+        )
+        await trouble(superuser)
+        return Waiting(job.job_id, {"worker": job.worker_id})
+
+    return make
+
+
+TARGET = Pause(scope=PauseScope.TARGET, name=IMAGE, tenant_id="acme")
+TYPE = Pause(scope=PauseScope.TYPE, name="noop")
+LANE = Pause(scope=PauseScope.LANE, name="fast")
+ALL = Pause(scope=PauseScope.ALL)
+GENERAL_ONLY = "lanes = '{general}', slots = '{5}'"
+
+# How to make it wait, the word for it, and the sentence: T is a time, {…} the id of that name.
+REASONS: dict[str, tuple[Make, str, str]] = {
+    "completed": (made(COMPLETED), "finished", "It is over: completed. It ended at T with done."),
+    "failed": (made(FAILED), "finished", "It is over: failed. It ended at T with corrupt."),
+    "not due": (made(due=False), "not_due", "It is not due before T."),
+    "backoff": (
+        made(FAILED_RETRYABLE, due=False),
+        "not_due",
+        "1 of 5 attempts did not work; the next one is due at T.",
+    ),
+    "given back": (given_back, "not_due", "It was given back, and is due again at T."),
+    "behind one that runs": (
+        behind(PROCESSING),
+        "target_busy",
+        "Job {first} comes first on its target image:1: worker {worker} is at work on it.",
+    ),
+    "behind one in backoff": (
+        behind(FAILED_RETRYABLE, due=False),
+        "target_busy",
+        "Job {first} comes first on its target image:1: it is tried again at T.",
+    ),
+    "behind one that waits": (
+        behind(QUEUED),
+        "target_busy",
+        "Job {first} comes first on its target image:1: it waits itself.",
+    ),
+    "target paused": (
+        paused(replace(TARGET, tenant_id=RIVAL), TARGET),
+        "target_paused",
+        (
+            "The target image:1 of acme is paused since T by person 1, until somebody lifts it: "
+            "a bad day"
+        ),
+    ),
+    "type paused": (
+        paused(TYPE),
+        "type_paused",
+        "The type noop is paused since T by person 0, until somebody lifts it: a bad day",
+    ),
+    "lane paused": (
+        paused(LANE, Pause(scope=PauseScope.LANE, name="general")),
+        "lane_paused",
+        "The lane fast is paused since T by person 0, until somebody lifts it: a bad day",
+    ),
+    "all paused": (
+        paused(ALL),
+        "all_paused",
+        "Everything is paused since T by person 0, until somebody lifts it: a bad day",
+    ),
+    "paused twice": (
+        paused(TYPE, ALL),
+        "all_paused",
+        (
+            "Everything is paused since T by person 1, until somebody lifts it: a bad day Also: "
+            "The type noop is paused since T by person 0, until somebody lifts it: a bad day"
+        ),
+    ),
+    "breaker": (
+        with_services(lambda c: report_failures(c, "s3", 5)),
+        "breaker_open",
+        "The circuit breaker of s3 is open until T.",
+    ),
+    "forced breaker": (
+        with_services(lambda c: force_open(c, "s3", by="somebody")),
+        "breaker_open",
+        "The circuit breaker of s3 was forced open by somebody, until it is reset.",
+    ),
+    "general saturated": (
+        at_two_workers(Lane.GENERAL, general=5),
+        "lane_saturated",
+        "Every general slot is taken (10 of 10 at 2 workers).",
+    ),
+    "general saturated by fast": (
+        at_two_workers(Lane.GENERAL, general=3, fast=5),
+        "lane_saturated",
+        "Every general slot is taken (10 of 10 at 2 workers), 4 of them by jobs of the lane fast.",
+    ),
+    "fast saturated": (
+        at_two_workers(Lane.FAST, general=5, fast=3),
+        "lane_saturated",
+        (
+            "Every fast slot is taken (16 of 16 at 2 workers); 6 are its own, 10 general ones "
+            "serve it too."
+        ),
+    ),
+    "quarantine saturated": (
+        at_two_workers(Lane.QUARANTINE, quarantine=1),
+        "lane_saturated",
+        (
+            "Every quarantine slot is taken (2 of 2 at 2 workers); a worker runs one suspect at a "
+            "time."
+        ),
+    ),
+    "fast alone saturated": (
+        full_but_for_one_that_drains,
+        "lane_saturated",
+        "Every fast slot is taken (3 of 3 at 1 worker).",
+    ),
+    "general is full and fast is not": (
+        at_two_workers(Lane.FAST, general=5),
+        "ready",
+        (
+            "Nothing holds it back: 10 of 16 slots for its lane are busy at 2 workers; it was rung "
+            "0 times and is rung again at T."
+        ),
+    ),
+    "fast is full and general is not": (
+        at_two_workers(Lane.GENERAL, fast=3),
+        "ready",
+        (
+            "Nothing holds it back: 0 of 10 slots for its lane are busy at 2 workers; it was rung "
+            "0 times and is rung again at T."
+        ),
+    ),
+    "no lane": (
+        when_all_workers_are(GENERAL_ONLY, made()),
+        "no_worker_for_lane",
+        "No living worker takes anything from the lane fast; lanes that are taken: general.",
+    ),
+    "no worker": (
+        when_all_workers_are("dead_at = now(), dead_why = 'stopped'", made()),
+        "no_worker_for_lane",
+        "No living worker takes anything from the lane fast; there is none at all.",
+    ),
+    "no type": (
+        when_all_workers_are("types = '{process_image}'", made()),
+        "no_worker_for_type",
+        "No living worker takes jobs of the type noop; types that are taken: process_image.",
+    ),
+    "no worker of both": (
+        without_both_in_one,
+        "no_worker_for_lane_and_type",
+        (
+            "No living worker takes jobs of the type noop from the lane fast, though some take the "
+            "type and some the lane."
+        ),
+    ),
+    "held": (
+        made(PROCESSING),
+        "lease_held",
+        (
+            "Worker {worker} (process 1 on tests, last beat 0 s ago) holds it by claim 1; its "
+            "lease ends at T unless renewed."
+        ),
+    ),
+    "held and flagged": (
+        made(PROCESSING, flag=CancelCode.CANCELLED),
+        "lease_held",
+        (
+            "Worker {worker} (process 1 on tests, last beat 0 s ago) holds it by claim 1; its "
+            "lease ends at T unless renewed. It was asked to stop at T (cancelled); its worker is "
+            "told with the next beat."
+        ),
+    ),
+    "held too long, no lane": (
+        when_all_workers_are(GENERAL_ONLY, made(PROCESSING, lock_expired=True)),
+        "lease_expired",
+        (
+            "Its lease by worker {worker} (process 1 on tests, last beat 0 s ago) has expired, and "
+            "nobody may take it over. No living worker takes anything from the lane fast; lanes "
+            "that are taken: general."
+        ),
+    ),
+    "held too long, paused": (
+        expired_under(lambda c: pause(c, TYPE, by="somebody", reason="a bad day")),
+        "lease_expired",
+        (
+            "Its lease by worker {worker} (process 1 on tests, last beat 0 s ago) has expired, and "
+            "nobody may take it over. The type noop is paused since T by somebody, until somebody "
+            "lifts it: a bad day"
+        ),
+    ),
+    "held too long, breaker": (
+        expired_under(lambda c: force_open(c, "s3", by="somebody")),
+        "lease_expired",
+        (
+            "Its lease by worker {worker} (process 1 on tests, last beat 0 s ago) has expired, and "
+            "nobody may take it over. The circuit breaker of s3 was forced open by somebody, until "
+            "it is reset."
+        ),
+    ),
+    "flagged": (
+        made(flag=CancelCode.CANCELLED),
+        "cancelled",
+        "It was asked to stop at T (cancelled); whoever claims it next ends it.",
+    ),
+    "flagged, no lane": (
+        when_all_workers_are(GENERAL_ONLY, made(flag=CancelCode.CANCELLED)),
+        "cancelled",
+        (
+            "It was asked to stop at T (cancelled); whoever claims it next ends it. No living "
+            "worker takes anything from the lane fast; lanes that are taken: general."
+        ),
+    ),
+    "exhausted": (
+        made(PROCESSING, lock_expired=True, submission=a_submission(max_attempts=1)),
+        "exhausted",
+        "Its lease has expired and no attempts are left (1 of 1); the next claim fails it.",
+    ),
+    "ready": (
+        made(),
+        "ready",
+        (
+            "Nothing holds it back: 0 of 8 slots for its lane are busy at 1 worker; it was rung 0 "
+            "times and is rung again at T."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+async def test_the_route_and_the_command_line_say_why_in_the_same_words(
+    name: str,
+    operating: httpx.AsyncClient,
+    operate: Cli,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    make, reason, sentence = REASONS[name]
+    waiting = await make(worker, superuser)
+    # What is made above took a moment, on a machine that does more than this.
+    await superuser.execute("UPDATE workers SET beat_at = now() + interval '5 s'")
+
+    answer = await operating.get(f"/v1/operator/jobs/{waiting.job_id}/explain")
+    typed = await operate("jobs", "explain", str(waiting.job_id))
+
+    assert answer.status_code == 200, answer.text
+    explained = answer.json()
+    assert (reason, sentence.format(**waiting.named)) == (
+        explained["reason"],
+        MOMENT.sub("T", explained["sentence"]),
+    )
+    said, _, facts = typed.out.partition("\n")
+    assert sentence.format(**waiting.named) == MOMENT.sub("T", said)
+    assert reason in facts
+
+
+async def test_a_lease_ends_when_its_lock_can_expire(
+    operating: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=PROCESSING)
+
+    explained = (await operating.get(f"/v1/operator/jobs/{job.job_id}/explain")).json()
+
+    until = datetime.fromisoformat(explained["until"])
+    assert timedelta(minutes=9) < until - datetime.now(UTC) < timedelta(minutes=11)
+    assert str(job.worker_id) == explained["lockedBy"]
+
+
+async def test_a_job_that_is_not_there_is_not_explained(
+    operating: httpx.AsyncClient, operate: Cli
+) -> None:
+    nobody = UUID(str(uuid4()))
+
+    is_problem(await operating.get(f"/v1/operator/jobs/{nobody}/explain"), 404, "not_found")
+    typed = await operate("jobs", "explain", str(nobody))
+    assert "not_found" in typed.err or "no such" in typed.err.lower()

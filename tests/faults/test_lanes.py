@@ -1,0 +1,69 @@
+"""A flood in one lane does not hold up the other: judged by the order of claims, not by a clock."""
+
+from dataclasses import replace
+
+import pytest
+
+from imagefleet.jobs.model import JobMessage, Lane, Submission, encode_message
+from imagefleet.store.database import Connection
+from imagefleet.store.submissions import submit_jobs
+from tests.support.eventually import eventually
+from tests.support.factories import a_submission
+from tests.support.fleet import Place, running
+from tests.support.place_fixtures import emulator, place
+
+__all__ = ["emulator", "place"]
+
+FLOOD = 200
+FEW_SLOTS = {"WORKER_FAST_SLOTS": "1", "WORKER_GENERAL_SLOTS": "2"}
+ONCE_AT_MOST = {Lane.FAST: 3, Lane.GENERAL: 2}  # general slots help out; a fast one waits for fast
+LATER = """
+SELECT count(*) FROM jobs AS flood, jobs AS other
+ WHERE other.id = $1 AND flood.lane <> other.lane AND flood.claimed_at > other.finished_at
+"""
+# A claim begins after the end of the attempt whose slot it takes.
+AT_ONCE = """
+SELECT max((SELECT count(*) FROM attempts AS other
+             WHERE other.lane = one.lane
+               AND other.claimed_at <= one.claimed_at AND other.ended_at > one.claimed_at))
+  FROM attempts AS one
+ WHERE one.lane = $1
+"""
+
+
+async def submit(place: Place, api: Connection, jobs: list[Submission]) -> None:
+    await submit_jobs(api, jobs)
+    bodies = [encode_message(JobMessage(job_id=one.job_id)) for one in jobs]
+    await place.send(jobs[0].lane, *bodies)
+
+
+@pytest.mark.parametrize(
+    ("flooded", "other"), [(Lane.FAST, Lane.GENERAL), (Lane.GENERAL, Lane.FAST)]
+)
+async def test_a_flood_in_one_lane_leaves_room_for_the_other(
+    place: Place, api: Connection, superuser: Connection, flooded: Lane, other: Lane
+) -> None:
+    work = a_submission(lane=flooded, payload={"milliseconds": 50})
+    flood = [replace(work, job_id=a_submission().job_id) for _ in range(FLOOD)]
+    one = a_submission(lane=other)
+    await submit(place, api, flood)
+    async with running(place, "worker", started=False, environment=FEW_SLOTS):
+
+        async def flood_runs() -> bool:
+            return bool(await superuser.fetchval("SELECT count(*) FROM jobs WHERE claim_no > 0"))
+
+        await eventually(flood_runs, within=30)
+        await submit(place, api, [one])
+
+        async def all_completed() -> bool:
+            left = await superuser.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
+            assert left == 0
+            return True
+
+        await eventually(all_completed, within=40)
+
+    assert 0 < await superuser.fetchval(LATER, one.job_id)
+    assert ONCE_AT_MOST[flooded] == await superuser.fetchval(AT_ONCE, flooded)
+    assert {"completed"} == {
+        row["state"] for row in await superuser.fetch("SELECT DISTINCT state FROM jobs")
+    }
