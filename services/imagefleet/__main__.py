@@ -4,6 +4,8 @@ A process imports only what it runs, so that each container carries only that: p
 from here directly, everything else goes on to the command line in `cli`.
 """
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -12,7 +14,7 @@ from typing import Final, TypeVar
 import structlog
 
 from imagefleet.errors import FleetError, Misconfigured
-from imagefleet.runtime import Drain, run_until_signalled
+from imagefleet.runtime import INIT, Drain, end_at_once, run_until_signalled
 from imagefleet.settings import (
     ApiSettings,
     MaintenanceSettings,
@@ -47,14 +49,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def start(process: str) -> int:
     """Read the settings, set up the logs, run until a signal."""
+    if os.getpid() == INIT:  # until the process listens to signals, the kernel would drop them
+        signal.signal(signal.SIGTERM, end_at_once)
     try:
         return run_until_signalled(_composed(process))
-    except Misconfigured as error:
+    except (FleetError, ExceptionGroup) as raised:
+        error = _expected(raised)
+        if error is None:
+            raise
+    if isinstance(error, Misconfigured):
         sys.stderr.write(f"imagefleet {process} does not start: {error.detail}\n")
         return 2
-    except FleetError as error:
-        log.error("process.failed", code=error.code, detail=error.detail)  # noqa: TRY400 - expected
-        return 1
+    log.error("process.failed", code=error.code, detail=error.detail)
+    return 1
+
+
+def _expected(error: Exception) -> FleetError | None:
+    """The one error of ours behind it: whatever was open at the time has wrapped it in groups."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        (error,) = error.exceptions
+    return error if isinstance(error, FleetError) else None
 
 
 def _composed(process: str) -> Callable[[Drain], Coroutine[object, object, None]]:

@@ -7,6 +7,7 @@ error is raised after that. The first SIGTERM or SIGINT asks for the drain, the 
 """
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -31,6 +32,8 @@ Result = TypeVar("Result")
 
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
+INIT: Final = 1  # the first process of a container, to which the kernel does nothing by default
+BURY_EVERY: Final = 1.0  # seconds; whoever started a process has asked for its end by then
 KILLED_BY_SIGNAL: Final = 128  # what a shell adds to the number of the signal that ended a process
 
 
@@ -88,6 +91,28 @@ def run_until_signalled(main: Callable[[Drain], Coroutine[object, object, None]]
     return KILLED_BY_SIGNAL + stopped_by[0] if stopped_by else 0
 
 
+def end_at_once(number: int, _frame: object = None) -> None:
+    """What the kernel does for a signal that nobody handles, but not to the first process."""
+    os._exit(KILLED_BY_SIGNAL + number)
+
+
+class Undertaker:
+    """Buries what was left to the first process: nobody else will ever ask for its end."""
+
+    def __init__(self) -> None:
+        self._seen: int | None = None
+
+    def look(self) -> None:
+        """Bury whoever was found dead by the last look too: our own were asked for meanwhile."""
+        with suppress(ChildProcessError):
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            dead = None if found is None else found.si_pid
+            if dead is not None and dead == self._seen:
+                os.waitpid(dead, os.WNOHANG)
+                dead = None
+            self._seen = dead
+
+
 class _Signals:
     """The first signal drains, the second cancels the current task, the third is the kernel's."""
 
@@ -98,14 +123,21 @@ class _Signals:
         self._stopped_by = stopped_by
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
+        self._undertaker = Undertaker()
 
     def install(self) -> None:
         for number in self.NUMBERS:
             self._loop.add_signal_handler(number, self._received, number)
+        if os.getpid() == INIT:
+            self._bury()
 
     def remove(self) -> None:
         for number in self.NUMBERS:
             self._loop.remove_signal_handler(number)
+
+    def _bury(self) -> None:
+        self._undertaker.look()
+        self._loop.call_later(BURY_EVERY, self._bury)  # SIGCHLD is the event loop's own
 
     def _received(self, number: signal.Signals) -> None:
         if not self._drain.requested:
@@ -115,7 +147,8 @@ class _Signals:
         self._stopped_by.append(number)
         self.remove()
         for each in self.NUMBERS:
-            signal.signal(each, signal.SIG_DFL)  # cleaning up may hang; a third one must not
+            # Cleaning up may hang; a third one must not.
+            signal.signal(each, end_at_once if os.getpid() == INIT else signal.SIG_DFL)
         if self._main is not None:
             self._main.cancel()
 

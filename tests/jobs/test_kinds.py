@@ -53,9 +53,15 @@ def refusal(name: str, payload: JsonObject) -> str:
 # The built-in kinds.
 
 
-def test_the_built_in_types_are_four() -> None:
-    assert list(BUILT_IN) == ["process_image", "delete_image", "cancel_job", "noop"]
-    assert len(BUILT_IN) == 4
+def test_the_built_in_types_are_five() -> None:
+    assert list(BUILT_IN) == [
+        "process_image",
+        "delete_image",
+        "cancel_job",
+        "noop",
+        "reprocess_images",
+    ]
+    assert len(BUILT_IN) == 5
 
 
 def test_an_unknown_type_is_none() -> None:
@@ -70,8 +76,13 @@ def test_jobs_of_one_image_share_its_target() -> None:
     assert f"image:{IMAGE}" == of_upload == of_delete == image_target(IMAGE)
 
 
-def test_cancelling_and_waiting_have_no_target() -> None:
-    for name, payload in [("cancel_job", {"job_id": str(IMAGE)}), ("noop", {})]:
+def test_what_is_about_no_single_image_has_no_target() -> None:
+    payloads: dict[str, dict[str, object]] = {
+        "cancel_job": {"job_id": str(IMAGE)},
+        "noop": {},
+        "reprocess_images": {"all_images": True},
+    }
+    for name, payload in payloads.items():
         kind = BUILT_IN[name]
 
         assert kind.target(validate_payload(kind, payload)) is None
@@ -91,6 +102,22 @@ def test_only_work_on_images_needs_s3() -> None:
 
 def test_a_failed_image_does_not_stop_the_next_version_of_it() -> None:
     assert not any(kind.pause_target_on_failure for kind in BUILT_IN.values())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"recipe": "avif"},
+        {"all_images": False},
+        {"all_images": True, "reference": "r"},
+        {"image_ids": []},
+        {"image_ids": [str(IMAGE)] * 1001},
+        {"recipe_was": "default", "image_ids": [str(IMAGE)]},
+    ],
+)
+def test_a_set_of_images_is_named_exactly_once(payload: dict[str, object]) -> None:
+    assert "The payload is not valid for reprocess_images" in refusal("reprocess_images", payload)
 
 
 # Lanes and timeouts.

@@ -19,7 +19,7 @@ from imagefleet.errors import (
 )
 from imagefleet.jobs.kinds import Noop
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode
+from imagefleet.jobs.model import CancelCode, Lane, Verdict
 from imagefleet.store.breakers import force_open
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
@@ -33,6 +33,7 @@ from imagefleet.worker.renderer import (
     ChildFailed,
 )
 from tests.support.bench import NOOP, Bench, Run, done, needing, never, raising
+from tests.support.children import reserve, task
 from tests.support.factories import a_submission, claim_job
 from tests.support.rows import attempts_rows, job_row
 
@@ -125,6 +126,26 @@ async def test_a_handler_sees_what_its_job_is(bench: Bench) -> None:
     assert Noop(note="hello") == job.payload
     assert 100 < job.seconds_left <= 120
     assert not job.cancelled
+
+
+@pytest.mark.parametrize(("lane", "code"), [(Lane.GENERAL, "memory"), (Lane.QUARANTINE, None)])
+async def test_a_suspect_may_use_more_memory_than_others(
+    lane: Lane, code: str | None, bench: Bench
+) -> None:
+    needed = 700 * 2**20
+
+    async def run(job: JobContext) -> Completed:
+        return Completed(result=await job.run_isolated(task(reserve), {"bytes": needed}))
+
+    async with bench.tools.renderer:
+        claim = await bench.claim(a_submission(lane=lane))
+        outcome = await bench.attempt(claim, run).work()
+
+    if code is None:
+        assert Completed(result={"bytes": needed}) == outcome
+    else:
+        assert isinstance(outcome, Failed)
+        assert code == outcome.code
 
 
 @pytest.mark.parametrize(
@@ -306,19 +327,26 @@ async def test_progress_of_a_lost_claim_ends_it_without_a_word(
 S3_AWAY = Unavailable("s3_unavailable", "away", "503")
 
 
+@pytest.mark.parametrize(
+    ("service", "away"),
+    [("s3", S3_AWAY), ("geocoder", Unavailable("geocoder_timeout", "away"))],
+    ids=["ours", "one that a handler names"],
+)
 async def test_failures_of_a_service_open_its_breaker_and_then_cost_nothing(
-    bench: Bench, superuser: Connection
+    service: str, away: Unavailable, bench: Bench, superuser: Connection
 ) -> None:
     """Five at once: the report that opens it gives all of them back, until its retry time."""
-    claims = [await bench.claim(a_submission(services=("s3",))) for _ in range(5)]
-    attempts = [bench.attempt(one, raising(S3_AWAY), needing("s3")) for one in claims]
+    claims = [await bench.claim(a_submission(services=(service,))) for _ in range(5)]
+    attempts = [bench.attempt(one, raising(away), needing(service)) for one in claims]
 
     outcomes = await asyncio.gather(*(attempt.work() for attempt in attempts))
 
-    breaker = await superuser.fetchrow("SELECT * FROM circuit_breakers WHERE service = 's3'")
+    breaker = await superuser.fetchrow("SELECT * FROM circuit_breakers WHERE service = $1", service)
     assert breaker is not None
     assert ("open", 5, 1) == (breaker["state"], breaker["failures"], breaker["trips"])
-    assert {Released(why="breaker:s3", run_at=breaker["retry_at"])} == set(outcomes)
+    assert {Released(why=f"breaker:{service}", run_at=breaker["retry_at"])} == set(outcomes)
+    held_back = await bench.ask(await bench.submit(a_submission(services=(service,))))
+    assert (Verdict.BREAKER, service) == (held_back.verdict, held_back.why)
 
 
 async def test_a_failure_below_the_threshold_is_charged_and_forgotten_after_a_success(

@@ -4,12 +4,17 @@ One that is killed outright is in tests/maintenance/test_main.py, with what beco
 """
 
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from urllib.parse import urlsplit
 
 from imagefleet.jobs.model import JobId, Lane
 from imagefleet.store.database import Connection
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
-from tests.support.fleet import Place, Running, running
+from tests.support.fleet import Line, Place, Running, running
+from tests.support.gate import Gate, gate_before
 from tests.support.rows import attempts_rows, job_row
 
 LONG_POLLS = {"RECEIVE_WAIT_SECONDS": "3"}
@@ -39,11 +44,89 @@ async def is_visible(place: Place, lane: Lane) -> bool:
     return (1, 0) == (depth.visible, depth.in_flight)
 
 
-async def test_an_idle_worker_ends_and_its_running_job_is_finished_first(
+async def test_a_worker_that_is_idle_in_every_lane_ends_with_its_long_polls(
+    place: Place, superuser: Connection
+) -> None:
+    """Nothing ran, nothing was given back; and what is sent afterwards is lost to no poll."""
+    async with running(place, "worker", environment=LONG_POLLS) as worker:
+        assert 0 == await worker.drains(), worker.story()
+
+    assert "stopped" == await died(superuser)
+    (line,) = worker.told("worker.ended")
+    assert line["holds_nothing"] is True
+    assert ("SIGTERM", 0, 0, 0) == told_of(line)
+    assert [] == worker.told("drain.grace_over") + worker.told("process.failed")
+    for lane in Lane:
+        await place.submit(superuser, a_submission(lane=lane))
+        await eventually(partial(is_visible, place, lane), within=5)
+
+
+@asynccontextmanager
+async def behind_a_gate(place: Place, **settings: str) -> AsyncIterator[tuple[Gate, Running]]:
+    """A worker whose Postgres can go away."""
+    parts = urlsplit(place.database.url("worker"))
+    async with gate_before(parts.hostname or "", parts.port or 0) as gate:
+        login = parts.netloc.rpartition("@")[0]
+        url = parts._replace(netloc=f"{login}@127.0.0.1:{gate.port}").geturl()
+        quick = {"DATABASE_URL": url, "DATABASE_CONNECT_TIMEOUT_SECONDS": "1", **settings}
+        async with running(place, "worker", environment=quick) as worker:
+            yield gate, worker
+
+
+async def test_a_worker_that_can_tell_nobody_of_its_end_ends_with_an_error(
+    place: Place, superuser: Connection
+) -> None:
+    """Postgres is away: the registry still has it, and whoever started it is told."""
+    async with behind_a_gate(place) as (gate, worker):
+        gate.close()
+        assert 1 == await worker.drains(), worker.story()
+
+    assert await died(superuser) is None, "the rescuer will find out"
+    (line,) = worker.told("worker.ended")
+    assert "database_unavailable" == line["code"]
+    assert ("SIGTERM", 0, 0, 0) == told_of(line)
+    assert "database_unavailable" == worker.told("process.failed")[0]["code"]
+    assert [] == worker.errors, "an outage is no bug: nobody reads a stack for it"
+
+
+async def test_what_it_cannot_give_back_is_told_as_abandoned(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    """The grace is over, and so is the time to settle what was stopped then."""
+    async with behind_a_gate(place, SHUTDOWN_GRACE_PERIOD_SECONDS="0") as (gate, worker):
+        job_id = await at_work(place, api, worker, milliseconds=60_000)
+        gate.close()
+        worker.signal(signal.SIGTERM)
+        assert 1 == await worker.ends(within=40), worker.story()
+
+    assert ("SIGTERM", 0, 0, 1) == told_of(worker.told("worker.ended")[0])
+    assert "processing" == (await job_row(superuser, job_id))["state"]
+
+
+async def test_a_second_signal_does_not_wait_for_postgres(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    async with behind_a_gate(place) as (gate, worker):
+        job_id = await at_work(place, api, worker, milliseconds=60_000)
+        gate.close()
+        await drain_begins(worker)
+        worker.signal(signal.SIGTERM)
+        assert 128 + signal.SIGTERM == await worker.ends(), worker.story()
+
+    (line,) = worker.told("worker.ended")
+    assert ("SIGTERM", 0, 0, 1) == told_of(line)
+    assert line["at_once"] is True
+    assert "processing" == (await job_row(superuser, job_id))["state"]
+
+
+async def test_its_running_job_is_finished_first(
     place: Place, api: Connection, superuser: Connection
 ) -> None:
     """In the midst of long polls of the other lanes; no slot, message or row is left behind."""
     async with running(place, "worker", environment=LONG_POLLS) as worker:
+        # What was over by then is no part of what it tells in the end.
+        await place.submit(api, a_submission())
+        await worker.tells("job.completed")
         job_id = await at_work(place, api, worker, milliseconds=1500)
         assert 0 == await worker.drains(), worker.story()
 
@@ -51,6 +134,7 @@ async def test_an_idle_worker_ends_and_its_running_job_is_finished_first(
     assert "stopped" == await died(superuser)
     (line,) = worker.told("worker.ended")
     assert line["holds_nothing"] is True
+    assert ("SIGTERM", 1, 0, 0) == told_of(line)
     assert [] == worker.told("job.released")
     depth = await (await place.queue(Lane.FAST)).depth()
     assert (0, 0) == (depth.visible, depth.in_flight)
@@ -66,6 +150,8 @@ async def test_after_the_grace_what_runs_is_given_back_uncharged(
 
     await given_back(superuser, job_id, why="drain")
     assert "stopped" == await died(superuser)
+    (line,) = worker.told("worker.ended")
+    assert ("SIGTERM", 0, 1, 0) == told_of(line)
 
 
 async def test_a_second_signal_ends_it_at_once_and_still_gives_back(
@@ -79,6 +165,15 @@ async def test_a_second_signal_ends_it_at_once_and_still_gives_back(
         assert 128 + signal.SIGTERM == await worker.ends(), worker.story()
 
     await given_back(superuser, job_id, why="stopped")
+    assert "SIGTERM" == worker.told("process.stopping")[0]["signal"]
+    (line,) = worker.told("worker.ended")
+    assert line["at_once"] is True
+    assert ("SIGTERM", 0, 1, 0) == told_of(line)
+
+
+def told_of(line: Line) -> tuple[object, ...]:
+    """Why it ended, and what became of what ran by then."""
+    return line["reason"], line["finished"], line["released"], line["abandoned"]
 
 
 async def given_back(superuser: Connection, job_id: JobId, *, why: str) -> None:
@@ -117,5 +212,6 @@ async def test_a_worker_that_was_declared_dead_ends_with_an_error(
 
     (line,) = worker.told("process.failed")
     assert "claim_lost" == line["code"]
+    assert worker.told("worker.ended")[0]["dead"] is True
     assert "processing" == (await job_row(superuser, job_id))["state"], "it wrote nothing"
     assert worker.told("job.lost")

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from imagefleet.errors import Misconfigured
+from imagefleet.extensions import HANDLERS
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
@@ -36,7 +37,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def install(**points: str) -> None:
         found = [
-            EntryPoint(name, f"tests.support.installed:{value}", handlers.GROUP)
+            EntryPoint(name, f"tests.support.installed:{value}", HANDLERS)
             for name, value in points.items()
         ]
         monkeypatch.setattr(handlers, "entry_points", lambda *, group: found)

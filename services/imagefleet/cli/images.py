@@ -1,14 +1,21 @@
-"""`imagefleet images`: look at images and the addresses they are published at."""
+"""`imagefleet images`: look at images and the addresses they are published at, change them."""
 
 from typing import Annotated
 
 import typer
 
 from imagefleet.cli.connection import open_api
+from imagefleet.cli.image_changes import delete, replace, show_receipt
 from imagefleet.cli.output import Json, complain, print_json, print_table, run_async
+from imagefleet.cli.reprocessing import reprocess
 from imagefleet.client.shapes import Image, ImagePage
 
-app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at images.")
+app = typer.Typer(
+    rich_markup_mode="markdown", no_args_is_help=True, help="Look at images, change them."
+)
+app.command()(reprocess)
+app.command()(replace)
+app.command()(delete)
 
 
 @app.command()
@@ -36,6 +43,7 @@ def show(
     ]
     if rows:
         print_table(("variant", "format", "size", "bytes", "address"), rows)
+    show_receipt(image)
 
 
 @app.command("list")

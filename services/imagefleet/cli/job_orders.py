@@ -94,11 +94,12 @@ def oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
         return
     rows = [
         (job["jobId"], job["tenant"], job["jobType"], job["status"], job["lane"],
-         f"{job['attempts']}/{job['maxAttempts']}", moment(job["createdAt"]),
-         job.get("failureCode"))
+         job["priority"], f"{job['attempts']}/{job['maxAttempts']}", moment(job["createdAt"]),
+         moment(job["runAt"]), job.get("failureCode"))
         for job in page["jobs"]
     ]  # fmt: skip
-    columns = ("job", "tenant", "type", "status", "lane", "tried", "created (UTC)", "failure")
+    columns = ("job", "tenant", "type", "status", "lane", "priority", "tried", "created (UTC)",
+               "due (UTC)", "failure")  # fmt: skip
     print_table(columns, rows)
     tell_of_more(page)
 

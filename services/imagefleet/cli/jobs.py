@@ -1,4 +1,4 @@
-"""`imagefleet jobs`: look at jobs, list them, follow one."""
+"""`imagefleet jobs`: submit one, look at jobs, list them, follow one."""
 
 import asyncio
 from datetime import timedelta
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli import job_orders
+from imagefleet.cli import job_orders, new_jobs
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import ask
 from imagefleet.cli.output import (
@@ -23,16 +23,19 @@ from imagefleet.cli.output import (
 )
 from imagefleet.client.api import ApiClient
 from imagefleet.client.shapes import Job, JobPage
-from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.errors import Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.model import JobState
 
 POLL: Final = 2.0  # seconds; where events do not get through, a look now and then will do
 
-app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at jobs.")
+app = typer.Typer(
+    rich_markup_mode="markdown", no_args_is_help=True, help="Submit jobs, and look at them."
+)
 
 JobId = job_orders.JobId
 for _order in job_orders.ORDERS:
     app.command()(_order)
+app.command()(new_jobs.submit)
 
 
 @app.command()
@@ -72,6 +75,10 @@ def show(
 def list_jobs(
     status: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
     job_type: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="That belong together.")] = None,
+    parent: Annotated[str | None, typer.Option(metavar="JOB", help="Children of this one.")] = None,
+    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Of this image.")] = None,
+    target: Annotated[str | None, typer.Option(help="Of this target: for operators.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Of this tenant: for operators.")] = None,
     everybody: Annotated[
         bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
@@ -80,33 +87,40 @@ def list_jobs(
     cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List jobs, the newest first.
+    """List jobs, the newest first: by status and type, or by one of the other filters.
 
     For example:
 
         imagefleet jobs list --status failed
         imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
+        imagefleet jobs list --correlation-id order-7
         imagefleet jobs list --every-tenant --status failed_retryable
     """
     parameters = {
         "status": status.value if status else None,
         "jobType": job_type,
+        "correlationId": correlation_id,
+        "parentJobId": parent,
         "limit": str(limit),
         "cursor": cursor,
     }
     if everybody or tenant is not None:
-        job_orders.oversee(parameters | {"tenant": tenant}, as_json=as_json)
+        about = target if image is None else f"image:{image}"
+        job_orders.oversee(parameters | {"tenant": tenant, "target": about}, as_json=as_json)
         return
-    page = run_async(_list(parameters))
+    if target is not None:
+        detail = "--target is for operators, with --tenant or --every-tenant"
+        raise Misconfigured(detail)
+    page = run_async(_list(parameters | {"imageId": image}))
     if as_json:
         print_json(page.document())
         return
     rows = [
         (job.job_id, job.job_type, job.status.value, f"{job.created_at:%Y-%m-%d %H:%M:%S}",
-         job.failure.code if job.failure else None)
+         job.steps, job.failure.code if job.failure else None)
         for job in page.jobs
     ]  # fmt: skip
-    print_table(("job", "type", "status", "created (UTC)", "failure"), rows)
+    print_table(("job", "type", "status", "created (UTC)", "progress", "failure"), rows)
     if page.next_cursor:
         complain(f"there are more: --cursor {page.next_cursor}")
 
@@ -164,7 +178,8 @@ def _told_if_new(job: Job, seen: Job | None, *, as_json: bool) -> Job:
             print_json_line(job.document())
         else:
             why = f"  {job.failure.code}: {job.failure.message}" if job.failure else ""
-            typer.echo(f"{job.updated_at:%H:%M:%S}  {job.status.value}{why}")
+            steps = f"  {job.steps}" if job.steps else ""
+            typer.echo(f"{job.updated_at:%H:%M:%S}  {job.status.value}{steps}{why}")
     return job
 
 
@@ -174,6 +189,7 @@ def _lines(job: Job) -> list[tuple[str, object]]:
         ("type", job.job_type),
         ("status", job.status.value),
         ("image", job.image_id),
+        ("progress", job.steps),
         ("created", job.created_at),
         ("updated", job.updated_at),
         ("finished", job.finished_at),

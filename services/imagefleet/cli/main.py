@@ -6,11 +6,12 @@ from typing import Final
 
 import typer
 
-from imagefleet.cli import breaker, dlq, images, jobs, keys, migrate, queue, workers
+from imagefleet.cli import breaker, dlq, edge, images, jobs, keys, migrate, queue, workers
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, told
 from imagefleet.cli.prune import ledger, prune
 from imagefleet.cli.submit import submit
+from imagefleet.cli.sweep import sweep
 from imagefleet.cli.up import up
 from imagefleet.errors import FleetError, Misconfigured
 from imagefleet.settings import reference
@@ -45,9 +46,11 @@ app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
 app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
 app.add_typer(breaker.app, name="breaker", rich_help_panel=OPERATORS)
+app.add_typer(edge.app, name="edge", rich_help_panel=OPERATORS)
 app.add_typer(workers.app, name="workers", rich_help_panel=OPERATORS)
 app.command(rich_help_panel=OPERATORS)(ledger)
 app.command(rich_help_panel=OPERATORS)(prune)
+app.command(rich_help_panel=OPERATORS)(sweep)
 app.command(rich_help_panel=OPERATIONS)(doctor)
 app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATIONS)

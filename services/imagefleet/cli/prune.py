@@ -22,8 +22,12 @@ def ledger(as_json: Json = False) -> None:
         names = ("accepted", "open", "completed", "failed", "pruned", "missing")
         print_table(("jobs", ""), [(name, found[name]) for name in names])
         typer.echo()
-        rows = [(one["lane"], one["waiting"], one.get("drift", "?")) for one in found["drift"]]
-        print_table(("lane", "waiting in Postgres", "messages more than that"), rows)
+        rows = [
+            (one["lane"], one["waiting"], one["expected"], one.get("drift", "?"))
+            for one in found["drift"]
+        ]
+        columns = ("lane", "jobs waiting", "messages expected", "messages missing")
+        print_table(columns, rows)
     finish(ExitCode.FAILED if found["missing"] else ExitCode.DONE)
 
 

@@ -55,10 +55,11 @@ def _print_load(found: Document) -> None:
     columns = ("lane", "workers", "busy", "processing", "waiting", "due rings", "messages")
     print_table(columns, lanes)
     depths = [
-        (one["jobType"], one["lane"], one["status"], one["jobs"], moment(one["oldestDue"]))
+        (one["jobType"], one["lane"], one["status"], one["jobs"], moment(one["oldestDue"]),
+         "unroutable" if one["unroutable"] else None)
         for one in found["depths"]
-    ]
-    _section(("type", "lane", "status", "jobs", "oldest due (UTC)"), depths)
+    ]  # fmt: skip
+    _section(("type", "lane", "status", "jobs", "oldest due (UTC)", ""), depths)
     flows = [
         (one["jobType"], one["lane"], one["outcome"], one["attempts"],
          f"{one['meanDuration']:.2f} s", f"{one['meanQueueTime']:.2f} s")

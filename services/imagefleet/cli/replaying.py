@@ -9,6 +9,7 @@ from typing import Final
 from rich.status import Status
 
 from imagefleet.cli.connection import open_api
+from imagefleet.cli.operating import filled
 from imagefleet.cli.output import messages
 from imagefleet.client.api import ApiClient
 
@@ -46,6 +47,8 @@ class Replay:
     """Of the jobs, as they were last seen."""
     stopped: str | None = None
     cursor: str | None = None
+    as_of: str | None = None
+    """What failed again meanwhile is not replayed another time."""
 
     @property
     def failed(self) -> int:
@@ -105,13 +108,14 @@ async def _page(client: ApiClient, what: Mapping[str, object], limit: int, done:
     # What a filter names is open: if it was replayed already, an answer got lost on the way.
     replayed = {"replayed", "already_replayed"} if "filter" in what else {"replayed"}
     if "filter" in what:
-        asked |= {"limit": limit} | ({"after": done.cursor} if done.cursor else {})
+        asked |= {"limit": limit} | filled(after=done.cursor, diedUntil=done.as_of)
     found = await client.ask("POST", PATH, document=asked)
     for one in found["replays"]:
         done.outcomes[one["outcome"]] += 1
         if one["outcome"] in replayed and one.get("replayedAs"):
             done.jobs.append(one["replayedAs"])
     done.cursor = found.get("nextCursor")
+    done.as_of = done.as_of or found.get("asOf")
     return done.cursor is not None and len(found["replays"]) == limit
 
 

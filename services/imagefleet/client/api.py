@@ -15,12 +15,21 @@ from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import httpx
 import orjson
 from pydantic import ValidationError
 
-from imagefleet.client.shapes import Accepted, Image, ImagePage, Job, JobPage, Shape
+from imagefleet.client.shapes import (
+    Accepted,
+    AcceptedJob,
+    Image,
+    ImagePage,
+    Job,
+    JobPage,
+    Shape,
+)
 from imagefleet.errors import RequestRejected, Unavailable
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
@@ -73,6 +82,39 @@ class ApiClient:
         request = _Request("POST", "/v1/images", parameters, headers, content)
         return _read(Accepted, await self._answer(request))
 
+    async def replace_image(
+        self, image_id: str, content: Path, *, recipe: str | None = None
+    ) -> Accepted:
+        """Give an image another original."""
+        headers = {
+            "Content-Type": mimetypes.guess_type(content.name)[0] or "application/octet-stream",
+            "Content-Length": str(_length(content)),
+            "Idempotency-Key": str(uuid.uuid4()),
+        }
+        request = _Request("PUT", _image(image_id), {"recipe": recipe}, headers, content)
+        return _read(Accepted, await self._answer(request))
+
+    async def delete_image(self, image_id: str) -> Accepted:
+        """Delete an image; asked again it answers the same."""
+        return _read(Accepted, await self._answer(_Request("DELETE", _image(image_id))))
+
+    async def reprocess(self, image_id: str, *, recipe: str | None = None) -> Accepted:
+        """Have an image rendered again."""
+        asked = {} if recipe is None else {"recipe": recipe}
+        path = f"/v1/images/{quote(image_id, safe='')}/reprocess"
+        return _read(Accepted, await self._answer(_new(path, asked)))
+
+    async def submit_job(
+        self,
+        job_type: str,
+        payload: Mapping[str, object],
+        more: Mapping[str, object] = {},
+        idempotency_key: str | None = None,
+    ) -> AcceptedJob:
+        """Submit a job that is about no single image; `more` are the other fields of the body."""
+        asked = {**more, "jobType": job_type, "payload": payload}
+        return _read(AcceptedJob, await self._answer(_new("/v1/jobs", asked, idempotency_key)))
+
     async def job(self, job_id: str, *, wait: timedelta | None = None) -> Job:
         """Ask about a job; with `wait` the answer may take that long, and is early if it ends."""
         parameters = {"wait": f"{wait.total_seconds():.0f}"} if wait else {}
@@ -97,7 +139,7 @@ class ApiClient:
 
     async def image(self, image_id: str) -> Image:
         """Ask about an image."""
-        return _read(Image, await self._answer(_Request("GET", f"/v1/images/{image_id}")))
+        return _read(Image, await self._answer(_Request("GET", _image(image_id))))
 
     async def images(self, parameters: Mapping[str, str | None]) -> ImagePage:
         """List images, the newest first."""
@@ -186,6 +228,16 @@ class _Request:
             headers=self._headers,
             content=_chunks(content) if isinstance(content, Path) else content,
         )
+
+
+def _image(image_id: str) -> str:
+    return f"/v1/images/{quote(image_id, safe='')}"
+
+
+def _new(path: str, document: object, key: str | None = None) -> _Request:
+    """Ask for something new, under a key of its own, so that it may be asked again."""
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key or str(uuid.uuid4())}
+    return _Request("POST", path, {}, headers, orjson.dumps(document))
 
 
 @asynccontextmanager

@@ -29,9 +29,19 @@ class Failure(Shape):
     message: str
 
 
+class Progress(Shape):
+    done: int
+    total: int | None = None
+
+
 class Accepted(Shape):
     job_id: uuid.UUID
     image_id: uuid.UUID
+    status: JobState
+
+
+class AcceptedJob(Shape):
+    job_id: uuid.UUID
     status: JobState
 
 
@@ -40,6 +50,7 @@ class Job(Shape):
     job_type: str
     status: JobState
     image_id: uuid.UUID | None = None
+    progress: Progress | None = None
     failure: Failure | None = None
     created_at: datetime
     updated_at: datetime
@@ -50,6 +61,13 @@ class Job(Shape):
     def over(self) -> bool:
         """Whether it will not change any more."""
         return self.status in TERMINAL
+
+    @property
+    def steps(self) -> str | None:
+        """Its progress as people read it; None if it tells none."""
+        if self.progress is None:
+            return None
+        return "/".join(str(n) for n in (self.progress.done, self.progress.total) if n is not None)
 
 
 class Variant(Shape):
@@ -69,6 +87,21 @@ class Source(Shape):
     bytes: int
 
 
+class DeletedObjects(Shape):
+    deleted: int
+    not_there: int | None = None
+    errors: int = 0
+
+
+class Deletion(Shape):
+    requested_at: datetime
+    objects_deleted_at: datetime | None = None
+    objects: DeletedObjects | None = None
+    invalidation_id: uuid.UUID | None = None
+    dark_at: datetime | None = None
+    seconds_to_dark: float | None = None
+
+
 class Image(Shape):
     image_id: uuid.UUID
     status: str
@@ -76,6 +109,7 @@ class Image(Shape):
     revision: int | None = None
     source: Source | None = None
     variants: tuple[Variant, ...] = ()
+    deletion: Deletion | None = None
 
 
 class JobPage(Shape):

@@ -6,24 +6,27 @@ same key: a worker that lost its claim can only litter. What counts is the point
 it is flipped by the statement that completes the job.
 """
 
+import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, TenantId
 
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
+REDIRECT_MAX_AGE: Final = timedelta(seconds=5)  # of a stable address, for whom nobody can tell
 EXTENSIONS: Final = {"jpeg": "jpg", "webp": "webp", "avif": "avif", "png": "png"}
 
 
 def original_key(image_id: UUID, upload_id: UUID) -> str:
     """Where an uploaded original lies, in the bucket of originals; never served."""
-    return f"o/{image_id}/{upload_id}"
+    return f"{originals_prefix(image_id)}{upload_id}"
 
 
 def revision_prefix(image_id: UUID, revision: int, claim_no: int) -> str:
     """The folder that one claim of one rendering job writes to, in the bucket of outputs."""
-    return f"i/{image_id}/{revision}.{claim_no}/"
+    return f"{outputs_prefix(image_id)}{revision}.{claim_no}/"
 
 
 def variant_key(image_id: UUID, revision: int, claim_no: int, name: str, extension: str) -> str:
@@ -33,12 +36,72 @@ def variant_key(image_id: UUID, revision: int, claim_no: int, name: str, extensi
 
 def stable_path(image_id: UUID, name: str, extension: str) -> str:
     """The path that always leads to the current revision of a variant."""
-    return f"i/{image_id}/current/{name}.{extension}"
+    return f"{outputs_prefix(image_id)}current/{name}.{extension}"
 
 
 def cache_tag(image_id: UUID) -> str:
     """One tag for all that an image ever published: one path of an invalidation forgets it."""
     return f"img-{image_id}"
+
+
+def originals_prefix(image_id: UUID) -> str:
+    """Below which all originals of an image lie."""
+    return f"o/{image_id}/"
+
+
+def outputs_prefix(image_id: UUID) -> str:
+    """Below which everything lies that was ever made of an image, litter included."""
+    return f"i/{image_id}/"
+
+
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_FILE: Final = r"[A-Za-z0-9_-]{1,64}\.[a-z0-9]{1,8}"
+_OUTPUT: Final = re.compile(rf"i/({_UUID})/([0-9]{{1,18}})\.([0-9]{{1,18}})/{_FILE}")
+_ORIGINAL: Final = re.compile(rf"o/({_UUID})/{_UUID}")
+_DASHES: Final = frozenset({8, 13, 18, 23})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputKey:
+    """Whose an object in the bucket of outputs is, by its key."""
+
+    image_id: UUID
+    revision: int
+    claim_no: int
+
+
+def parse_output_key(key: str) -> OutputKey | None:
+    """Read a key of `variant_key`; None: it is none of ours."""
+    found = _OUTPUT.fullmatch(key)
+    if found is None:
+        return None
+    return OutputKey(image_id=UUID(found[1]), revision=int(found[2]), claim_no=int(found[3]))
+
+
+def is_original_key(key: str) -> bool:
+    """Whether this is a key of `original_key`."""
+    return _ORIGINAL.fullmatch(key) is not None
+
+
+def image_at(key: str) -> UUID:
+    """The place of a key, of any form below `i/` or `o/`, in the order of images.
+
+    Images before this one have only keys before this key; of those with keys behind it, at most
+    this one is not behind it itself.
+    """
+    name, text = key[2:38], ""
+    for at, char in enumerate(name):
+        allowed = "-" if at in _DASHES else "0123456789abcdef"
+        if char in allowed:
+            text += char
+            continue
+        above = [one for one in allowed if one > char]
+        return _padded(text + above[0], "0") if above else _padded(text, "f")
+    return _padded(text, "0")
+
+
+def _padded(text: str, digit: str) -> UUID:
+    return UUID(text.replace("-", "").ljust(32, digit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +156,19 @@ class Publication:
     color: str | None
     encoder: str
     variants: tuple[PublishedVariant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emptied:
+    """S3 has nothing of an image any more, in no version; what it answered on the way."""
+
+    image_id: UUID
+    tenant_id: TenantId
+    deleted: int
+    """Keys that were there."""
+    not_there: int | None
+    """Keys that Postgres names and S3 did not have; None where there were too many to tell."""
+    errors: int
+    """Refusals of single keys, each of which was asked again until it was deleted."""
+    keys: tuple[str, ...]
+    """Those that were deleted, the first of them if they were many."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never
 
-from imagefleet.jobs.images import Publication
+from imagefleet.jobs.images import Emptied, Publication
 from imagefleet.jobs.model import CancelCode, JobState, JsonObject, Lane, Submission
 from imagefleet.jobs.retry import RetryPolicy
 
@@ -91,6 +91,8 @@ class Completed:
     follow_ups: tuple[Submission, ...] = ()
     publication: Publication | None = None
     """What becomes visible with the completion, in the same transaction."""
+    emptied: Emptied | None = None
+    """What was deleted: its receipt, and what the edge is owed for it, in the same transaction."""
     log_excerpt: str | None = None
 
 
@@ -230,7 +232,13 @@ FAILURE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         "crashed": "The process that worked on this input ended unexpectedly.",
         "corrupt": "The image is damaged and cannot be read.",
         "unsupported": "The file is not an image of a supported kind.",
+        "empty_file": "The file is empty.",
         "too_large": "The image is larger than it may be.",
+        "too_many_pixels": "The image has more pixels than it may have.",
+        "too_many_frames": "The animation has more frames or pixels than it may have.",
+        "too_many_scans": "The image is coded in more passes than it may be.",
+        "too_much_metadata": "The image carries more metadata than it may.",
+        "output_too_large": "What would be made of the image is larger than it may be.",
         "memory": "The image needs more memory than one image may use.",
         "not_found": "The source file does not exist.",
         "source_changed": "The source file is not the one that was submitted.",

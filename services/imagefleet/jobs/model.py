@@ -88,6 +88,8 @@ class Submission:
     """Ignores pauses and the order of its target (cancellation, deletion); never a running job."""
     services: tuple[str, ...] = ()
     """Names of the services whose open circuit breaker holds this job back."""
+    pause_target_on_failure: bool = False
+    """If it fails, what is behind it on its target waits until somebody resumes that."""
     idempotency_key: str | None = None
     fingerprint: str = ""
     """A digest of the whole request, to tell a repeat from another request under the same key."""

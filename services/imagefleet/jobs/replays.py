@@ -39,6 +39,7 @@ class _Snapshot(BaseModel):
     target_seq: int | None
     preempts: bool
     services: tuple[str, ...]
+    pause_target_on_failure: bool
     max_attempts: int
     payload: dict[str, Any]
     dedup_key: str | None
@@ -61,6 +62,7 @@ def compose_replay(
         target=failed.target,
         preempts=failed.preempts,
         services=failed.services,
+        pause_target_on_failure=failed.pause_target_on_failure,
         max_attempts=failed.max_attempts,
         payload=_payload(failed),
         dedup_key=failed.dedup_key,
@@ -80,6 +82,17 @@ def _lane(failed: _Snapshot, kind: JobKind | None) -> Lane:
     if failed.lane is not Lane.QUARANTINE:
         return failed.lane
     return Lane.GENERAL if kind is None else choose_lane(kind, failed.priority)
+
+
+def image_of(submission: Submission) -> UUID | None:
+    """The image that a replay cannot do without; None for what deletes it, or is about none."""
+    name, _, image_id = (submission.target or "").partition(":")
+    if submission.preempts or name != "image":
+        return None
+    try:
+        return UUID(image_id)
+    except ValueError:
+        return None  # somebody else's target
 
 
 def _payload(failed: _Snapshot) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.breakers import Breaker, list_breakers
 from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.store.deadletters import count_unacknowledged
-from imagefleet.store.elections import hold_election
-from imagefleet.store.invalidations import InvalidationSample, sample_invalidations
-from imagefleet.store.rings import RingSample, sample_rings
-from imagefleet.store.upkeep import Ledger, read_ledger, sample_depths
+from imagefleet.store.edge import InvalidationSample, sample_invalidations
+from imagefleet.store.elections import hold_election, resign
+from imagefleet.store.rings import ExpectedMessages, RingSample, expect_messages, sample_rings
+from imagefleet.store.upkeep import Depth as JobDepth
+from imagefleet.store.upkeep import Ledger, count_stuck, read_ledger, sample_depths
+from imagefleet.store.walks import Walk, read_walk
 from imagefleet.telemetry.metrics import MaintenanceMetrics
 
 OFFICE: Final = "sampler"
@@ -44,12 +46,15 @@ class Sampled:
 class Facts:
     """One look at the database."""
 
-    waiting: Mapping[str, int]
+    open: Sequence[JobDepth]
+    stuck: int
     rings: Mapping[Lane, RingSample]
+    messages: Mapping[Lane, ExpectedMessages]
     ledger: Ledger
     breakers: Sequence[Breaker]
     unacknowledged: int
-    invalidations: InvalidationSample
+    invalidations: InvalidationSample | None
+    walk: Walk | None
 
 
 class Sampler:
@@ -63,12 +68,15 @@ class Sampler:
         metrics: MaintenanceMetrics,
         *,
         interval: timedelta,
+        has_edge: bool = True,
     ) -> None:
+        """Without an edge there is nobody to owe it to: then debts are not read."""
         self._pool = pool
         self._queues = queues
         self._holder = holder
         self._metrics = metrics
         self._interval = interval.total_seconds()
+        self._has_edge = has_edge
         self._next = 0.0
 
     async def run_once(self) -> Sampled:
@@ -80,6 +88,13 @@ class Sampler:
             self._next = 0.0
             raise
 
+    async def resign(self) -> None:
+        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
+        self._metrics.unelected()
+        with self._metrics.query("resign"):
+            async with acquire(self._pool) as connection:
+                await resign(connection, OFFICE, self._holder)
+
     async def _run_once(self) -> Sampled:
         async with acquire(self._pool) as connection:
             if await hold_election(connection, OFFICE, self._holder) is None:
@@ -90,7 +105,7 @@ class Sampler:
             if now < self._next:
                 return Sampled(elected=True)
             with self._metrics.query("sample"):
-                facts = await _facts(connection)
+                facts = await _facts(connection, has_edge=self._has_edge)
         depths = await self._depths()
         self._show(facts, depths)  # nothing is awaited in there: no scrape sees half of it
         self._next = now + self._interval
@@ -107,37 +122,52 @@ class Sampler:
 
     def _show(self, facts: Facts, depths: Mapping[Lane, Depth]) -> None:
         self._metrics.unelected()  # what is not there any more is not to be shown any more
-        self._metrics.depths_sampled(facts.waiting)
+        self._metrics.depths_sampled(_waiting(facts.open))
+        self._metrics.states_sampled(
+            (depth.type, depth.state, depth.jobs, depth.oldest_age) for depth in facts.open
+        )
+        self._metrics.stuck_sampled(facts.stuck)
         rings = facts.rings.values()
         self._metrics.rings_sampled(
             sum(one.due for one in rings),
             max((one.oldest for one in rings), default=timedelta(0)),
         )
         self._metrics.dead_letters_sampled(facts.unacknowledged)
-        edge = facts.invalidations
-        self._metrics.invalidations_sampled(edge.owed, edge.oldest_age, edge.in_flight)
+        if (edge := facts.invalidations) is not None:
+            self._metrics.invalidations_sampled(
+                edge.owed, edge.oldest_age, edge.in_flight, edge.month_paths
+            )
+        if facts.walk is not None:
+            self._metrics.missing_sampled(facts.walk.progress.all_missing)
         self._metrics.ledger_sampled(asdict(facts.ledger) | {"missing": facts.ledger.missing})
         for breaker in facts.breakers:
             self._metrics.breaker_sampled(
                 breaker.service, is_open=breaker.state == "open", trips=breaker.trips
             )
         for lane, depth in depths.items():
-            rung = facts.rings[lane].rung if lane in facts.rings else 0
+            expected = facts.messages[lane].expected
             self._metrics.lane_sampled(
-                lane, due=rung, visible=depth.visible, in_flight=depth.in_flight
+                lane, due=expected, visible=depth.visible, in_flight=depth.in_flight
             )
 
 
-async def _facts(connection: Connection) -> Facts:
+def _waiting(depths: Sequence[JobDepth]) -> Counter[str]:
     waiting: Counter[str] = Counter()
-    for depth in await sample_depths(connection):
+    for depth in depths:
         if depth.state != JobState.PROCESSING:
             waiting[depth.type] += depth.jobs
+    return waiting
+
+
+async def _facts(connection: Connection, *, has_edge: bool) -> Facts:
     return Facts(
-        waiting=waiting,
+        open=await sample_depths(connection),
+        stuck=await count_stuck(connection),
         rings=await sample_rings(connection),
+        messages=await expect_messages(connection),
         ledger=await read_ledger(connection),
         breakers=await list_breakers(connection),
         unacknowledged=await count_unacknowledged(connection),
-        invalidations=await sample_invalidations(connection),
+        invalidations=await sample_invalidations(connection) if has_edge else None,
+        walk=await read_walk(connection),
     )

@@ -1,26 +1,30 @@
 """The maintenance process: its connections, and one ticker for each thing it looks after."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 import structlog
 
 from imagefleet.aws.edge import Edge
+from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
-from imagefleet.jobs.kinds import BUILT_IN
+from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
+from imagefleet.maintenance.deletions import DeletionKeeper
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.maintenance.flusher import FLUSH_EVERY, Flusher
 from imagefleet.maintenance.gauges import RENEW_EVERY, Sampler
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
+from imagefleet.maintenance.sweeper import Sweeper
 from imagefleet.runtime import Drain, Parts, Step, every, supervise
 from imagefleet.settings import MaintenanceSettings
 from imagefleet.store.database import Pool, acquire, connect, open_pool
@@ -36,21 +40,29 @@ RING_EXPIRED_EVERY: Final = timedelta(minutes=1)
 PRUNE_EVERY: Final = timedelta(minutes=1)
 SEND_DEAD_LETTERS_EVERY: Final = timedelta(seconds=5)
 SWEEP_DEAD_LETTERS_EVERY: Final = timedelta(minutes=1)  # looks whether the period is taken
+SWEEP_EVERY: Final = timedelta(minutes=1)
+KEEP_DELETIONS_EVERY: Final = timedelta(seconds=5)  # without an edge that is how late dark is seen
 STEP_WITHIN: Final = timedelta(seconds=30)
+LEAVE_WITHIN: Final = 5.0  # seconds
 LONGEST_SILENCE: Final = timedelta(minutes=3)  # a failing loop pauses for up to 1.2 minutes
+
+Buckets: TypeAlias = tuple[Objects, Objects]
+"""Of originals and of outputs."""
 
 log = structlog.get_logger()
 
 
 async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     """Look after the fleet until asked to end. Any number of these may run."""
-    metrics = MaintenanceMetrics(job_types=BUILT_IN)
+    metrics = MaintenanceMetrics(job_types=load_kinds())
     async with AsyncExitStack() as stack:
-        pool, queues, dead_letters, edge = await reach_out(settings, metrics, stack)
+        pool, queues, dead_letters, edge, buckets = await reach_out(settings, metrics, stack)
         doorbell = await stack.enter_async_context(
             Doorbell(pool, queues, confirming=lambda: metrics.query("confirm_rings")).open()
         )
-        duties = Duties(settings, metrics, pool, queues, dead_letters, edge, doorbell, drain)
+        duties = Duties(
+            settings, metrics, pool, queues, dead_letters, edge, buckets, doorbell, drain
+        )
         health = await stack.enter_async_context(
             serve_health(
                 settings.telemetry.health_host,
@@ -68,7 +80,7 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
 
 async def reach_out(
     settings: MaintenanceSettings, metrics: MaintenanceMetrics, stack: AsyncExitStack
-) -> tuple[Pool, dict[Lane, Queue], Queue, Edge | None]:
+) -> tuple[Pool, dict[Lane, Queue], Queue, Edge | None, Buckets]:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(
         open_tracing(settings.telemetry, process="maintenance")
@@ -92,17 +104,32 @@ async def reach_out(
     dead_letters = await session.queue(settings.aws.dead_letter_queue_url)
     distribution_id = settings.aws.distribution_id
     edge = None if distribution_id is None else await session.edge(distribution_id)
-    return pool, queues, dead_letters, edge
+    originals = await session.objects(settings.aws.originals_bucket)
+    outputs = await session.objects(settings.aws.outputs_bucket)
+    return pool, queues, dead_letters, edge, (originals, outputs)
 
 
 class Duty:
     """A step that is taken again and again, and how it fared last."""
 
-    def __init__(self, step: Step, interval: timedelta) -> None:
+    def __init__(self, step: Step, interval: timedelta, *, leave: Step | None = None) -> None:
+        """`leave` is for the end: to hand an office on at once."""
         self.interval = interval
         self.pulse = Pulse(LONGEST_SILENCE)
         self.failing: str | None = None
         self._step = step
+        self._leave = leave
+
+    async def look_after(self, name: str, drain: Drain) -> None:
+        """Take it until the drain."""
+        await every(self.interval, self, stop=drain, name=name, timeout=STEP_WITHIN)
+        if self._leave is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_WITHIN):
+                await self._leave()
+        except (FleetError, TimeoutError):  # then it runs out by itself
+            log.warning("office.not_left", office=name, exc_info=True)
 
     async def __call__(self) -> None:
         """Take it once; whatever it raises is logged by `every`, and slows it down."""
@@ -126,6 +153,7 @@ class Duties:
         queues: Mapping[Lane, Queue],
         dead_letters: Queue,
         edge: Edge | None,
+        buckets: Buckets,
         doorbell: Doorbell,
         drain: Drain,
     ) -> None:
@@ -138,11 +166,31 @@ class Duties:
         self._sending = Duty(sender.run_once, SEND_DEAD_LETTERS_EVERY)
         sweeper = DeadLetterSweeper(pool, dead_letters, queues, uuid4(), metrics)
         self._sweeping = Duty(sweeper.run_once, SWEEP_DEAD_LETTERS_EVERY)
-        sampler = Sampler(pool, queues, uuid4(), metrics, interval=wanted.sample_interval)
-        self._sampling = Duty(sampler.run_once, RENEW_EVERY)
+        sampler = Sampler(
+            pool,
+            queues,
+            uuid4(),
+            metrics,
+            interval=wanted.sample_interval,
+            has_edge=edge is not None,
+        )
+        self._sampling = Duty(sampler.run_once, RENEW_EVERY, leave=sampler.resign)
         by_tag = settings.aws.invalidate_by_tag
-        flusher = Flusher(pool, edge, uuid4(), metrics, by_tag=by_tag)
-        self._flushing = Duty(flusher.run_once, FLUSH_EVERY)
+        budget = settings.aws.monthly_paths
+        flusher = Flusher(pool, edge, uuid4(), metrics, by_tag=by_tag, monthly_paths=budget)
+        self._flushing = Duty(flusher.run_once, FLUSH_EVERY, leave=flusher.resign)
+        keeper = DeletionKeeper(pool, *buckets, uuid4(), metrics, has_edge=edge is not None)
+        self._emptying = Duty(keeper.run_once, KEEP_DELETIONS_EVERY)
+        storage = Sweeper(
+            pool,
+            *buckets,
+            uuid4(),
+            metrics,
+            has_edge=edge is not None,
+            grace=wanted.sweep_grace,
+            deletes=wanted.sweep_deletes,
+        )
+        self._tidying = Duty(storage.run_once, SWEEP_EVERY)
         self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics
@@ -152,8 +200,7 @@ class Duties:
     def start(self, parts: Parts) -> None:
         """Look after all of it until the drain."""
         for name, duty in self._duties().items():
-            ticking = every(duty.interval, duty, stop=self._drain, name=name, timeout=STEP_WITHIN)
-            parts.start(name, ticking)
+            parts.start(name, duty.look_after(name, self._drain))
         parts.start("rescuer", self._rescue())
 
     def _duties(self) -> dict[str, Duty]:
@@ -165,6 +212,8 @@ class Duties:
             "dead_letter_sweeper": self._sweeping,
             "sampler": self._sampling,
             "flusher": self._flushing,
+            "deletions": self._emptying,
+            "sweeper": self._tidying,
         }
 
     def vitals(self) -> dict[str, Vital]:

@@ -1,4 +1,4 @@
-"""Forgets what is past retention: finished jobs, dead workers, small entries of the ledger.
+"""Forgets what is past retention: finished jobs, complete invalidations, dead workers, small sums.
 
 Every minute is a period, and the first process to take it prunes; a period that nobody took is not
 made up for. Batches are small, so that no statement holds many rows for long.
@@ -12,12 +12,14 @@ from uuid import UUID
 import structlog
 
 from imagefleet.store.database import Pool, acquire
+from imagefleet.store.edge import prune_batches
 from imagefleet.store.elections import begin_period, finish_period, forget_periods
 from imagefleet.store.upkeep import fold_ledger, prune_jobs, prune_workers
 from imagefleet.telemetry.metrics import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 BATCH: Final = 500  # jobs of one statement
+BATCHES: Final = 50  # of invalidations
 MOST_BATCHES: Final = 20  # of one period: 10,000 jobs a minute leave faster than they come
 LEDGER_ENTRIES: Final = 10_000  # folded at once; submit writes one a statement
 
@@ -30,6 +32,8 @@ class Pruned:
 
     taken: bool
     jobs: int = 0
+    batches: int = 0
+    """Of invalidations that are complete."""
 
 
 class Pruner:
@@ -47,7 +51,8 @@ class Pruner:
                 start = await begin_period(connection, "prune", PERIOD, self._holder)
         if start is None:
             return Pruned(taken=False)
-        pruned = Pruned(taken=True, jobs=await self._prune_jobs())
+        jobs, batches = await self._prune_jobs(), await self._prune_batches()
+        pruned = Pruned(taken=True, jobs=jobs, batches=batches)
         with self._metrics.query("prune"):
             async with acquire(self._pool) as connection:
                 await prune_workers(connection)
@@ -57,6 +62,12 @@ class Pruner:
         if pruned.jobs:
             log.info("job.pruned", jobs=pruned.jobs)
         return pruned
+
+    async def _prune_batches(self) -> int:
+        """One of them has up to 3,000 debts; no more than a few dozen come in a minute."""
+        with self._metrics.query("prune_batches"):
+            async with acquire(self._pool) as connection:
+                return await prune_batches(connection, limit=BATCHES)
 
     async def _prune_jobs(self) -> int:
         jobs = 0

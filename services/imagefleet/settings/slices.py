@@ -115,6 +115,10 @@ class Aws(Slice):
     """The distribution to invalidate; unset where there is no edge."""
     invalidate_by_tag: Switch = Field(default=False, validation_alias="CLOUDFRONT_CACHE_TAGS")
     """Whether the distribution has a cache tag; else one path an image is invalidated."""
+    monthly_paths: Count = Field(
+        1000, ge=1, le=1_000_000_000, validation_alias="CLOUDFRONT_MONTHLY_PATHS"
+    )
+    """How many paths a month are expected: beyond it maintenance warns, and goes on."""
     connect_timeout: Seconds = Field(
         _span(3), ge=_span(0.1), le=_span(60), validation_alias="AWS_CONNECT_TIMEOUT_SECONDS"
     )
@@ -253,6 +257,14 @@ class Maintenance(Slice):
         _span(10), ge=_span(1), le=_span(300), validation_alias="SAMPLE_INTERVAL_SECONDS"
     )
     """How often gauges are read from Postgres and SQS."""
+    sweep_grace: Seconds = Field(
+        _span(86_400), ge=_span(0), le=_span(864_000), validation_alias="SWEEP_GRACE_SECONDS"
+    )
+    """How long a superseded version is kept after the edge has forgotten it; a day is how long
+    caches between the edge and a viewer may keep the way to it."""
+    sweep_deletes: Switch = Field(default=True, validation_alias="SWEEP_DELETES")
+    """Whether what is swept is deleted from S3; off, it is only counted. Turn it off
+    before maintenance meets a Postgres that was restored from a backup."""
 
 
 class Telemetry(Slice):

@@ -6,7 +6,7 @@ happened; which series that moves, and which values a label may have, is decided
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -19,6 +19,7 @@ from imagefleet.telemetry.series import Series, Timed, Values
 API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
 AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
 WORK_SECONDS: Final = (0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10)
+DARK_SECONDS: Final = (1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 QUEUE_MILLISECONDS: Final = (10, 30, 50, 70, 100, 300, 500, 700, *range(1000, 10_001, 500))
 UPLOAD_BYTES: Final = (
     *(1024 * 2**doublings for doublings in range(11)),
@@ -222,8 +223,18 @@ class MaintenanceMetrics(FleetMetrics):
             "cloudfront_operation_errors_total", "CloudFront failures", "operation", "error_code"
         )
         self._paths = self._counter("invalidation_paths_total", "paths sent, which are billed")
+        self._debts = self._counter("invalidation_debts_total", "debts that those paths paid")
+        self._budget = self._gauge("invalidation_paths_budget", "paths expected of a month")
+        self._dark = self._histogram(
+            "image_dark_seconds", "from the request to delete to a dark edge", DARK_SECONDS
+        )
+        self._swept = self._counter("swept_objects_total", "objects deleted from S3", "kind")
+        self._swept_bytes = self._counter("swept_bytes_total", "their bytes", "kind")
         self._samples = self._sampled(
             ("job_queue_depth", "jobs that wait", "job_type"),
+            ("jobs_open", "jobs that are not over", "job_type", "state"),
+            ("oldest_job_age_seconds", "how long the oldest has been due", "job_type", "state"),
+            ("jobs_stuck", "jobs that run for longer than any type may"),
             ("rings_due", "jobs whose message should be under way"),
             ("oldest_ring_age_seconds", "how long the ring that is due longest has been due"),
             ("sqs_messages", "messages, by SQS's estimate", "lane", "state"),
@@ -232,6 +243,8 @@ class MaintenanceMetrics(FleetMetrics):
             ("invalidations_owed", "images whose invalidation is not complete"),
             ("invalidation_oldest_age_seconds", "age of the oldest owed invalidation"),
             ("invalidation_paths_in_flight", "paths that CloudFront works on"),
+            ("invalidation_paths_this_month", "paths sent in this month of UTC"),
+            ("missing_objects", "objects that rows name and S3 does not have"),
             ("breaker_open", "1 while calls of the service are held back", "service"),
             ("breaker_trips_total", "how often the service's breaker opened", "service"),
             *((f"ledger_{account}", f"the conservation ledger: {account}") for account in LEDGER),
@@ -241,9 +254,24 @@ class MaintenanceMetrics(FleetMetrics):
         """Count jobs that were taken from a dead worker."""
         self._rescued.inc(jobs)
 
-    def invalidated(self, paths: int) -> None:
-        """Count paths and tags of a batch that CloudFront has taken."""
+    def invalidated(self, paths: int, debts: int) -> None:
+        """Count paths and tags of a batch that CloudFront has taken, and the debts they paid."""
         self._paths.inc(paths)
+        self._debts.inc(debts)
+
+    def budgeted(self, paths: int) -> None:
+        """Take how many paths a month are expected."""
+        self._budget.set(paths)
+
+    def darkened(self, spans: Iterable[timedelta]) -> None:
+        """Take how long each deleted image took until nothing of it was shown any more."""
+        for span in spans:
+            self._dark.observe(span.total_seconds())
+
+    def swept(self, kind: str, objects: int, size_bytes: int) -> None:
+        """Count objects that were deleted: of `superseded` versions, `litter` or `original`."""
+        self._swept.labels(kind).inc(objects)
+        self._swept_bytes.labels(kind).inc(size_bytes)
 
     def depths_sampled(self, jobs: Mapping[str, int]) -> None:
         """Take how many jobs wait, by type; a registered type without any is shown as 0."""
@@ -251,6 +279,21 @@ class MaintenanceMetrics(FleetMetrics):
         for job_type, waiting in jobs.items():
             depths[self._type(job_type)] += waiting
         self._samples.show("job_queue_depth", {(name,): count for name, count in depths.items()})
+
+    def states_sampled(self, found: Iterable[tuple[str, str, int, timedelta]]) -> None:
+        """Take type, state, how many jobs there are, and for how long the oldest has been due."""
+        jobs: dict[tuple[str, ...], float] = {}
+        ages: dict[tuple[str, ...], float] = {}
+        for job_type, state, count, oldest_age in found:
+            where = (self._type(job_type), state)
+            jobs[where] = jobs.get(where, 0) + count
+            ages[where] = max(ages.get(where, 0.0), oldest_age.total_seconds())
+        self._samples.show("jobs_open", jobs)
+        self._samples.show("oldest_job_age_seconds", ages)
+
+    def stuck_sampled(self, jobs: int) -> None:
+        """Take how many jobs run for longer than any type may."""
+        self._samples.show("jobs_stuck", jobs)
 
     def rings_sampled(self, due: int, oldest_age: timedelta) -> None:
         """Take how many rings are due, and for how long the first of them has been."""
@@ -268,11 +311,18 @@ class MaintenanceMetrics(FleetMetrics):
         """Take how many dead letters wait for somebody."""
         self._samples.show("dead_letters_unacknowledged", unacknowledged)
 
-    def invalidations_sampled(self, owed: int, oldest_age: timedelta, in_flight: int) -> None:
-        """Take what is owed to the edge, for how long, and how many paths it is at work on."""
+    def invalidations_sampled(
+        self, owed: int, oldest_age: timedelta, in_flight: int, this_month: int
+    ) -> None:
+        """Take what is owed to the edge and for how long; paths it works on, and took so far."""
         self._samples.show("invalidations_owed", owed)
         self._samples.show("invalidation_oldest_age_seconds", oldest_age.total_seconds())
         self._samples.show("invalidation_paths_in_flight", in_flight)
+        self._samples.show("invalidation_paths_this_month", this_month)
+
+    def missing_sampled(self, objects: int) -> None:
+        """Take how many objects the walks through S3 did not find."""
+        self._samples.show("missing_objects", objects)
 
     def breaker_sampled(self, service: str, *, is_open: bool, trips: int) -> None:
         """Take the state of one service's breaker, and how often it has opened so far."""

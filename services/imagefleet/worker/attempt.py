@@ -77,7 +77,6 @@ class Attempt:
             claim_no=self.claim.claim_no,
             outcome=outcome,
             policy=self._handler.kind.retry,
-            pause_target_on_failure=self._handler.kind.pause_target_on_failure,
         )
 
     async def work(self) -> Outcome | None:
@@ -109,6 +108,7 @@ class Attempt:
             completed: object = await self._handler.run(
                 JobContext(
                     claim=self.claim,
+                    hold=self.hold,
                     payload=payload,
                     deadline=deadline,
                     progress=self._report_progress,

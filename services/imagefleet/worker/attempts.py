@@ -1,6 +1,7 @@
 """The attempts that run in this process: begun, counted, told of, and stopped when they must be."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -9,7 +10,8 @@ from typing import Final, TypeAlias, TypeGuard
 import structlog
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.lifecycle import Failed, Outcome, Released, Retry
+from imagefleet.jobs.kinds import JobKind, Payload
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId
 from imagefleet.runtime import Parts
 from imagefleet.store.settlements import Receipt, Settled
@@ -18,7 +20,7 @@ from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, extract
 from imagefleet.worker.attempt import Attempt, Stop
 from imagefleet.worker.deliveries import Deliveries, Delivery
-from imagefleet.worker.handling import Handlers, Tools
+from imagefleet.worker.handling import Handler, Handlers, JobContext, Tools
 from imagefleet.worker.outcomes import describe
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.visibility import Visibility
@@ -30,6 +32,15 @@ LATE_AFTER: Final = 60.0  # seconds past its deadline, a handler has ignored bei
 GIVE_BACK_WITHIN: Final = 3.0  # seconds, when the process is told to stop at once
 
 log = structlog.get_logger()
+
+
+async def _never_run(_job: JobContext) -> Completed:
+    msg = "a job of a type that this worker lacks is only settled"
+    raise LookupError(msg)
+
+
+# Whoever hears of a cancelled job ends it, be it of a type that nobody living knows.
+OF_NO_TYPE: Final = Handler(kind=JobKind(name="unknown", payload=Payload), run=_never_run)
 
 
 class Attempts:
@@ -45,6 +56,8 @@ class Attempts:
         tracing: Tracing,
     ) -> None:
         self.running: dict[Fence, Attempt] = {}
+        self.tally: Counter[str] = Counter()
+        """How attempts ended: `finished` (whatever came of them), `released`, `abandoned`."""
         self._handlers = handlers
         self._tools = tools
         self._settler = settler
@@ -66,7 +79,8 @@ class Attempts:
     def start(self, claim: Claim, delivery: Delivery, free_slot: Callable[[], None]) -> None:
         """Begin an attempt; its slot is free when its outcome is acknowledged."""
         assert self._parts is not None  # noqa: S101 - consumers start after `owned_by`
-        attempt = Attempt(claim, self._handlers[claim.type], self._tools, self._settler)
+        handler = self._handlers.get(claim.type, OF_NO_TYPE)
+        attempt = Attempt(claim, handler, self._tools, self._settler)
         fence = (claim.job_id, claim.claim_no)
         self.running[fence] = attempt
         self._visibility.keep(fence, delivery)
@@ -93,7 +107,9 @@ class Attempts:
         try:
             async with asyncio.timeout(GIVE_BACK_WITHIN):
                 await asyncio.gather(*(self._settler.settle(one) for one in released))
+            self.tally["released"] += len(released)
         except (TimeoutError, Unavailable):
+            self.tally["abandoned"] += len(released)
             log.warning("job.abandoned", jobs=len(released))  # the rescuer will find them
 
     async def _run(
@@ -114,6 +130,7 @@ class Attempts:
             self._cut_short.append(attempt)
             raise
         except Unavailable as error:
+            self.tally["abandoned"] += 1
             log.warning("job.unsettled", job_id=str(claim.job_id), code=error.code)
         except Exception:
             # Nothing was written: the claim is a stray now, and comes back uncharged.
@@ -145,6 +162,7 @@ class Attempts:
     def _tell(self, claim: Claim, outcome: Outcome, duration: timedelta) -> None:
         """The one line of every attempt: how long, what came of it and why, how often, what now."""
         self.metrics.attempt_ended(claim.type, outcome, duration)
+        self.tally["released" if isinstance(outcome, Released) else "finished"] += 1
         if claim.type == MAKES_IMAGES and _is_error(outcome):
             self.metrics.image_failed(outcome.code)
         event, state, why = describe(outcome)

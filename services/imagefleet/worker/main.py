@@ -64,7 +64,7 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
         await worker.register(handlers, health)
         async with worker.lease.keep(drain):
             await worker.work(drain, settings.worker.shutdown_grace)
-        await worker.retire()
+        await worker.retire(drain)
     if worker.lease.dead:
         raise ClaimLost.of_worker(worker.worker_id)
 

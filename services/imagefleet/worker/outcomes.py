@@ -26,10 +26,15 @@ from imagefleet.jobs.lifecycle import (
     Retry,
     failure_sentence,
 )
+from imagefleet.jobs.model import CancelCode
 from imagefleet.worker.renderer import ChildCancelled, ChildCrashed, ChildDeadline, ChildFailed
 
 LONGEST_DETAIL: Final = 2000  # characters
 LONGEST_EXCERPT: Final = 4000
+
+# Only a flag ends a job with these: for most of them no dead letter is written, and a child that a
+# picture has taken over must not be able to leave without one.
+FLAGS: Final = frozenset(code.value for code in CancelCode)
 
 log = structlog.get_logger()
 
@@ -43,6 +48,8 @@ def outcome_of(error: BaseException) -> Outcome | None:
             return Failed(
                 code="not_found", message=failure_sentence("not_found"), detail=storable(str(error))
             )
+        case InputRejected() | RequestRejected() if error.code in FLAGS:
+            return _bug(error)
         case InputRejected() | RequestRejected():
             return Failed(
                 code=storable(error.code),

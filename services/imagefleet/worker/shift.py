@@ -65,16 +65,15 @@ class Shift:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=version("imagefleet"),
-            lanes=tuple(self.slots),
             types=tuple(handlers),
-            slots=sum(one.total for one in self.slots.values()),
+            slots={lane: one.total for lane, one in self.slots.items()},
         )
         async with acquire(self.pool) as connection:
             await register_worker(connection, card)
         log.info(
             "worker.started",
             worker_id=str(self.worker_id),
-            lanes=card.lanes,
+            lanes=tuple(card.slots),
             types=card.types,
             health_port=health.port,
         )
@@ -89,11 +88,13 @@ class Shift:
                 parts.start("drain", self._end(drain, grace))
         except asyncio.CancelledError:  # the second signal: what runs was cancelled in the middle
             await self.attempts.give_back()
+            self._tell_the_end(drain, at_once=True)
             raise
 
     async def _end(self, drain: Drain, grace: timedelta) -> None:
         """Once the drain begins: let running jobs finish for the grace, then give them back."""
         await drain.wait()
+        self.attempts.tally.clear()  # from here on it tells what became of what was running
         with suppress(Unavailable):
             async with acquire(self.pool) as connection:
                 await start_drain(connection, self.worker_id)
@@ -114,18 +115,35 @@ class Shift:
             return False
         return True
 
-    async def retire(self) -> None:
-        """Leave the registry; a worker that still holds something is left to the rescuer."""
+    async def retire(self, drain: Drain) -> None:
+        """Leave the registry; a worker that still holds something is left to the rescuer.
+
+        Unavailable when nobody could be told: then the end was not an orderly one.
+        """
         if self.lease.dead:
+            self._tell_the_end(drain, dead=True)
             return
         try:
             async with acquire(self.pool) as connection:
                 retired = await retire_worker(connection, self.worker_id)
         except Unavailable as error:
             # The rescuer will find out: this id does not beat any more.
-            log.warning("worker.ended", worker_id=str(self.worker_id), code=error.code)
-        else:
-            log.info("worker.ended", worker_id=str(self.worker_id), holds_nothing=retired)
+            self._tell_the_end(drain, code=error.code)
+            raise
+        self._tell_the_end(drain, holds_nothing=retired)
+
+    def _tell_the_end(self, drain: Drain, **facts: object) -> None:
+        """The last line of a worker: why it ended, and what became of what it ran by then."""
+        tally = self.attempts.tally
+        log.info(
+            "worker.ended",
+            worker_id=str(self.worker_id),
+            reason=drain.reason,
+            finished=tally["finished"],
+            released=tally["released"],
+            abandoned=tally["abandoned"],
+            **facts,
+        )
 
 
 def _deaf(consumer: Consumer) -> str | None:
