@@ -10,7 +10,7 @@ from tests.cli.conftest import Cli
 
 VERBS = (
     "up", "submit", "jobs", "images", "dlq", "queue", "breaker", "workers", "ledger", "prune",
-    "doctor", "migrate", "keys", "settings", "version",
+    "sweep", "doctor", "migrate", "keys", "settings", "version",
 )  # fmt: skip
 
 
@@ -25,11 +25,12 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "verb",
-    ["up", "submit", "jobs show", "jobs list", "jobs watch", "images show", "images list",
+    ["up", "submit", "jobs submit", "jobs show", "jobs list", "jobs watch", "images show",
+     "images list",
      "jobs explain", "jobs attempts", "jobs cancel", "jobs fail", "jobs retry-now", "dlq list",
      "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
      "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",
-     "workers list", "ledger", "prune", "keys create", "keys list", "keys revoke",
+     "workers list", "ledger", "prune", "sweep", "keys create", "keys list", "keys revoke",
      "migrate", "doctor", "settings"],
 )  # fmt: skip
 async def test_every_verb_teaches_by_example(cli: Cli, verb: str) -> None:

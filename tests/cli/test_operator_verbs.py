@@ -1,8 +1,10 @@
 """Operators' verbs against a real API and a real Postgres: what they do, say and exit with."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,17 +13,18 @@ from structlog.testing import capture_logs
 from imagefleet.cli import queue, replaying
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome
-from imagefleet.jobs.model import JobId, JobState, TenantId
+from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict
 from imagefleet.store.database import Connection
 from tests.cli.conftest import Cli, Ended
 from tests.support.api import Running
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
-from tests.support.factories import MadeJob, a_job, a_submission, settle_job
+from tests.support.factories import MadeJob, a_job, a_submission, claim_job, settle_job
 from tests.support.http import claimed
 from tests.support.rows import job_row
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+MADE_AT = "SELECT created_at FROM jobs WHERE replay_of IS NOT NULL ORDER BY created_at"
 BUG = Failed(code="internal_error", message="Something went wrong.", detail="KeyError")
 
 
@@ -108,6 +111,80 @@ async def test_jobs_of_other_tenants_are_listed_for_operators(
 
     assert [str(job.job_id)] == [one["jobId"] for one in document(listed)["jobs"]]
     assert str(job.job_id) in table.out
+
+
+async def test_all_that_a_job_can_be_told_is_typed_kept_and_listed(
+    operate: Cli, running: Running, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_operator, as_producer = running.secrets["operator"], running.secrets["acme"]
+    monkeypatch.setenv("IMAGEFLEET_KEY", as_producer)
+    parent = document(await operate("jobs", "submit", "noop", "--json"))["jobId"]
+    told = (
+        *("--payload", '{"note": "typed"}', "--priority", "30", "--run-at", "2090-01-01T06:00"),
+        *("--dedup-key", "nightly", "--correlation-id", "order-7", "--parent", parent),
+        *("--max-attempts", "2", "--idempotency-key", "mine", "--json"),
+    )
+
+    child = document(await operate("jobs", "submit", "noop", *told))["jobId"]
+    again = document(await operate("jobs", "submit", "noop", *told))["jobId"]
+    children = document(await operate("jobs", "list", "--json", "--parent", parent))["jobs"]
+    related = document(await operate("jobs", "list", "--json", "--correlation-id", "order-7"))
+    monkeypatch.setenv("IMAGEFLEET_KEY", as_operator)
+    overseen = ("jobs", "list", "--tenant", "acme", "--parent", parent)
+    (seen,) = document(await operate(*overseen, "--json"))["jobs"]
+    table = (await operate(*overseen)).out
+
+    row = await job_row(superuser, JobId(child))
+    told_apart = ("priority", "dedup_key", "correlation_id", "max_attempts", "idempotency_key")
+    assert [30, "nightly", "order-7", 2, "mine"] == [row[name] for name in told_apart]
+    assert ({"note": "typed"}, parent) == (row["payload"], str(row["parent_job_id"]))
+    assert f"{row['run_at']:%Y-%m-%d %H:%M %Z}" == "2090-01-01 06:00 UTC"
+    assert [again] * 3 == [child, children[0]["jobId"], related["jobs"][0]["jobId"]]
+    assert (30, "nightly", "order-7", parent) == (
+        seen["priority"],
+        seen["dedupKey"],
+        seen["correlationId"],
+        seen["parentJobId"],
+    )
+    assert "2090-01-01 06:00:00" in table
+
+
+async def test_a_submitted_job_can_be_waited_for(
+    operate: Cli,
+    running: Running,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
+
+    async def fail_it() -> None:
+        async def submitted() -> JobId | None:
+            found: JobId | None = await superuser.fetchval("SELECT id FROM jobs")
+            return found
+
+        await settle_job(worker, await claimed(worker, await eventually(submitted, within=20)), BUG)
+
+    ended, _ = await asyncio.gather(
+        operate("jobs", "submit", "noop", "--wait", "--within", "20"), fail_it()
+    )
+
+    assert ExitCode.FAILED == ended.code
+    assert "is failed" in ended.out
+    assert "Something went wrong." in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("noop", "--payload", "[1]"),
+        ("noop", "--payload", "{"),
+        ("noop", "--payload", "@/nowhere/at/all"),
+        ("noop", "--run-at", "tomorrow"),
+    ],
+)
+async def test_what_is_no_job_is_not_even_sent(operate: Cli, arguments: tuple[str, ...]) -> None:
+    assert ExitCode.USAGE == (await operate("jobs", "submit", *arguments)).code
 
 
 @pytest.mark.parametrize(
@@ -202,6 +279,35 @@ async def test_much_at_once_needs_a_yes(
     assert [] == document(await operate("queue", "pauses", "--json"))["pauses"]
 
 
+class Terminal(io.StringIO):
+    """Somebody sits there, and has typed this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "code", "left"), [("n", 1, 1), ("y", 0, 0)])
+async def test_a_person_is_asked_before_much_is_changed(
+    typed: str,
+    code: int,
+    left: int,
+    operate: Cli,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await failed(worker, superuser, 1)
+    monkeypatch.setattr("sys.stdin", Terminal(f"{typed}\n"))
+
+    ended = await operate("dlq", "ack", "--note", "x", "--all")
+
+    assert code == ended.code
+    assert "Acknowledge 1 dead letters of 1 faults?" in ended.out + ended.err
+    assert left == await superuser.fetchval(
+        "SELECT count(*) FROM dead_letters WHERE acknowledged_at IS NULL"
+    )
+
+
 async def test_a_dry_run_tells_and_does_nothing(
     operate: Cli, worker: Connection, superuser: Connection
 ) -> None:
@@ -228,6 +334,41 @@ async def test_a_replay_that_goes_well_goes_to_the_end(
     done = document(ended)
     assert {"replayed": 5} == done["letters"]
     assert {"open": 0, "completed": 5, "failed": 0} == done["jobs"]
+    made_at = [row[0] for row in await superuser.fetch(MADE_AT)]
+    assert made_at[3] - made_at[1] >= timedelta(seconds=1), "two a second, after the canary"
+
+
+async def test_what_fails_again_is_not_replayed_in_the_same_round(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    jobs = await failed(worker, superuser, 3)
+
+    async with a_fleet(worker, BUG):
+        ended = await operate(
+            *("dlq", "replay", "--reason", "fixed", "--all", "--yes", "--json", "--within", "20"),
+            *("--rate", "1", "--stop-on-failure-ratio", "1"),
+        )
+
+    assert ExitCode.FAILED == ended.code
+    assert {"replayed": 3} == document(ended)["letters"]
+    replayed = await superuser.fetch("SELECT replay_of FROM jobs WHERE replay_of IS NOT NULL")
+    assert {job.job_id for job in jobs} == {row["replay_of"] for row in replayed}
+
+
+async def test_a_replay_stops_amid_the_rest_when_too_many_fail_again(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    await failed(worker, superuser, 40)
+
+    async with a_fleet(worker, BUG):
+        ended = await operate(
+            *("dlq", "replay", "--reason", "fixed", "--all", "--yes", "--json"),
+            *("--rate", "10", "--within", "20"),
+        )
+
+    assert ExitCode.FAILED == ended.code
+    assert "that ended failed again" in document(ended)["stopped"]
+    assert 10 <= document(ended)["letters"]["replayed"] < 40
 
 
 async def test_a_replay_stops_when_the_canary_fails_again(
@@ -296,6 +437,37 @@ async def test_a_pause_waits_until_nothing_of_it_runs(
     assert "type noop" in (await operate("queue", "pauses")).out
     assert "0 waiting jobs are due" in (await operate("queue", "resume", "--type", "noop")).out
     assert ExitCode.REFUSED == (await operate("queue", "resume", "--type", "noop")).code
+
+
+@pytest.mark.parametrize(
+    ("scope", "named"),
+    [
+        (("--lane", "fast"), "lane fast"),
+        (("--type", "noop"), "type noop"),
+        (("--target", "image:1", "--tenant", "acme"), "target image:1 of acme"),
+        (("--all",), "all"),
+    ],
+)
+async def test_each_scope_is_paused_listed_and_resumed_by_its_name(
+    operate: Cli,
+    worker: Connection,
+    superuser: Connection,
+    scope: tuple[str, ...],
+    named: str,
+) -> None:
+    job = await a_job(worker, superuser, submission=a_submission(target="image:1"))
+
+    yes = ("--yes",) if scope == ("--all",) else ()
+    paused = await operate("queue", "pause", *scope, *yes, "--reason", "x")
+    held = await claim_job(worker, job.job_id, job.worker_id)
+    listed = await operate("queue", "pauses")
+    resumed = await operate("queue", "resume", *scope)
+
+    assert f"{named} is paused, 0 still running" in paused.out, paused.err
+    assert Verdict.PAUSED is held.verdict
+    assert named in listed.out
+    assert "resumed, 1 waiting jobs are due" in resumed.out
+    assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
 
 
 async def test_a_pause_that_waits_in_vain_stands(

@@ -338,3 +338,70 @@ async def test_uploads_go_side_by_side(cli: Cli, script: Script, tmp_path: Path)
 
     assert ExitCode.DONE == ended.code
     assert 1 < most <= 4
+
+
+async def test_progress_is_shown_where_jobs_are(cli: Cli, script: Script) -> None:
+    steps = a_job("processing", progress={"done": 25, "total": 60})
+    unbounded = a_job("completed", progress={"done": 26})
+    script.on(f"GET /v1/jobs/{JOB}", ok(steps))
+    script.on("GET /v1/jobs", ok({"jobs": [steps]}))
+    script.on(f"GET /v1/jobs/{JOB}/events", events(steps, unbounded))
+
+    shown = await cli("jobs", "show", JOB)
+    listed = await cli("jobs", "list")
+    watched = await cli("jobs", "watch", JOB)
+
+    assert "25/60" in shown.out
+    assert "25/60" in listed.out
+    assert ["25/60", "26"] == [line.split()[2] for line in watched.out.splitlines()]
+
+
+async def test_images_are_rendered_again_each_by_a_job(cli: Cli, script: Script) -> None:
+    path = f"/v1/images/{IMAGE}/reprocess"
+    script.on(f"POST {path}", ACCEPTED)
+    script.on(f"GET /v1/jobs/{JOB}", ok(FAILED))
+
+    ended = await cli("images", "reprocess", "--json", "--recipe", "avif", "--wait", IMAGE)
+    gone = await cli("images", "reprocess", "no-such-image", IMAGE)
+
+    assert ExitCode.FAILED == ended.code
+    error = "The image is damaged."
+    assert [{"imageId": IMAGE, "jobId": JOB, "status": "failed", "error": error}] == ended.json()
+    url, headers, body = script.asked[0]
+    assert (path, {"recipe": "avif"}) == (url, json.loads(body))
+    assert headers["Idempotency-Key"]
+    assert ExitCode.REFUSED == gone.code
+    assert JOB in gone.out
+
+
+@pytest.mark.parametrize(
+    ("options", "payload"),
+    [
+        (("--all",), {"all_images": True}),
+        (("--reference", "r"), {"reference": "r"}),
+        (("--recipe-was", "default", "--recipe", "avif"),
+         {"recipe_was": "default", "recipe": "avif"}),
+    ],
+)  # fmt: skip
+async def test_a_set_is_rendered_again_by_one_job(
+    cli: Cli, script: Script, options: tuple[str, ...], payload: dict[str, object]
+) -> None:
+    script.on("POST /v1/jobs", ok({"jobId": JOB, "status": "queued", "links": {}}, 202))
+    script.on(f"GET /v1/jobs/{JOB}", ok(a_job("completed", progress={"done": 60, "total": 60})))
+
+    ended = await cli("images", "reprocess", *options, "--wait")
+
+    assert ExitCode.DONE == ended.code
+    assert "60/60" in ended.out
+    asked = json.loads(script.asked[0][2])
+    assert {"jobType": "reprocess_images", "payload": payload} == asked
+
+
+@pytest.mark.parametrize("options", [(), ("--all", IMAGE), ("--all", "--reference", "r")])
+async def test_what_is_rendered_again_is_named_once(
+    cli: Cli, script: Script, options: tuple[str, ...]
+) -> None:
+    ended = await cli("images", "reprocess", *options)
+
+    assert ExitCode.USAGE == ended.code
+    assert script.asked == []

@@ -54,6 +54,8 @@ class Director:
         """How often each job may have lost its worker."""
         self.closed: dict[str, threading.Event] = {}
         """Points at which everybody waits until the event is set."""
+        self.spared: set[int] = set()
+        """Processes that were asked to end, and are not killed while they do."""
         self._dead: set[int] = set()
         self._journal = journal
         self._lock = threading.Lock()
@@ -101,8 +103,18 @@ class Director:
         with self._lock:
             return self._kill("anywhere", process, pid)
 
+    def ask_to_end(self, least: int) -> int | None:
+        """Send SIGTERM to a process that holds at least so many jobs; which one, if any does."""
+        with self._lock:
+            for pid, held in self.holding.items():
+                if len(held) >= least and pid not in self._dead | self.spared:
+                    self.spared.add(pid)
+                    os.kill(pid, signal.SIGTERM)
+                    return pid
+        return None
+
     def _kill(self, phase: str, process: str, pid: int) -> bool:
-        if pid in self._dead:
+        if pid in self._dead | self.spared:
             return False
         at_stake = self.at_stake(pid)
         try:

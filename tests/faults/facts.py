@@ -121,7 +121,14 @@ class Facts:
     sources: Mapping[str, str]
     """Key of an original to the image it is of."""
     ledger: Mapping[str, int]
+    deleted: Sequence[str] = ()
+    """Images whose objects are said to be deleted."""
+    letters: Sequence[str] = ()
+    """The jobs that dead letters are about, one for each letter."""
     messages: Mapping[str, int] = field(default_factory=dict)
+    """By queue and kind: `fast`, `fastNotVisible`, `fastDelayed`, and so on."""
+    waited: bool = False
+    """Every message had time to come back before they were counted: what is left is left over."""
     lock_timeout: float = 600.0
     backoff_base: float = 30.0
     backoff_cap: float = 3600.0

@@ -91,6 +91,8 @@ class Killer:
             return self._take("committed") if self.random.random() < 0.2 else "go"
         if reached.process != "worker" or not self._is_time() or not self._is_fair(reached):
             return "go"
+        if reached.pid in self.director.spared:
+            return "go"
         if reached.point == "claimed" and self.left["anywhere"] and self.random.random() < 0.5:
             self._take("anywhere")
             timer = threading.Timer(

@@ -146,6 +146,10 @@ def a_good_run() -> Facts:
         originals=["o/1", "o/2"],
         sources={"o/1": IMAGE},
         ledger={"accepted": 4, "pruned": 0},
+        letters=[BROKEN],
+        # Told twice: the sender had not heard that it was taken.
+        messages={"fast": 0, "fastNotVisible": 0, "dead-letter": 1, "dead-letterNotVisible": 1},
+        waited=True,
         variants_each=2,
     )
 
@@ -289,6 +293,10 @@ def a_variant_too_few(run: Facts) -> Facts:
     return replace(run, variants=without(run.variants, 0))
 
 
+def a_deleted_image_that_is_still_there(run: Facts) -> Facts:
+    return replace(run, deleted=[IMAGE])
+
+
 def a_lost_original(run: Facts) -> Facts:
     return replace(run, originals=["o/2"])
 
@@ -311,6 +319,34 @@ def a_forged_ledger(run: Facts) -> Facts:
 
 def a_stuck_target(run: Facts) -> Facts:
     return replace(run, targets={IMAGE: PICTURE})
+
+
+def a_lost_letter(run: Facts) -> Facts:
+    return replace(run, letters=[])
+
+
+def a_letter_too_many(run: Facts) -> Facts:
+    return replace(run, letters=[BROKEN, IDLE])
+
+
+def a_letter_of_a_cancelled_job(run: Facts) -> Facts:
+    return replace(run, jobs=changed(run.jobs, 2, failure_code="cancelled"))
+
+
+def a_letter_of_a_deleted_image(run: Facts) -> Facts:
+    return replace(run, jobs=changed(run.jobs, 2, failure_code="image_deleted"))
+
+
+def an_invisible_message(run: Facts) -> Facts:
+    return replace(run, messages={**run.messages, "fastNotVisible": 1})
+
+
+def a_message_of_nobody(run: Facts) -> Facts:
+    return replace(run, messages={**run.messages, "fast": 1})
+
+
+def an_untold_letter(run: Facts) -> Facts:
+    return replace(run, messages={"fast": 0})
 
 
 PLANTS: dict[str, list[Callable[[Facts], Facts]]] = {
@@ -343,9 +379,18 @@ PLANTS: dict[str, list[Callable[[Facts], Facts]]] = {
         a_mutable_object,
         a_variant_too_few,
         a_lost_original,
+        a_deleted_image_that_is_still_there,
     ],
     "I23": [an_object_of_nobody, originals_of_nobody],
     "I24": [a_late_write],
+    "I25": [
+        a_lost_letter,
+        a_letter_too_many,
+        a_letter_of_a_cancelled_job,
+        a_letter_of_a_deleted_image,
+    ],
+    "I26": [an_invisible_message, a_message_of_nobody],
+    "I27": [an_untold_letter],
     "the ledger": [a_lost_row, a_forged_ledger],
     "a target": [a_stuck_target],
 }

@@ -59,6 +59,10 @@ async def test_the_elected_one_shows_what_there_is(
         await a_job(worker, superuser, state=state)
     await report_failures(worker, "s3", 5)
     await superuser.execute("UPDATE rings SET rings = 1, due_at = now() - interval '1 minute'")
+    await superuser.execute(
+        "UPDATE jobs SET claimed_at = now() - interval '2 hours', run_at = now() - interval '3 h' "
+        "WHERE state = 'processing'"
+    )
     metrics = MaintenanceMetrics(["noop", "process_image"])
 
     async with database.pool("maintenance") as pool:
@@ -74,7 +78,12 @@ async def test_the_elected_one_shows_what_there_is(
     assert told["dead_letters_unacknowledged"] == 1
     assert told['breaker_open{service="s3"}'] == 1
     assert told['sqs_messages{lane="fast",state="visible"}'] == 1
-    assert told['queue_drift{lane="fast"}'] == 2 - 3
+    assert told['queue_drift{lane="fast"}'] == 2 + 1 - 3, "what runs has a message too"
+    for status in ("queued", "failed_retryable", "processing"):
+        assert told[f'jobs_open{{job_type="noop",state="{status}"}}'] == 1
+    age = told['oldest_job_age_seconds{job_type="noop",state="processing"}']
+    assert 3 * 3600 <= age < 3 * 3600 + 60
+    assert told["jobs_stuck"] == 1
 
 
 async def test_only_one_samples_and_the_others_show_nothing(database: Database) -> None:

@@ -76,7 +76,12 @@ class Route:
         self, client: httpx.AsyncClient, job_id: object, image_id: object
     ) -> httpx.Response:
         path = self.path.format(
-            job=job_id, image=image_id, letter=job_id, variant="thumb", ext="webp"
+            job=job_id,
+            image=image_id,
+            letter=job_id,
+            invalidation=job_id,
+            variant="thumb",
+            ext="webp",
         )
         return await client.request(
             self.method, path, json=self.json, content=self.content, headers=self.headers
@@ -93,9 +98,11 @@ ROUTES = [
     Route("POST", "/v1/jobs/{job}/cancel", "submit"),
     Route("POST", "/v1/images", "submit", content=a_jpeg(), headers=JPEG),
     Route("PUT", "/v1/images/{image}", "submit", content=a_jpeg(), headers=JPEG),
+    Route("POST", "/v1/images/{image}/reprocess", "submit"),
     Route("GET", "/v1/images", "read"),
     Route("GET", "/v1/images/{image}", "read"),
     Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
+    Route("DELETE", "/v1/images/{image}", "submit"),
 ]
 
 # Without a key.
@@ -129,8 +136,14 @@ OPERATOR_ROUTES = [
     Route("GET", "/v1/operator/queues", "operate"),
     Route("GET", "/v1/operator/ledger", "operate"),
     Route("GET", "/v1/operator/prune", "operate"),
+    Route("GET", "/v1/operator/sweep", "operate"),
     Route("GET", "/v1/operator/breakers", "operate"),
     Route("POST", "/v1/operator/breakers/s3/open", "operate"),
     Route("POST", "/v1/operator/breakers/s3/reset", "operate"),
+    Route("GET", "/v1/operator/edge", "operate"),
+    Route(
+        "POST", "/v1/operator/edge/invalidations", "operate", json=BECAUSE | {"imageIds": [NOBODY]}
+    ),
+    Route("GET", "/v1/operator/edge/invalidations/{invalidation}", "operate"),
     Route("GET", "/v1/operator/workers", "operate"),
 ]

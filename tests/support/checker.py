@@ -39,6 +39,7 @@ TRANSIENT: Final = frozenset(
 )
 NO_DEAD_LETTER: Final = frozenset({"cancelled", "image_deleted"})
 UNCHARGED: Final = frozenset({"released"})
+DEAD_LETTERS: Final = "dead-letter"  # the queue
 VARIANT_KEY: Final = re.compile(r"i/(?P<image>[0-9a-f-]{36})/(?P<revision>\d+)\.(?P<claim>\d+)/.+")
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 WHOLE_SECOND: Final = 1.0  # S3 tells times without fractions
@@ -332,13 +333,19 @@ def _backoff(facts: Facts) -> Iterator[str]:
 def _published_is_there(facts: Facts) -> Iterator[str]:
     objects = {one.key: one for one in facts.objects}
     published = Counter(variant.job_id for variant in facts.variants)
+    deleted, stored = set(facts.deleted), set(facts.originals)
     for job in facts.jobs:
         makes = job.type == "process_image" and job.state == "completed"
+        if job.image in deleted:
+            continue  # another revision may have been stopped by it half-way
         if makes and job.result_reason == "done" and published[job.id] != facts.variants_each:
             yield f"job {job.id} published {published[job.id]} variants"
     for variant in facts.variants:
-        there = objects.get(variant.key)
-        if there is None:
+        there, match = objects.get(variant.key), VARIANT_KEY.fullmatch(variant.key)
+        if match is not None and match["image"] in deleted:
+            if there is not None:
+                yield f"{variant.key} is there, and its image deleted"
+        elif there is None:
             yield f"{variant.key} is published and missing"
         elif (there.bytes, there.sha256) != (variant.bytes, variant.sha256):
             yield f"{variant.key} is not what was published"
@@ -348,10 +355,10 @@ def _published_is_there(facts: Facts) -> Iterator[str]:
             yield f"{variant.key} carries metadata"
         elif there.cache_control != IMMUTABLE:
             yield f"{variant.key} is cached as {there.cache_control!r}"
-    stored = set(facts.originals)
     for key, image in facts.sources.items():
-        if key not in stored:
-            yield f"the original {key} of image {image} is missing"
+        if (key in stored) == (image in deleted):
+            is_what = "is there, and deleted" if key in stored else "is missing"
+            yield f"the original {key} of image {image} {is_what}"
 
 
 @rule("I23 no object but those of known claims")
@@ -379,6 +386,36 @@ def _written_in_time(facts: Facts) -> Iterator[str]:
         end = ended.get((variant.job_id, variant.claim_no))
         if end is not None and written.get(variant.key, 0.0) > end + WHOLE_SECOND:
             yield f"{variant.key} was written after claim {variant.claim_no} had ended"
+
+
+# Dead letters and messages.
+
+
+@rule("I25 a dead letter for every job that failed, and for no other")
+def _letters(facts: Facts) -> Iterator[str]:
+    letters = Counter(facts.letters)
+    for job in facts.jobs:
+        owed = job.state == "failed" and job.failure_code not in NO_DEAD_LETTER
+        if letters[job.id] != owed:
+            how = f"{job.state} {job.failure_code}"
+            yield f"job {job.id} is {how} and has {letters[job.id]} dead letters"
+
+
+@rule("I26 no message is left over")
+def _messages(facts: Facts) -> Iterator[str]:
+    for queue, count in facts.messages.items():
+        if facts.waited and count and not queue.startswith(DEAD_LETTERS):
+            yield f"{count} messages are {queue}"
+
+
+@rule("I27 every dead letter was announced")
+def _announced(facts: Facts) -> Iterator[str]:
+    announced = sum(
+        count for queue, count in facts.messages.items() if queue.startswith(DEAD_LETTERS)
+    )
+    # More of them are no breach: what was sent at the moment of an outage is sent again.
+    if facts.waited and announced < len(facts.letters):
+        yield f"{len(facts.letters)} dead letters, and {announced} messages that tell of them"
 
 
 # What is no number of its own.

@@ -49,6 +49,16 @@ def echo(argument: JsonObject, files: Files) -> JsonObject:
     return dict(argument)
 
 
+def reserve(argument: JsonObject, files: Files) -> JsonObject:
+    """Take so much memory, without a touch of it: the limit counts what is taken."""
+    length = int(str(argument["bytes"]))
+    try:
+        with mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+            return {"bytes": length}
+    except OSError as error:
+        raise MemoryError from error
+
+
 def sleep_for_ever(argument: JsonObject, files: Files) -> JsonObject:
     while True:
         signal.pause() if argument.get("pause") else time.sleep(3600)  # noqa: TID251 - no loop here

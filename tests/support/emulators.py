@@ -22,7 +22,8 @@ import pytest
 from imagefleet.aws.session import Credentials
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
 
-Kind: TypeAlias = Literal["ministack", "moto", "localstack"]
+# `fake` is tests/support/cloudfront.py: CloudFront alone, with the limits that no emulator has.
+Kind: TypeAlias = Literal["ministack", "moto", "localstack", "fake"]
 
 REGION = "eu-central-1"
 CREDENTIALS = Credentials(KEY_ID, SECRET)

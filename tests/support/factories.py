@@ -27,7 +27,8 @@ from imagefleet.store.submissions import submit_job
 
 TENANT = TenantId("acme")
 ALL_LANES = tuple(Lane)
-TYPES = ("process_image", "delete_image", "cancel_job", "noop")
+TYPES = ("process_image", "delete_image", "cancel_job", "noop", "reprocess_images")
+SLOTS = {Lane.FAST: 3, Lane.GENERAL: 5, Lane.QUARANTINE: 1}
 
 
 def a_submission(
@@ -42,6 +43,7 @@ def a_submission(
     target: str | None = None,
     preempts: bool = False,
     services: tuple[str, ...] = (),
+    pause_target_on_failure: bool = False,
     run_at: datetime | None = None,
     idempotency_key: str | None = None,
     fingerprint: str = "",
@@ -59,6 +61,7 @@ def a_submission(
         target=target,
         preempts=preempts,
         services=services,
+        pause_target_on_failure=pause_target_on_failure,
         run_at=run_at,
         idempotency_key=idempotency_key,
         fingerprint=fingerprint,
@@ -82,9 +85,8 @@ async def a_worker(
         host="tests",
         pid=1,
         version="0",
-        lanes=tuple(lanes),
         types=tuple(types),
-        slots=8,
+        slots={lane: SLOTS[lane] for lane in lanes},
     )
     await register_worker(worker, card)
     return worker_id

@@ -5,8 +5,10 @@ every change of a job's state, claim or owner, with the role that made it: the p
 such history, and a judge that had to believe the last row could not tell how it came about.
 """
 
+import asyncio
 import hashlib
 import io
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -107,9 +109,14 @@ READ_LEDGER: Final = """
 SELECT coalesce(sum(accepted), 0)::bigint AS accepted, coalesce(sum(pruned), 0)::bigint AS pruned
   FROM ledger
 """
+READ_DELETED: Final = """
+SELECT image_id::text FROM image_tombstones WHERE objects_deleted_at IS NOT NULL
+"""
+READ_LETTERS: Final = "SELECT job_id::text FROM dead_letters WHERE job_id IS NOT NULL"
 READ_LOCK_TIMEOUT: Final = "SELECT extract(epoch FROM lock_timeout)::float8 FROM fleet"
 
 FETCHES_AT_ONCE: Final = 4
+LOOK_EVERY: Final = 0.5  # seconds between two looks at the queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +185,7 @@ class Limits(TypedDict, total=False):
     backoff_base: float
     backoff_cap: float
     variants_each: int
+    waited: bool
 
 
 async def read_facts(place: Place, posts: Sequence[Post], **limits: Unpack[Limits]) -> Facts:
@@ -196,6 +204,8 @@ async def read_facts(place: Place, posts: Sequence[Post], **limits: Unpack[Limit
             targets={row[0]: row[1] for row in await connection.fetch(READ_TARGETS)},
             sources={row[0]: row[1] for row in await connection.fetch(READ_SOURCES)},
             ledger=dict(ledger),
+            deleted=[row[0] for row in await connection.fetch(READ_DELETED)],
+            letters=[row[0] for row in await connection.fetch(READ_LETTERS)],
             lock_timeout=await connection.fetchval(READ_LOCK_TIMEOUT),
             objects=read_objects(place),
             originals=[key for key, _ in listing(place.client("s3"), place.originals)],
@@ -250,6 +260,21 @@ def decoded(body: bytes) -> tuple[tuple[int, int] | None, bool]:
             return picture.size, bool(told) or bool(picture.getexif())
     except (OSError, SyntaxError, ValueError):
         return None, False
+
+
+async def wait_for_messages(place: Place, *, letters: int, within: float) -> None:
+    """Wait until the queues of jobs are empty, and the letters lie in theirs.
+
+    To be called when every job has ended. `within` is as long as any message can stay invisible:
+    a message that is still there afterwards will be for the judge to find.
+    """
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        depths = await asyncio.to_thread(read_depths, place)
+        announced = sum(count for name, count in depths.items() if name.startswith("dead-letter"))
+        if sum(depths.values()) == announced >= letters:
+            return
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def read_depths(place: Place) -> dict[str, int]:

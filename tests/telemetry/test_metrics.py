@@ -24,6 +24,7 @@ from imagefleet.telemetry.tracing import Tracing
 
 Buckets = list[float]
 HTTP: Buckets = [0.1, 0.3, 0.5, 1, 2, 5, 10]
+DARK: Buckets = [1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
 AWS: Buckets = [0.1, 0.3, 0.5, 1, 3, 5, 7, 10]
 WORK: Buckets = [0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10]
 UPLOADS: Buckets = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576]
@@ -87,16 +88,26 @@ MAINTENANCE: dict[str, Shape] = FLEET | {
     "cloudfront_operation_duration_seconds": ("histogram", {"operation"}, AWS),
     "cloudfront_operation_errors_total": (COUNTER, {"operation", "error_code"}),
     "job_queue_depth": (GAUGE, {"job_type"}),
+    "jobs_open": (GAUGE, {"job_type", "state"}),
+    "oldest_job_age_seconds": (GAUGE, {"job_type", "state"}),
+    "jobs_stuck": (GAUGE, set()),
     "rescued_jobs_total": (COUNTER, set()),
     "rings_due": (GAUGE, set()),
     "oldest_ring_age_seconds": (GAUGE, set()),
     "sqs_messages": (GAUGE, {"lane", "state"}),
     "queue_drift": (GAUGE, {"lane"}),
     "dead_letters_unacknowledged": (GAUGE, set()),
+    "image_dark_seconds": ("histogram", set(), DARK),
     "invalidation_paths_total": (COUNTER, set()),
+    "invalidation_debts_total": (COUNTER, set()),
+    "invalidation_paths_budget": (GAUGE, set()),
+    "invalidation_paths_this_month": (GAUGE, set()),
     "invalidations_owed": (GAUGE, set()),
     "invalidation_oldest_age_seconds": (GAUGE, set()),
     "invalidation_paths_in_flight": (GAUGE, set()),
+    "missing_objects": (GAUGE, set()),
+    "swept_objects_total": (COUNTER, {"kind"}),
+    "swept_bytes_total": (COUNTER, {"kind"}),
     "breaker_open": (GAUGE, {"service"}),
     "breaker_trips_total": (COUNTER, {"service"}),
     "ledger_accepted": (GAUGE, set()),
@@ -186,6 +197,7 @@ def test_maintenance_has_exactly_these_series() -> None:
     metrics = maintenance_metrics()
     move_fleet(metrics)
     metrics.call_ended("cloudfront", "CreateInvalidation", "E1", 1, "cloudfront_throttled")
+    metrics.swept("litter", 3, 4)
     sample_everything(metrics)
 
     assert MAINTENANCE == Scrape.of(metrics).shapes
@@ -200,10 +212,16 @@ def move_fleet(metrics: WorkerMetrics | MaintenanceMetrics) -> None:
 
 def sample_everything(metrics: MaintenanceMetrics) -> None:
     metrics.depths_sampled({"noop": 3})
+    metrics.states_sampled(
+        (job_type, "queued", 2, timedelta(seconds=age))
+        for job_type, age in (("unheard_of", 1), ("noop", -5), ("another", 2))
+    )
+    metrics.stuck_sampled(1)
     metrics.rings_sampled(4, timedelta(seconds=5))
     metrics.lane_sampled(Lane.FAST, due=10, visible=6, in_flight=1)
     metrics.dead_letters_sampled(2)
-    metrics.invalidations_sampled(7, timedelta(seconds=8), 9)
+    metrics.invalidations_sampled(7, timedelta(seconds=8), 9, 11)
+    metrics.missing_sampled(2)
     metrics.breaker_sampled("s3", is_open=True, trips=3)
     metrics.ledger_sampled(
         {"accepted": 10, "open": 1, "completed": 5, "failed": 2, "pruned": 1, "missing": 1}
@@ -327,6 +345,10 @@ def test_samples_are_shown_by_the_one_who_took_them_and_vanish_with_the_election
     assert 3 == values["queue_drift{lane=fast}"]
     assert 1 == values["ledger_missing{}"]
     assert 1 == values["breaker_open{service=s3}"]
+    assert 2 == values["jobs_open{job_type=noop,state=queued}"]
+    assert 4 == values["jobs_open{job_type=other,state=queued}"], "of all that nobody knows"
+    assert 0 == values["oldest_job_age_seconds{job_type=noop,state=queued}"]
+    assert 2 == values["oldest_job_age_seconds{job_type=other,state=queued}"]
     assert 8 == values["invalidation_oldest_age_seconds{}"]
 
     metrics.unelected()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 from imagefleet.worker import child_render
+from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES
 
 MARK = b"poison:"
 LONGEST = 64
@@ -29,6 +30,12 @@ def render_variants(argument: Mapping[str, object], files: Mapping[str, int]) ->
             kept = [bytearray(CHUNK)]
             while True:
                 kept.append(bytearray(b"x" * CHUNK))
+        case b"suspect":  # in quarantine, where it has the memory, it takes a while and is well
+            try:
+                bytearray(GENERAL_MEMORY_BYTES)
+            except MemoryError:
+                ctypes.string_at(0)
+            time.sleep(0.7)  # noqa: TID251 - as above
         case b"exit":
             os._exit(3)
         case _:

@@ -198,6 +198,37 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
+@after_loading("imagefleet.aws.deletes")
+def _emptying(module: ModuleType) -> None:
+    """A page of versions is listed; then S3 has deleted it."""
+
+    def make(delete: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def delete_and_say(*args: object) -> object:
+            jobs = [JOB.get()] if JOB.get(None) is not None else []
+            await reach("not yet emptied", jobs)
+            deleted = await delete(*args)
+            await reach("emptied", jobs)
+            return deleted
+
+        return delete_and_say
+
+    replacing(module.Deletes, "delete", make)
+
+
+@after_loading("imagefleet.maintenance.flusher")
+def _agreeing(module: ModuleType) -> None:
+    """CloudFront has said that it is done, and Postgres does not know it yet."""
+
+    def make(complete: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def complete_after(*args: object) -> object:
+            await reach("not yet agreed", [])
+            return await complete(*args)
+
+        return complete_after
+
+    replacing(module, "complete_batch", make)
+
+
 @after_loading("imagefleet.store.settlements")
 def _settling(module: ModuleType) -> None:
     """Everything is written, and the transaction is not committed yet."""
@@ -213,6 +244,25 @@ def _settling(module: ModuleType) -> None:
         return settle_before
 
     replacing(module, "_settle_in_transaction", make)
+
+
+@after_loading("imagefleet.store.reprocessing")
+def _walking(module: ModuleType) -> None:
+    """A page of a set is written, and then it is committed too."""
+
+    def make(point: str) -> Callable[[Callable[..., Awaitable[object]]], Callable[..., Any]]:
+        def make_at_point(submit: Callable[..., Awaitable[object]]) -> Callable[..., Any]:
+            async def submit_and_say(connection: object, claim: Any, *others: Any) -> object:  # noqa: ANN401
+                page = await submit(connection, claim, *others)
+                await reach(point, [str(claim.job_id)])
+                return page
+
+            return submit_and_say
+
+        return make_at_point
+
+    replacing(module, "_submit_in_transaction", make("page written"))
+    replacing(module, "submit_page", make("page committed"))
 
 
 @after_loading("imagefleet.worker.deliveries")
