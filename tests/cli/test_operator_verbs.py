@@ -439,6 +439,17 @@ async def test_a_pause_waits_until_nothing_of_it_runs(
     assert ExitCode.REFUSED == (await operate("queue", "resume", "--type", "noop")).code
 
 
+async def test_a_pause_of_a_type_that_nobody_knows_stands_with_a_warning(operate: Cli) -> None:
+    unknown = await operate("queue", "pause", "--type", "nop", "--reason", "x")
+    known = await operate("queue", "pause", "--type", "noop", "--reason", "x")
+
+    assert ExitCode.DONE == unknown.code, unknown.err
+    assert "knows no type nop:" in unknown.err
+    assert known.err == ""
+    listed = document(await operate("queue", "pauses", "--json"))["pauses"]
+    assert {"nop": False, "noop": True} == {one["name"]: one["known"] for one in listed}
+
+
 @pytest.mark.parametrize(
     ("scope", "named"),
     [

@@ -30,7 +30,7 @@ from imagefleet.store.deadletters import (
 from imagefleet.store.deadmail import DeadMessage, judge_messages, take_due_sends
 from imagefleet.store.replays import replay_redriven
 from imagefleet.store.submissions import submit_job
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, settle_job

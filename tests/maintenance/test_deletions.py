@@ -12,7 +12,7 @@ from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, Emptied
 from imagefleet.store.database import Pool
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.fleet import Place
 

@@ -12,7 +12,7 @@ from imagefleet.maintenance.dispatcher import Dispatched, Dispatcher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.rings import look_at_due_rings
 from imagefleet.store.submissions import submit_job
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, a_submission
 from tests.support.queues import FakeQueue

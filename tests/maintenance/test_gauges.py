@@ -11,7 +11,7 @@ from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.gauges import Sampled, Sampler
 from imagefleet.store.breakers import report_failures
 from imagefleet.store.database import Connection, Pool
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job
 from tests.support.queues import FakeQueue

@@ -8,7 +8,7 @@ from imagefleet.jobs.model import JobState
 from imagefleet.maintenance import pruner as pruner_module
 from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, age_finished_jobs
 

@@ -21,7 +21,7 @@ from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.uploads import use_upload
 from imagefleet.store.walks import Walk, read_walk
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job

@@ -18,9 +18,10 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import JobState, Lane, Verdict
 from imagefleet.telemetry.aws_calls import AwsCalls
-from imagefleet.telemetry.metrics import ApiMetrics, MaintenanceMetrics, WorkerMetrics
+from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
 from imagefleet.telemetry.series import Series, Timed
 from imagefleet.telemetry.tracing import Tracing
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 Buckets = list[float]
 HTTP: Buckets = [0.1, 0.3, 0.5, 1, 2, 5, 10]

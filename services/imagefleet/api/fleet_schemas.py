@@ -41,7 +41,7 @@ class NewPause(Incoming):
 
 
 class PauseView(Outgoing):
-    """A pause; `running` jobs began before it."""
+    """A pause; `running` jobs began before it. `known`: the name is a type that this API takes."""
 
     scope: PauseScope
     name: str | None = None
@@ -51,6 +51,7 @@ class PauseView(Outgoing):
     paused_by: str
     paused_at: datetime
     running: int
+    known: bool | None = None
 
 
 class Pauses(Outgoing):

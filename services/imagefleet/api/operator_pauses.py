@@ -41,7 +41,7 @@ async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
     """Every pause, with how many jobs that it would have held back still run."""
     async with tools.operating("list_pauses", "pauses") as connection:
         found = await list_pauses(connection)
-    return answer(Pauses(pauses=[_pause(each) for each in found]))
+    return answer(Pauses(pauses=[_pause(each, tools) for each in found]))
 
 
 @router.put(
@@ -58,7 +58,7 @@ async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Respon
     async with tools.operating("pause", "pauses") as connection, connection.transaction():
         await pause(connection, what, by=who(key), reason=asked.reason, refuse_new=asked.refuse_new)
         (found,) = [each for each in await list_pauses(connection) if each.what == what]
-    return answer(_pause(found))
+    return answer(_pause(found, tools))
 
 
 @router.delete(
@@ -85,7 +85,7 @@ async def delete_pause(
     return answer(Resumed(rung=rung))
 
 
-def _pause(standing: StandingPause) -> PauseView:
+def _pause(standing: StandingPause, tools: Tools) -> PauseView:
     what = standing.what
     return PauseView(
         scope=what.scope,
@@ -96,4 +96,6 @@ def _pause(standing: StandingPause) -> PauseView:
         paused_by=standing.paused_by,
         paused_at=standing.paused_at,
         running=standing.running,
+        # Not refused: workers may have types installed that this API has not.
+        known=what.name in tools.kinds if what.scope == "type" else None,
     )

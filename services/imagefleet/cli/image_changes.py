@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.connection import open_api
-from imagefleet.cli.operating import Yes, confirm
+from imagefleet.cli.operating import Yes, confirm, moment
 from imagefleet.cli.output import (
     ExitCode,
     Json,
@@ -78,7 +78,10 @@ def _row(result: Result) -> Result:
     if not isinstance(deletion, dict):
         return result
     gone = Deletion.model_validate(deletion)
-    shown = {"objects": gone.objects.deleted if gone.objects else None, "darkAt": gone.dark_at}
+    shown = {
+        "objects": gone.objects.deleted if gone.objects else None,
+        "darkAt": moment(gone.dark_at),
+    }
     return document | shown, code
 
 
@@ -182,8 +185,8 @@ def show_receipt(image: Image) -> None:
     if gone is None:
         return
     rows: list[tuple[str, object]] = [
-        ("asked for (UTC)", gone.requested_at),
-        ("objects deleted (UTC)", gone.objects_deleted_at or "not yet"),
+        ("asked for (UTC)", moment(gone.requested_at)),
+        ("objects deleted (UTC)", moment(gone.objects_deleted_at) or "not yet"),
     ]
     if gone.objects is not None:
         rows += [
@@ -191,7 +194,10 @@ def show_receipt(image: Image) -> None:
             ("  not there any more", gone.objects.not_there),
             ("  refused at first", gone.objects.errors),
         ]
-    rows += [("invalidation", gone.invalidation_id), ("dark (UTC)", gone.dark_at or "not yet")]
+    rows += [
+        ("invalidation", gone.invalidation_id),
+        ("dark (UTC)", moment(gone.dark_at) or "not yet"),
+    ]
     if gone.seconds_to_dark is not None:
         rows.append(("  after", f"{gone.seconds_to_dark:.1f} s"))
     print_table(("", ""), rows)

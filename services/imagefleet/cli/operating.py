@@ -48,9 +48,10 @@ def filled(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def moment(text: str | None) -> str | None:
+def moment(told: str | datetime | None) -> str | None:
     """A time of the API as tables show it."""
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}" if text else None
+    when = datetime.fromisoformat(told) if isinstance(told, str) else told
+    return f"{when:%Y-%m-%d %H:%M:%S}" if when else None
 
 
 def tell_of_more(page: Document) -> None:

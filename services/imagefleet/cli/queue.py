@@ -8,7 +8,7 @@ import typer
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import Reason, Yes, ask, confirm, filled, moment
-from imagefleet.cli.output import Json, messages, print_json, print_table, run_async
+from imagefleet.cli.output import Json, complain, messages, print_json, print_table, run_async
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured, Unavailable
 
@@ -137,6 +137,8 @@ def pause(
         confirm("Hold back every job of every tenant?", yes=yes)
     body = scope | {"reason": reason, "refuseNew": refuse_new}
     found = ask("PUT", PAUSES, document=body)
+    if found.get("known") is False:
+        complain(f"the API knows no type {found['name']}: see `imagefleet queue stats` for names")
     if wait:
         found = run_async(_drained(scope, found, within))
     if as_json:

@@ -41,7 +41,7 @@ from imagefleet.store.deadmail import (
 )
 from imagefleet.store.elections import begin_period, finish_period
 from imagefleet.store.replays import close_replayed
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=5)  # two requests for ten messages that wait, each time
 WAIT: Final = timedelta(seconds=1)  # a receive that waits asks all of SQS's servers

@@ -18,7 +18,7 @@ from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Lane, Ring
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.rings import find_expired, look_at_due_rings, take_due_rings
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 DEPTH_IS_GOOD_FOR: Final = 15.0  # seconds: queue depths are estimates, and cost a request
 

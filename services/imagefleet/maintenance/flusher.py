@@ -36,7 +36,7 @@ from imagefleet.store.batches import (
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.elections import hold_election, resign
 from imagefleet.store.invalidations import Batch, Debt, Limits, Owed, commit_batch, look_at_owed
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 OFFICE: Final = "flusher"
 FLUSH_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal

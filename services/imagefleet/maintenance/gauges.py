@@ -26,7 +26,7 @@ from imagefleet.store.rings import ExpectedMessages, RingSample, expect_messages
 from imagefleet.store.upkeep import Depth as JobDepth
 from imagefleet.store.upkeep import Ledger, count_stuck, read_ledger, sample_depths
 from imagefleet.store.walks import Walk, read_walk
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 OFFICE: Final = "sampler"
 RENEW_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal

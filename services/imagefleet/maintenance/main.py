@@ -31,8 +31,8 @@ from imagefleet.store.database import Pool, acquire, connect, open_pool
 from imagefleet.store.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import Check, Pulse, Vital, serve_health
-from imagefleet.telemetry.metrics import MaintenanceMetrics
 from imagefleet.telemetry.tracing import open_tracing
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue

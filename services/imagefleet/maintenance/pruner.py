@@ -15,7 +15,7 @@ from imagefleet.store.database import Pool, acquire
 from imagefleet.store.edge import prune_batches
 from imagefleet.store.elections import begin_period, finish_period, forget_periods
 from imagefleet.store.upkeep import fold_ledger, prune_jobs, prune_workers
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 BATCH: Final = 500  # jobs of one statement

@@ -23,7 +23,7 @@ from imagefleet.store.database import Pool, acquire
 from imagefleet.store.elections import begin_period, finish_period
 from imagefleet.store.sweeping import Superseded, forget_uploads, list_superseded, record_swept
 from imagefleet.store.walks import WALK, read_walk, save_walk
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 WALK_EVERY: Final = timedelta(hours=6)

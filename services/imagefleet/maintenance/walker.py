@@ -20,7 +20,7 @@ from imagefleet.jobs.sweeping import PREFIXES, Bucket, Missing, Progress
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.sweeping import judge_originals, judge_outputs
 from imagefleet.store.walks import Named, list_named
-from imagefleet.telemetry.metrics import MaintenanceMetrics
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 # No request is that long under way; clocks of S3 and Postgres may differ by the hour.
 OLDER_THAN: Final = timedelta(hours=25)

@@ -1,12 +1,11 @@
-"""Every series of every process, each made here and nowhere else.
+"""Every series of every process, each made here and nowhere else; maintenance's are in `upkeep.py`.
 
 One class a process, each with its own registry: made once by `main`, passed to whoever counts. The
 same name may have other labels in another process (`db_query_duration_seconds`). Callers say what
 happened; which series that moves, and which values a label may have, is decided here.
 """
 
-from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -14,18 +13,16 @@ from typing import Final
 from imagefleet.jobs.lifecycle import Outcome
 from imagefleet.jobs.model import Lane, Verdict
 from imagefleet.telemetry import labels
-from imagefleet.telemetry.series import Series, Timed, Values
+from imagefleet.telemetry.series import Series, Timed
 
 API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
 AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
 WORK_SECONDS: Final = (0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10)
-DARK_SECONDS: Final = (1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 QUEUE_MILLISECONDS: Final = (10, 30, 50, 70, 100, 300, 500, 700, *range(1000, 10_001, 500))
 UPLOAD_BYTES: Final = (
     *(1024 * 2**doublings for doublings in range(11)),
     *(mebibytes * 2**20 for mebibytes in (2, 5, 10, 20, 50)),
 )
-LEDGER: Final = ("accepted", "open", "completed", "failed", "pruned", "missing")
 
 
 class ProcessMetrics(Series):
@@ -207,144 +204,3 @@ class WorkerMetrics(FleetMetrics):
         """Take how a lane's slots are used; reserved ones belong to a receive on its way."""
         for state, slots in (("free", free), ("reserved", reserved), ("busy", busy)):
             self._slots.labels(lane.value, state).set(slots)
-
-
-class MaintenanceMetrics(FleetMetrics):
-    """The series of the maintenance process; most are samples of the one that is elected."""
-
-    def __init__(self, job_types: Collection[str]) -> None:
-        super().__init__(job_types)
-        self._job_types, self._service = tuple(job_types), labels.names()
-        self._rescued = self._counter("rescued_jobs_total", "jobs taken from dead workers")
-        self._edge_seconds = self._histogram(
-            "cloudfront_operation_duration_seconds", "CloudFront calls", AWS_SECONDS, "operation"
-        )
-        self._edge_errors = self._counter(
-            "cloudfront_operation_errors_total", "CloudFront failures", "operation", "error_code"
-        )
-        self._paths = self._counter("invalidation_paths_total", "paths sent, which are billed")
-        self._debts = self._counter("invalidation_debts_total", "debts that those paths paid")
-        self._budget = self._gauge("invalidation_paths_budget", "paths expected of a month")
-        self._dark = self._histogram(
-            "image_dark_seconds", "from the request to delete to a dark edge", DARK_SECONDS
-        )
-        self._swept = self._counter("swept_objects_total", "objects deleted from S3", "kind")
-        self._swept_bytes = self._counter("swept_bytes_total", "their bytes", "kind")
-        self._samples = self._sampled(
-            ("job_queue_depth", "jobs that wait", "job_type"),
-            ("jobs_open", "jobs that are not over", "job_type", "state"),
-            ("oldest_job_age_seconds", "how long the oldest has been due", "job_type", "state"),
-            ("jobs_stuck", "jobs that run for longer than any type may"),
-            ("rings_due", "jobs whose message should be under way"),
-            ("oldest_ring_age_seconds", "how long the ring that is due longest has been due"),
-            ("sqs_messages", "messages, by SQS's estimate", "lane", "state"),
-            ("queue_drift", "jobs that should have a message minus messages", "lane"),
-            ("dead_letters_unacknowledged", "dead letters nobody has acknowledged"),
-            ("invalidations_owed", "images whose invalidation is not complete"),
-            ("invalidation_oldest_age_seconds", "age of the oldest owed invalidation"),
-            ("invalidation_paths_in_flight", "paths that CloudFront works on"),
-            ("invalidation_paths_this_month", "paths sent in this month of UTC"),
-            ("missing_objects", "objects that rows name and S3 does not have"),
-            ("breaker_open", "1 while calls of the service are held back", "service"),
-            ("breaker_trips_total", "how often the service's breaker opened", "service"),
-            *((f"ledger_{account}", f"the conservation ledger: {account}") for account in LEDGER),
-        )
-
-    def rescued(self, jobs: int) -> None:
-        """Count jobs that were taken from a dead worker."""
-        self._rescued.inc(jobs)
-
-    def invalidated(self, paths: int, debts: int) -> None:
-        """Count paths and tags of a batch that CloudFront has taken, and the debts they paid."""
-        self._paths.inc(paths)
-        self._debts.inc(debts)
-
-    def budgeted(self, paths: int) -> None:
-        """Take how many paths a month are expected."""
-        self._budget.set(paths)
-
-    def darkened(self, spans: Iterable[timedelta]) -> None:
-        """Take how long each deleted image took until nothing of it was shown any more."""
-        for span in spans:
-            self._dark.observe(span.total_seconds())
-
-    def swept(self, kind: str, objects: int, size_bytes: int) -> None:
-        """Count objects that were deleted: of `superseded` versions, `litter` or `original`."""
-        self._swept.labels(kind).inc(objects)
-        self._swept_bytes.labels(kind).inc(size_bytes)
-
-    def depths_sampled(self, jobs: Mapping[str, int]) -> None:
-        """Take how many jobs wait, by type; a registered type without any is shown as 0."""
-        depths = Tally(dict.fromkeys(self._job_types, 0))
-        for job_type, waiting in jobs.items():
-            depths[self._type(job_type)] += waiting
-        self._samples.show("job_queue_depth", {(name,): count for name, count in depths.items()})
-
-    def states_sampled(self, found: Iterable[tuple[str, str, int, timedelta]]) -> None:
-        """Take type, state, how many jobs there are, and for how long the oldest has been due."""
-        jobs: dict[tuple[str, ...], float] = {}
-        ages: dict[tuple[str, ...], float] = {}
-        for job_type, state, count, oldest_age in found:
-            where = (self._type(job_type), state)
-            jobs[where] = jobs.get(where, 0) + count
-            ages[where] = max(ages.get(where, 0.0), oldest_age.total_seconds())
-        self._samples.show("jobs_open", jobs)
-        self._samples.show("oldest_job_age_seconds", ages)
-
-    def stuck_sampled(self, jobs: int) -> None:
-        """Take how many jobs run for longer than any type may."""
-        self._samples.show("jobs_stuck", jobs)
-
-    def rings_sampled(self, due: int, oldest_age: timedelta) -> None:
-        """Take how many rings are due, and for how long the first of them has been."""
-        self._samples.show("rings_due", due)
-        self._samples.show("oldest_ring_age_seconds", oldest_age.total_seconds())
-
-    def lane_sampled(self, lane: Lane, *, due: int, visible: int, in_flight: int) -> None:
-        """Take the jobs of a lane that should have a message, and the messages there are."""
-        name = lane.value
-        messages: Values = {(name, "visible"): visible, (name, "in_flight"): in_flight}
-        self._samples.add("sqs_messages", messages)
-        self._samples.add("queue_drift", {(name,): due - visible - in_flight})
-
-    def dead_letters_sampled(self, unacknowledged: int) -> None:
-        """Take how many dead letters wait for somebody."""
-        self._samples.show("dead_letters_unacknowledged", unacknowledged)
-
-    def invalidations_sampled(
-        self, owed: int, oldest_age: timedelta, in_flight: int, this_month: int
-    ) -> None:
-        """Take what is owed to the edge and for how long; paths it works on, and took so far."""
-        self._samples.show("invalidations_owed", owed)
-        self._samples.show("invalidation_oldest_age_seconds", oldest_age.total_seconds())
-        self._samples.show("invalidation_paths_in_flight", in_flight)
-        self._samples.show("invalidation_paths_this_month", this_month)
-
-    def missing_sampled(self, objects: int) -> None:
-        """Take how many objects the walks through S3 did not find."""
-        self._samples.show("missing_objects", objects)
-
-    def breaker_sampled(self, service: str, *, is_open: bool, trips: int) -> None:
-        """Take the state of one service's breaker, and how often it has opened so far."""
-        self._samples.add("breaker_open", {(self._service(service),): is_open})
-        self._samples.add("breaker_trips_total", {(self._service(service),): trips})
-
-    def ledger_sampled(self, accounts: Mapping[str, int]) -> None:
-        """Take the six accounts of LEDGER, read in one statement."""
-        for account in LEDGER:
-            self._samples.show(f"ledger_{account}", accounts[account])
-
-    def unelected(self) -> None:
-        """Show no samples: another process takes them now."""
-        self._samples.forget()
-
-    def call_ended(
-        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
-    ) -> None:
-        """Take how a call went."""
-        super().call_ended(service, operation, resource, seconds, error_code)
-        if service == "cloudfront":
-            name = self._operation(operation)
-            self._edge_seconds.labels(name).observe(seconds)
-            if error_code is not None:
-                self._edge_errors.labels(name, self._code(error_code)).inc()
