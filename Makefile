@@ -1,7 +1,8 @@
 # `make` prints what there is. Every target sets up what it needs.
 # Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=4 (test processes), ARGS="-k claim" (for pytest and run)
 
-WORKERS ?= 2
+# Tests wait more than they work: three processes keep two cores busy.
+WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/.ready
 
