@@ -1,5 +1,6 @@
 """Images rendered again over HTTP: one of them, and sets of them as a job like any other."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -18,7 +19,9 @@ from tests.support.publishing import published, uploaded
 from tests.support.rows import job_row
 
 
-async def reprocessed(client: httpx.AsyncClient, image: dict[str, str], **asked: str) -> dict:  # type: ignore[type-arg]
+async def reprocessed(
+    client: httpx.AsyncClient, image: dict[str, str], **asked: str
+) -> dict[str, Any]:
     answer = await client.post(f"/v1/images/{image['imageId']}/reprocess", json=asked)
     assert answer.status_code == 202, answer.text
     shown: dict[str, str] = answer.json()

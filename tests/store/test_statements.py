@@ -227,6 +227,7 @@ FRAGMENTS: Final = frozenset(
         "verdicts.UNTIL",
         "verdicts.VERDICT",
         "verdicts.WHY",
+        "walks._PAGE",
     }
 )
 NO_SQL: Final = frozenset(

@@ -119,9 +119,9 @@ def told(
             return "breaker_open", _breaker(found, breakers)
         case Verdict.CLAIMED:
             return _ready(found, room)
-        case Verdict.CONTENDED | Verdict.UNKNOWN | Verdict.UNREADABLE:  # pragma: no cover
+        case Verdict.CONTENDED | Verdict.UNKNOWN | Verdict.UNREADABLE:
             raise AssertionError  # not of a job that was read alone
-        case _:  # pragma: no cover
+        case _:
             assert_never(found.verdict)
 
 
@@ -203,7 +203,7 @@ def _holds(pause: StandingPause, found: Explanation) -> bool:
             return what.name == found.type
         case PauseScope.TARGET:
             return (what.tenant_id, what.name) == (found.tenant_id, found.target)
-        case _:  # pragma: no cover
+        case _:
             assert_never(what.scope)
 
 

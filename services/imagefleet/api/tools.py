@@ -55,7 +55,7 @@ class Tools:
     @asynccontextmanager
     async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
         """The same under the operator's role."""
-        if self.operators is None:  # pragma: no cover - then nobody has these routes
+        if self.operators is None:  # then nobody has these routes
             raise NotFound(_ROUTE)
         with self.metrics.query(operation, table):
             async with acquire(self.operators) as connection:

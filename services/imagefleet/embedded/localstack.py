@@ -31,7 +31,7 @@ WAIT: Final = 60.0  # seconds for LocalStack to come up
 LOOK_EVERY: Final = 0.5
 WITHIN: Final = Config(connect_timeout=3, read_timeout=10, retries={"total_max_attempts": 1})
 
-# localstack-client makes boto3 clients, which have no types of their own.
+# Neither localstack-client nor the boto3 clients that it makes bring types.
 Client = Any
 
 
@@ -55,7 +55,7 @@ def wait_for(session: Session, *, seconds: float) -> None:
             if time.monotonic() > deadline:
                 sentence = f"no LocalStack at {endpoint_of('sqs')} for {seconds:.0f} s: {error}"
                 raise Unavailable("localstack_unavailable", sentence) from error
-            time.sleep(LOOK_EVERY)
+            time.sleep(LOOK_EVERY)  # a command: nothing else waits for this thread
         else:
             return
 

@@ -172,7 +172,7 @@ def decide(
             if outcome.crashed:
                 return _after_crash(replace(outcome, run_at=due), standing)
             return _after_error(replace(outcome, run_at=due), standing)
-        case _:  # pragma: no cover
+        case _:
             assert_never(outcome)
 
 

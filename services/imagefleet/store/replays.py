@@ -270,7 +270,7 @@ def _refused(letter: DeadLetter, outcome: ReplayOutcome) -> Replayed:
 def _answered(
     letter_id: UUID, submission: Submission, answer: Answer, replays: Mapping[JobId, JobId]
 ) -> Replayed:
-    if isinstance(answer, IdempotencyConflict):  # pragma: no cover - a replay has no such key
+    if isinstance(answer, IdempotencyConflict):  # a replay has no such key
         raise answer
     failed = submission.replay_of
     outcome = ReplayOutcome.REPLAYED

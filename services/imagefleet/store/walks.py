@@ -21,7 +21,7 @@ class Named:
     key: str
 
 
-LIST_SHOWN: Final = """
+_PAGE: Final = """
 WITH page AS MATERIALIZED (
     SELECT images.id, images.tenant_id, images.revision,
            (SELECT count(*) FROM image_tombstones AS tombstones
@@ -32,6 +32,10 @@ WITH page AS MATERIALIZED (
      ORDER BY images.id
      LIMIT $3
 )
+"""
+
+LIST_SHOWN: Final = f"""
+{_PAGE}
 SELECT page.id AS image_id, page.tenant_id,
        ARRAY (SELECT variants.key
                 FROM variants
@@ -39,19 +43,10 @@ SELECT page.id AS image_id, page.tenant_id,
                  AND page.is_kept) AS keys
   FROM page
  ORDER BY page.id
-"""
+"""  # noqa: S608 - composed at import from the constant above
 
-LIST_ORIGINALS: Final = """
-WITH page AS MATERIALIZED (
-    SELECT images.id, images.tenant_id, images.revision,
-           (SELECT count(*) FROM image_tombstones AS tombstones
-             WHERE tombstones.image_id = images.id) = 0 AS is_kept
-      FROM images
-     WHERE images.id >= $1::uuid
-       AND images.id <= coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-     ORDER BY images.id
-     LIMIT $3
-)
+LIST_ORIGINALS: Final = f"""
+{_PAGE}
 SELECT page.id AS image_id, page.tenant_id,
        ARRAY (SELECT sources.key
                 FROM image_sources AS sources
@@ -60,7 +55,7 @@ SELECT page.id AS image_id, page.tenant_id,
                LIMIT 1) AS keys
   FROM page
  ORDER BY page.id
-"""
+"""  # noqa: S608 - composed at import from the constant above
 
 
 async def list_named(

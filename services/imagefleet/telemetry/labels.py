@@ -91,5 +91,5 @@ def written(outcome: Outcome) -> tuple[str, JobState]:
             return "released", JobState.FAILED_RETRYABLE
         case Failed():
             return "failed", JobState.FAILED
-        case _:  # pragma: no cover
+        case _:
             assert_never(outcome)

@@ -164,7 +164,7 @@ def _start(endpoint: str, process: str) -> "tuple[TracerProvider, SpanExporter]"
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    except ImportError as error:  # pragma: no cover - every image that is built has them
+    except ImportError as error:  # every image that is built has them
         msg = f"OTEL_EXPORTER_OTLP_ENDPOINT is set, and {error.name} is not installed"
         raise Misconfigured(msg) from error
     try:
