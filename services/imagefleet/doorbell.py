@@ -1,11 +1,14 @@
-"""Ringing right after commit: job messages in batches, then the ring rows pushed forward.
+"""Ringing right after commit: job messages in batches, then the ring rows marked as sent.
 
-Nothing is promised here. A ring row says that its job waits, and the dispatcher rings whatever was
-not confirmed in time; this is only why a job usually starts within milliseconds. So when SQS is
-away, or more rings wait than memory should hold, they are simply left to their rows.
+Nothing is promised here. The dispatcher announces whatever has no message; this is only why a job
+usually starts within milliseconds. It is done where the lane's dispatcher says that there is room
+and that nobody waits, and each process uses a quarter of that room at most. So a flood, a lane that
+is full, or more rings than memory should hold are simply left to their rows, which take turns.
+Where no dispatcher has looked for ten seconds there are no turns, and everything is rung at once.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from itertools import islice
@@ -13,15 +16,19 @@ from typing import Final
 
 import structlog
 
+from imagefleet.aws.batches import MOST_ENTRIES
 from imagefleet.aws.queue import Queue, ringing
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, Ring
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.rings import confirm_rings
+from imagefleet.store.rings import LaneRoom, confirm_rings, read_rooms
 
 LINGER: Final = 0.005  # seconds; enough for the requests of one moment to share a call
 MOST_WAITING: Final = 10_000
 MOST_AT_ONCE: Final = 200
+CALLS_AT_ONCE: Final = 4  # of one lane, ten messages each
+SHARE: Final = 4  # of the room that a dispatcher tells; there are other processes that submit
+ROOM_IS_GOOD_FOR: Final = 0.2  # seconds: as often as a dispatcher looks
 CLOSE_WITHIN: Final = 5.0  # seconds for the last rings; what is left is the dispatcher's
 
 log = structlog.get_logger()
@@ -32,15 +39,55 @@ async def ring_jobs(queues: Mapping[Lane, Queue], rings: Sequence[Ring]) -> list
     sent: list[Ring] = []
     for lane, queue in queues.items():
         of_lane = [ring for ring in rings if ring.lane is lane]
-        if not of_lane:
-            continue
-        try:
-            failures = await queue.send([ringing(ring) for ring in of_lane])
-        except Unavailable as error:
-            log.warning("ring.failed", lane=lane, jobs=len(of_lane), code=error.code)
-            continue
-        sent += [ring for ring, failure in zip(of_lane, failures, strict=True) if failure is None]
+        part = max(MOST_ENTRIES, math.ceil(len(of_lane) / CALLS_AT_ONCE))
+        parts = [of_lane[start : start + part] for start in range(0, len(of_lane), part)]
+        for taken in await asyncio.gather(*(_send(lane, queue, one) for one in parts)):
+            sent += taken
     return sent
+
+
+async def _send(lane: Lane, queue: Queue, rings: Sequence[Ring]) -> list[Ring]:
+    try:
+        failures = await queue.send([ringing(ring) for ring in rings])
+    except Unavailable as error:
+        log.warning("ring.failed", lane=lane, jobs=len(rings), code=error.code)
+        return []
+    return [ring for ring, failure in zip(rings, failures, strict=True) if failure is None]
+
+
+class Allowance:
+    """How many jobs this process may ring by itself, by what dispatchers told last."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[Lane, LaneRoom] = {}
+        self._left: dict[Lane, int] = {}
+        self._good_until = 0.0
+
+    def is_old(self, now: float) -> bool:
+        """Whether the dispatchers have to be asked."""
+        return now >= self._good_until
+
+    def told(self, rooms: Iterable[LaneRoom], now: float) -> None:
+        """Take what they say; only a new look gives a new share."""
+        self._good_until = now + ROOM_IS_GOOD_FOR
+        for room in rooms:
+            before = self._rooms.get(room.lane)
+            if before is None or before.looked_at != room.looked_at:
+                self._left[room.lane] = math.ceil(room.room / SHARE)
+            self._rooms[room.lane] = room
+
+    def use(self, rings: Iterable[Ring]) -> list[Ring]:
+        """Those that may be rung now; the others take turns."""
+        return [ring for ring in rings if self._use_one(ring.lane)]
+
+    def _use_one(self, lane: Lane) -> bool:
+        room = self._rooms.get(lane)
+        if room is None or room.abandoned:
+            return True
+        if not room.fresh or self._left[lane] == 0:
+            return False
+        self._left[lane] -= 1
+        return True
 
 
 class Doorbell:
@@ -53,10 +100,11 @@ class Doorbell:
         *,
         confirming: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Ring for this pool's rows; `confirming` surrounds each use of it, to be timed."""
+        """Ring for this pool's rows; `confirming` surrounds each confirmation, to be timed."""
         self._pool = pool
         self._queues = queues
         self._confirming = confirming
+        self._allowance = Allowance()
         self._waiting: list[Ring] = []
         self._wake = asyncio.Event()
         self._closed = False
@@ -95,7 +143,7 @@ class Doorbell:
 
     async def _send(self, rings: Sequence[Ring]) -> None:
         try:
-            sent = await ring_jobs(self._queues, rings)
+            sent = await ring_jobs(self._queues, await self._allowed(rings))
             if sent:
                 with self._confirming():
                     async with acquire(self._pool) as connection:
@@ -105,3 +153,10 @@ class Doorbell:
         except Exception:
             # This loop rings for every request of the process: a bug in one batch must not end it.
             log.exception("ring.broken", jobs=len(rings))
+
+    async def _allowed(self, rings: Sequence[Ring]) -> list[Ring]:
+        now = asyncio.get_running_loop().time()
+        if self._allowance.is_old(now):
+            async with acquire(self._pool) as connection:
+                self._allowance.told(await read_rooms(connection), now)
+        return self._allowance.use(rings)

@@ -44,7 +44,7 @@ def nobody() -> None:
 
 
 def a_lease(bench: Bench, attempts: Attempts, dsn: str) -> Lease:
-    return Lease(dsn, bench.worker_id, attempts, bench.visibility, bench.settler)
+    return Lease(dsn, bench.worker_id, attempts, bench.visibility, bench.settler, Hearing(Lane))
 
 
 @asynccontextmanager

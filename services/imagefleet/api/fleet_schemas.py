@@ -61,9 +61,11 @@ class Pauses(Outgoing):
 
 
 class Resumed(Outgoing):
-    """How many waiting jobs were made due."""
+    """The pause is gone; what it held back is announced within a second, in turn."""
 
-    rung: int
+    scope: PauseScope
+    name: str | None = None
+    tenant: str | None = None
 
 
 class MessagesView(Outgoing):
@@ -75,7 +77,11 @@ class MessagesView(Outgoing):
 
 
 class LaneView(Outgoing):
-    """A lane: who works in it, what runs, and what waits; no messages where SQS did not answer."""
+    """A lane: who works in it, what runs, and what waits; no messages where SQS did not answer.
+
+    Of what waits, so many were announced and not claimed yet; that is never much more than the
+    window. The others take turns; the first of them has waited since `oldestDueRing`.
+    """
 
     lane: Lane
     workers: int
@@ -83,7 +89,8 @@ class LaneView(Outgoing):
     busy: int
     processing: int
     waiting: int
-    due_rings: int
+    announced: int
+    window: int
     oldest_due_ring: datetime | None = None
     messages: MessagesView | None = None
 

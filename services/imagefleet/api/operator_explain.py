@@ -49,9 +49,10 @@ _BREAKER: Final = "The circuit breaker of {service} is open until {until}."
 _FORCED: Final = "The circuit breaker of {service} was forced open by {by}, until it is reset."
 _FULL: Final = "Every {lane} slot is taken ({busy} of {slots} at {workers}){detail}."
 _READY: Final = (
-    "Nothing holds it back: {busy} of {slots} slots for its lane are busy at {workers}; it was "
-    "rung {rung} times and is rung again at {ring}."
+    "Nothing holds it back: {busy} of {slots} slots for its lane are busy at {workers}; {bell}."
 )
+_ANNOUNCED: Final = "it was announced at {at} and waits to be received"
+_TAKES_TURNS: Final = "it takes its turn to be announced since {at}"
 
 
 def explanation(
@@ -81,6 +82,7 @@ def explanation(
         crashes=found.crashes,
         locked_by=found.locked_by,
         ring_due_at=found.ring_due_at,
+        announced_at=found.announced_at,
         rung=found.rung,
         workers=room.workers,
         slots=room.slots,
@@ -250,10 +252,15 @@ def _ready(found: Explanation, room: Room) -> Told:
         busy=room.busy,
         slots=room.slots,
         workers=workers,
-        rung=found.rung or 0,
-        ring=_moment(found.ring_due_at),
+        bell=_bell(found),
     )
     return "ready", sentence
+
+
+def _bell(found: Explanation) -> str:
+    if found.announced_at is not None:
+        return _ANNOUNCED.format(at=_moment(found.announced_at))
+    return _TAKES_TURNS.format(at=_moment(found.ring_due_at))
 
 
 def _detail(found: Explanation, room: Room) -> str:

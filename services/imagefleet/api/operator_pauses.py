@@ -74,15 +74,15 @@ async def delete_pause(
     name: Annotated[str | None, Query(pattern=TARGET)] = None,
     tenant: Annotated[str | None, Query(pattern=TENANT)] = None,
 ) -> Response:
-    """Lift a pause; what it held back is due at once."""
+    """Lift a pause; what it held back is announced within a second."""
     if not fits(scope, name, tenant):
         raise InvalidRequest([Fault(field="scope", problem="value_error")])
     what = Pause(scope=scope, name=name or "", tenant_id=tenant or "")
     async with tools.operating("resume", "pauses") as connection:
-        rung = await resume(connection, what)
-    if rung is None:
+        lifted = await resume(connection, what)
+    if not lifted:
         raise NotFound("pause")
-    return answer(Resumed(rung=rung))
+    return answer(Resumed(scope=scope, name=name, tenant=tenant))
 
 
 def _pause(standing: StandingPause, tools: Tools) -> PauseView:

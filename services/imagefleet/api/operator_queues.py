@@ -5,7 +5,8 @@ once, one of them looks.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
@@ -142,12 +143,18 @@ async def _stats(tools: Tools) -> QueueStats:
     messages, dead_letters = await _messages(tools)
     async with tools.operating("read_queue_health", "jobs") as connection:
         taken = await list_taken(connection)
+        depths = await read_queue_health(connection)
+        expected = await expect_messages(connection)
+        waiting = _waiting(depths)
         return QueueStats(
             taken_at=datetime.now(UTC),
-            lanes=[_lane(each, messages) for each in await load_of_lanes(connection)],
+            lanes=[
+                _lane(each, messages, waiting=waiting[each.lane], known=expected[each.lane])
+                for each in await load_of_lanes(connection)
+            ],
             dead_letters=dead_letters,
             unacknowledged=await count_unacknowledged(connection),
-            depths=[_depth(each, taken) for each in await read_queue_health(connection)],
+            depths=[_depth(each, taken) for each in depths],
             throughput=[_flow(each) for each in await read_throughput(connection)],
             failures=[_failed(each) for each in await list_failures(connection, limit=MOST_SHOWN)],
             stuck=[_stuck(each) for each in await list_stuck(connection, limit=MOST_SHOWN)],
@@ -159,6 +166,7 @@ async def _ledger(tools: Tools) -> LedgerView:
     async with tools.operating("read_balance", "jobs") as connection:
         balance = await read_balance(connection)
         expected = await expect_messages(connection)
+        waiting = _waiting(await read_queue_health(connection))
     return LedgerView(
         taken_at=datetime.now(UTC),
         accepted=balance.accepted,
@@ -167,7 +175,7 @@ async def _ledger(tools: Tools) -> LedgerView:
         failed=balance.failed,
         pruned=balance.pruned,
         missing=balance.missing,
-        drift=[_drift(expected[lane], messages[lane]) for lane in Lane],
+        drift=[_drift(expected[lane], messages[lane], waiting=waiting[lane]) for lane in Lane],
     )
 
 
@@ -188,19 +196,28 @@ async def _held(queue: Queue) -> MessagesView | None:
         return None
 
 
-def _lane(load: LaneLoad, messages: Messages) -> LaneView:
+def _waiting(depths: Iterable[Depth]) -> Counter[str]:
+    waiting: Counter[str] = Counter()
+    for depth in depths:
+        if depth.state != JobState.PROCESSING:
+            waiting[depth.lane] += depth.jobs
+    return waiting
+
+
+def _lane(load: LaneLoad, messages: Messages, *, waiting: int, known: ExpectedMessages) -> LaneView:
     fields = {name: getattr(load, name) for name in LaneLoad.__dataclass_fields__}
-    return LaneView.model_validate(fields | {"messages": messages[load.lane]})
+    more = {"messages": messages[load.lane], "waiting": waiting, "announced": known.announced}
+    return LaneView.model_validate(fields | more)
 
 
-def _drift(known: ExpectedMessages, messages: MessagesView | None) -> DriftView:
+def _drift(known: ExpectedMessages, messages: MessagesView | None, *, waiting: int) -> DriftView:
     """The same sign as the gauge `queue_drift`: messages that lack are positive."""
     drift = None
     if messages is not None:
         drift = known.expected - messages.visible - messages.in_flight - messages.delayed
     return DriftView(
         lane=known.lane,
-        waiting=known.waiting,
+        waiting=waiting,
         expected=known.expected,
         messages=messages,
         drift=drift,

@@ -111,6 +111,7 @@ class WholeJob(OverseenJobView):
     failure_message: str | None = None
     failure_detail: str | None = None
     ring_due_at: datetime | None = None
+    announced_at: datetime | None = None
     rung: int | None = None
 
 
@@ -157,6 +158,7 @@ class ExplanationView(Outgoing):
     crashes: int
     locked_by: UUID | None = None
     ring_due_at: datetime | None = None
+    announced_at: datetime | None = None
     rung: int | None = None
     workers: int
     slots: int

@@ -13,9 +13,10 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import Kinds
-from imagefleet.jobs.model import Lane, Ring, Submission, Submitted
+from imagefleet.jobs.model import Lane, Submission, Submitted
 from imagefleet.settings import Api
 from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.rings import rings_for
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing
 
@@ -63,18 +64,7 @@ class Tools:
 
     def ring(self, accepted: Iterable[tuple[Submission, Submitted]]) -> None:
         """After the commit: announce what is new and due, without waiting for it."""
-        self.doorbell.ring(
-            Ring(
-                job_id=submitted.job_id,
-                lane=submitted.lane,
-                due_at=submitted.due_at,
-                tenant_id=submission.tenant_id,
-                traceparent=submission.traceparent,
-                tracestate=submission.tracestate,
-            )
-            for submission, submitted in accepted
-            if submitted.due_at is not None
-        )
+        self.doorbell.ring(rings_for(accepted))
 
 
 def tools_of(request: Request) -> Tools:

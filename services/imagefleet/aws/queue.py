@@ -71,7 +71,10 @@ class Depth:
 def ringing(ring: Ring) -> Message:
     """The message that rings for a job."""
     message = JobMessage(
-        job_id=ring.job_id, traceparent=ring.traceparent, tracestate=ring.tracestate
+        job_id=ring.job_id,
+        traceparent=ring.traceparent,
+        tracestate=ring.tracestate,
+        announced_at=ring.announced_at,
     )
     trace = {"traceparent": ring.traceparent, "tracestate": ring.tracestate}
     return Message(

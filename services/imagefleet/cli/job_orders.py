@@ -25,7 +25,16 @@ def explain(job_id: JobId, as_json: Json = False) -> None:
         print_json(found)
         return
     typer.echo(found["sentence"])
-    facts = ("reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt", "rung")
+    facts = (
+        "reason",
+        "status",
+        "attempts",
+        "maxAttempts",
+        "crashes",
+        "until",
+        "ringDueAt",
+        "announcedAt",
+    )
     show_document({name: found[name] for name in facts if name in found}, as_json=False)
 
 

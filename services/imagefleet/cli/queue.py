@@ -49,10 +49,11 @@ def stats(as_json: Json = False) -> None:
 def _print_load(found: Document) -> None:
     lanes = [
         (one["lane"], one["workers"], f"{one['busy']}/{one['slots']}", one["processing"],
-         one["waiting"], one["dueRings"], (one.get("messages") or {}).get("visible", "?"))
+         one["waiting"], f"{one['announced']} of {one['window']}",
+         (one.get("messages") or {}).get("visible", "?"))
         for one in found["lanes"]
     ]  # fmt: skip
-    columns = ("lane", "workers", "busy", "processing", "waiting", "due rings", "messages")
+    columns = ("lane", "workers", "busy", "processing", "waiting", "announced", "messages")
     print_table(columns, lanes)
     depths = [
         (one["jobType"], one["lane"], one["status"], one["jobs"], moment(one["oldestDue"]),
@@ -177,7 +178,7 @@ def resume(
     everything: Everything = False,
     as_json: Json = False,
 ) -> None:
-    """Lift a pause; what it held back is due at once.
+    """Lift a pause; what it held back is announced within a second.
 
     For example:
 
@@ -188,7 +189,7 @@ def resume(
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"resumed, {found['rung']} waiting jobs are due")
+        typer.echo(f"{_named(found)} is resumed; what waited is announced within a second")
 
 
 def _scope(

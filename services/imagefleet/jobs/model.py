@@ -113,8 +113,8 @@ class Submitted:
     created: bool
     target: str | None
     created_at: datetime
-    due_at: datetime | None
-    """The due time of its ring row, for `confirm_rings`; None when there is nothing to ring now."""
+    next_at: datetime | None
+    """When its ring row is due, for `confirm_rings`; None when there is nothing to ring now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +171,11 @@ class Ring:
 
     job_id: JobId
     lane: Lane
-    due_at: datetime
+    next_at: datetime
+    """Names the row as it was taken: one that moved on since is not marked as sent."""
     tenant_id: TenantId
+    announced_at: datetime
+    """When it was taken, by the database's clock; the message tells it to whoever claims by it."""
     traceparent: str | None = None
     tracestate: str | None = None
 
@@ -186,6 +189,8 @@ class JobMessage:
     tracestate: str | None = None
     dead_letter: UUID | None = None
     """On the dead-letter queue, the letter it tells of; back in a lane it asks for a replay."""
+    announced_at: datetime | None = None
+    """When it was rung; messages announced well before one that was heard are lost."""
 
 
 MESSAGE_VERSION: Final = 1
@@ -201,6 +206,8 @@ def encode_message(message: JobMessage) -> str:
         body["tracestate"] = message.tracestate
     if message.dead_letter:
         body["dead_letter"] = str(message.dead_letter)
+    if message.announced_at:
+        body["announced_at"] = message.announced_at.isoformat()
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -218,6 +225,7 @@ def parse_message(body: str) -> JobMessage:
         traceparent=_text_or_none(fields.get("traceparent")),
         tracestate=_text_or_none(fields.get("tracestate")),
         dead_letter=_id_or_none(fields.get("dead_letter")),
+        announced_at=_moment_or_none(fields.get("announced_at")),
     )
 
 
@@ -234,6 +242,14 @@ def _id_or_none(value: object) -> UUID | None:
         return UUID(value) if isinstance(value, str) else None
     except ValueError:
         return None
+
+
+def _moment_or_none(value: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
 
 
 def new_job_id() -> JobId:

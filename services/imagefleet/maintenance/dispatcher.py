@@ -1,26 +1,64 @@
-"""Rings what is due: jobs whose message was lost, whose retry has come, whose pause was lifted.
+"""Announces what waits, lane by lane: as much as the workers can take, and everybody in turn.
 
-The due times are pushed forward first and the messages sent after, so any number of dispatchers may
-run, and one that dies in between has only made its jobs wait for their next due time. A look that
-finds nothing due is one statement and no request to SQS.
+One dispatcher at a time holds a lane, by a lease of two seconds. It sends first and marks after: if
+it dies in between, a message is sent twice, which is harmless; none is ever believed to exist that
+was not sent. Where nothing waits, those who submit ring by themselves in the room that it tells.
 """
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 import structlog
 
 from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import ring_jobs
-from imagefleet.errors import FleetError
-from imagefleet.jobs.model import Lane, Ring
+from imagefleet.jobs.model import JobId, Lane, Ring
+from imagefleet.maintenance.window import Turns, Window
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.rings import find_expired, look_at_due_rings, take_due_rings
+from imagefleet.store.dispatching import (
+    FIRST_PLACE,
+    Holds,
+    LaneFleet,
+    Level,
+    Manners,
+    Place,
+    count_announced,
+    find_levels,
+    hold_lanes,
+    leave_lanes,
+    look_at_fleet,
+    look_at_holds,
+    publish_room,
+    read_manners,
+    take_rings,
+)
+from imagefleet.store.rings import (
+    URGENT,
+    adopt_rings,
+    confirm_rings,
+    find_expired,
+    forget_lost,
+    ring_heads,
+)
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
-DEPTH_IS_GOOD_FOR: Final = 15.0  # seconds: queue depths are estimates, and cost a request
+LOOK_EVERY: Final = timedelta(milliseconds=200)  # while something waits or is announced
+LEVELS: Final = 256  # of one page
+PAGES: Final = 40  # of one look: ten thousand tenants in some 50 ms; more take turns by looks
+ROUNDS: Final = 8  # of one look, until the room is used by those who have something
+FORGET_LOST_EVERY: Final = 1.0  # seconds
+LOST_AT_ONCE: Final = 500  # of each number of sends
+MANNERS_ARE_GOOD_FOR: Final = 30.0  # seconds
+REST_AFTER_REFUSAL: Final = 1.0  # seconds without a look, when SQS took nothing
+SEND_WITHIN: Final = 10.0  # seconds; what was not confirmed by then is sent again
+HEADS: Final = 500  # parked rows of one page
+HEADS_WITHIN: Final = 1.0  # seconds of one step
+NO_JOB: Final = JobId(UUID(int=0))
 
 log = structlog.get_logger()
 
@@ -29,41 +67,79 @@ log = structlog.get_logger()
 class Dispatched:
     """What one look did."""
 
-    due: int
     sent: int
 
 
+@dataclass(slots=True)
+class LaneWork:
+    """What this dispatcher remembers of a lane between its looks."""
+
+    window: Window = field(default_factory=Window)
+    turns: Turns = field(default_factory=Turns)
+    behind: Place = FIRST_PLACE
+    busy: bool = False
+    """Something waits or is announced."""
+    rests_until: float = 0.0
+    forget_lost_at: float = 0.0
+
+
 class Dispatcher:
-    """Announces due jobs, lane by lane."""
+    """Announces due jobs in the lanes that it holds."""
 
     def __init__(
-        self, pool: Pool, queues: Mapping[Lane, Queue], metrics: MaintenanceMetrics, *, batch: int
+        self,
+        pool: Pool,
+        queues: Mapping[Lane, Queue],
+        holder: UUID,
+        metrics: MaintenanceMetrics,
+        *,
+        batch: int,
+        idle_interval: timedelta,
     ) -> None:
+        """Send at most `batch` jobs a look and lane; look less often while nothing waits."""
         self._pool = pool
         self._queues = queues
+        self._holder = holder
         self._metrics = metrics
         self._batch = batch
-        self._silent: dict[Lane, tuple[bool, float]] = {}
+        self._idle_interval = idle_interval.total_seconds()
+        self._now = asyncio.get_running_loop().time
+        self._works: defaultdict[Lane, LaneWork] = defaultdict(LaneWork)
+        self._manners: dict[str, tuple[Manners, float]] = {}
+        self._look_at = 0.0
+        self._walked_to = NO_JOB
         self.unreached: str | None = None
         """Why SQS did not take what was sent to it last; None while it does."""
 
     async def run_once(self) -> Dispatched:
-        """Ring up to a batch of due jobs in every lane."""
-        with self._metrics.query("look_at_due_rings"):
+        """Look at every lane that is ours, if it is time; call it every LOOK_EVERY."""
+        if self._now() < self._look_at:
+            return Dispatched(sent=0)
+        with self._metrics.query("look_at_lanes"):
             async with acquire(self._pool) as connection:
-                lanes = await look_at_due_rings(connection, limit=self._batch)
-        due = sent = 0
-        for lane, has_repeats in lanes.items():
-            queue = self._queues[lane]
-            rings = await self._take(lane, repeats=has_repeats and await self._is_silent(lane))
-            taken = await ring_jobs({lane: queue}, rings)
-            due, sent = due + len(rings), sent + len(taken)
-            if rings:
-                self.unreached = None if taken else "nothing was taken"
-                log.info("job.rung", lane=lane, due=len(rings), sent=len(taken))
-        return Dispatched(due=due, sent=sent)
+                lanes = await hold_lanes(connection, self._holder)
+                fleets = await look_at_fleet(connection) if lanes else {}
+                holds = await look_at_holds(connection) if lanes else None
+                adopted = await adopt_rings(connection, limit=self._batch) if lanes else 0
+        for lane in self._works.keys() - lanes:  # whoever has it now knows its pace and its turns
+            del self._works[lane]
+        sent = 0
+        if holds is not None:
+            looks = (self._look(lane, fleets[lane], holds) for lane in lanes)
+            for answer in await asyncio.gather(*looks, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                sent += answer
+        busy = adopted > 0 or any(work.busy for work in self._works.values())
+        self._look_at = 0.0 if busy else self._now() + self._idle_interval
+        return Dispatched(sent=sent)
 
-    async def ring_expired(self) -> Dispatched:
+    async def leave(self) -> None:
+        """Leave the lanes to others, at the end."""
+        async with acquire(self._pool) as connection:
+            await leave_lanes(connection, self._holder)
+
+    async def ring_expired(self) -> int:
         """Ring jobs whose worker is gone and was not rescued; call it every minute."""
         with self._metrics.query("find_expired"):
             async with acquire(self._pool) as connection:
@@ -71,22 +147,226 @@ class Dispatcher:
         taken = await ring_jobs(self._queues, rings)
         if rings:
             log.warning("job.expired", due=len(rings), sent=len(taken))
-        return Dispatched(due=len(rings), sent=len(taken))
+        return len(taken)
 
-    async def _take(self, lane: Lane, *, repeats: bool) -> list[Ring]:
-        with self._metrics.query("take_due_rings"):
+    async def ring_heads(self) -> int:
+        """Go on through what waits behind targets, and ring who stands first at a free one.
+
+        Nobody should be found: who frees a target rings its head. Call it every few seconds.
+        """
+        until, rung = self._now() + HEADS_WITHIN, 0
+        while self._now() < until:
+            with self._metrics.query("ring_heads"):
+                async with acquire(self._pool) as connection:
+                    page = await ring_heads(connection, self._walked_to, limit=HEADS)
+            rung += page.rung
+            self._walked_to = NO_JOB if page.last is None else page.last
+            if page.looked_at < HEADS:
+                self._walked_to = NO_JOB
+                break
+        if rung:
+            log.warning("ring.forgotten", jobs=rung)
+        return rung
+
+    async def _look(self, lane: Lane, fleet: LaneFleet, holds: Holds) -> int:
+        work = self._works[lane]
+        if self._now() < work.rests_until:
+            return 0
+        window = work.window
+        lost = await self._forget_lost(lane, fleet, work)
+        with self._metrics.query("count_announced"):
             async with acquire(self._pool) as connection:
-                return await take_due_rings(connection, lane, limit=self._batch, repeats=repeats)
+                announced = await count_announced(
+                    connection, lane, within=window.lately, limit=4 * window.size + self._batch
+                )
+        window.lost(lost)
+        room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
+        levels = await self._find_levels(lane, work)
+        ready, probing = await self._ready(lane, levels, fleet, holds)
+        most = min(room, self._batch)
+        sent, waiting = await self._announce(lane, work, ready, most, probing)
+        work.busy = announced > 0 or bool(ready)
+        waiting = waiting or work.behind != FIRST_PLACE
+        async with acquire(self._pool) as connection:
+            await publish_room(
+                connection,
+                lane,
+                self._holder,
+                0 if waiting else room - sent,
+                window=window.size,
+                waited=max((level.waited for level in ready), default=None) if waiting else None,
+            )
+        return sent
 
-    async def _is_silent(self, lane: Lane) -> bool:
-        """Whether nothing waits in the queue: else a job rung before is likely still in it."""
-        now = asyncio.get_running_loop().time()
-        silent, until = self._silent.get(lane, (False, 0.0))
-        if now < until:
-            return silent
+    async def _forget_lost(self, lane: Lane, fleet: LaneFleet, work: LaneWork) -> int:
+        if self._now() < work.forget_lost_at:
+            return 0
+        work.forget_lost_at = self._now() + FORGET_LOST_EVERY
+        with self._metrics.query("forget_lost"):
+            async with acquire(self._pool) as connection:
+                lost = await forget_lost(
+                    connection,
+                    lane,
+                    silent=fleet.silent_at,
+                    heard=fleet.heard_at,
+                    limit=LOST_AT_ONCE,
+                )
+        if lost:
+            log.warning("ring.lost", lane=lane, jobs=lost)
+        return lost
+
+    async def _find_levels(self, lane: Lane, work: LaneWork) -> list[Level]:
+        """What waits in a lane; where there is more than one look reads, the next one goes on."""
+        found: list[Level] = []
+        for _ in range(PAGES):
+            with self._metrics.query("find_levels"):
+                async with acquire(self._pool) as connection:
+                    page = await find_levels(connection, lane, work.behind, limit=LEVELS)
+            found += page
+            work.behind = page[-1].place if len(page) == LEVELS else FIRST_PLACE
+            if work.behind == FIRST_PLACE:
+                break
+        return found
+
+    async def _ready(
+        self, lane: Lane, levels: Sequence[Level], fleet: LaneFleet, holds: Holds
+    ) -> tuple[list[Level], set[Place]]:
+        """Those that are due, that nothing holds back, and that somebody can do.
+
+        And which of them try a service whose breaker is half open: by one job. Without any worker
+        the first few are announced all the same, whatever their type.
+        """
+        due = [level for level in levels if level.due]
+        manners = await self._manners_of(due) if holds else {}
+        ready: list[Level] = []
+        probing: set[Place] = set()
+        tried: set[str] = set()
+        for level in due:
+            its = manners.get(level.type)
+            if level.priority != URGENT:
+                if fleet.types and level.type not in fleet.types:
+                    continue
+                if its is not None and _held(lane, level.type, its, holds):
+                    continue
+                if its is not None and (half_open := its.services & holds.half_open):
+                    if half_open & tried:
+                        continue
+                    tried |= half_open
+                    probing.add(level.place)
+            ready.append(level)
+        return ready, probing
+
+    async def _manners_of(self, levels: Iterable[Level]) -> dict[str, Manners]:
+        now = self._now()
+        of_type = {level.type: level.job_id for level in levels}
+        unknown = [
+            job_id
+            for name, job_id in of_type.items()
+            if name not in self._manners or self._manners[name][1] < now
+        ]
+        if unknown:
+            with self._metrics.query("read_manners"):
+                async with acquire(self._pool) as connection:
+                    found = await read_manners(connection, unknown)
+            good_until = now + MANNERS_ARE_GOOD_FOR
+            self._manners |= {name: (one, good_until) for name, one in found.items()}
+        return {name: self._manners[name][0] for name in of_type if name in self._manners}
+
+    async def _announce(
+        self, lane: Lane, work: LaneWork, ready: Sequence[Level], room: int, probing: set[Place]
+    ) -> tuple[int, bool]:
+        """Send what there is room for, in turn; how many, and whether anything still waits."""
+        waiting: dict[str, list[Level]] = defaultdict(list)
+        for level in ready:
+            waiting[level.tenant_id].append(level)
+        sent = 0
+        for _ in range(ROUNDS):
+            if not waiting or sent == room:
+                break
+            weights = {tenant: levels[0].weight for tenant, levels in waiting.items()}
+            shares = work.turns.share(weights, room - sent)
+            with self._metrics.query("take_rings"):
+                async with acquire(self._pool) as connection:
+                    taken = await take_rings(
+                        connection,
+                        lane,
+                        (
+                            (level, 1 if level.place in probing else share)
+                            for tenant, share in shares.items()
+                            for level in waiting[tenant]
+                        ),
+                    )
+            chosen = _in_turn(taken, shares, weights)
+            took = await self._send(lane, work, chosen)
+            sent += len(took)
+            served = Counter(ring.tenant_id for ring in took)
+            work.turns.served((name, weights[name], count) for name, count in served.items())
+            if len(took) < len(chosen):
+                return sent, True
+            waiting = _with_more(waiting, taken, shares, probing)
+        return sent, bool(waiting)
+
+    async def _send(self, lane: Lane, work: LaneWork, rings: Sequence[Ring]) -> list[Ring]:
+        """Send and mark; what SQS took."""
+        if not rings:
+            return []
+        took: list[Ring] = []
         try:
-            silent = (await self._queues[lane].depth()).visible == 0
-        except FleetError as error:
-            self.unreached, silent = error.code, False
-        self._silent[lane] = (silent, now + DEPTH_IS_GOOD_FOR)
-        return silent
+            async with asyncio.timeout(SEND_WITHIN):
+                took = await ring_jobs({lane: self._queues[lane]}, rings)
+        except TimeoutError:
+            log.warning("ring.failed", lane=lane, jobs=len(rings), code="timeout")
+        if took:
+            with self._metrics.query("confirm_rings"):
+                async with acquire(self._pool) as connection:
+                    await confirm_rings(connection, took)
+        else:
+            work.rests_until = self._now() + REST_AFTER_REFUSAL
+        work.window.sent(len(took))
+        self.unreached = None if took else "nothing was taken"
+        log.info("job.rung", lane=lane, due=len(rings), sent=len(took))
+        return took
+
+
+def _held(lane: Lane, job_type: str, manners: Manners, holds: Holds) -> bool:
+    """Whether a pause or an open breaker holds this type back in this lane."""
+    paused = holds.everything or lane in holds.lanes or job_type in holds.types
+    return (paused and not manners.preempts) or bool(manners.services & holds.open)
+
+
+def _in_turn(
+    taken: Iterable[tuple[Level, Ring]], shares: Mapping[str, int], weights: Mapping[str, int]
+) -> list[Ring]:
+    """Each tenant's most urgent and oldest, as many as it has turns, the tenants alternating."""
+    rings: dict[str, list[tuple[int, Ring]]] = defaultdict(list)
+    for level, ring in taken:
+        rings[ring.tenant_id].append((level.priority, ring))
+    placed: list[tuple[float, Ring]] = []
+    for tenant, candidates in rings.items():
+        candidates.sort(key=lambda one: (one[0], one[1].next_at))
+        placed += [
+            (place / weights[tenant], ring)
+            for place, (_, ring) in enumerate(candidates[: shares[tenant]])
+        ]
+    placed.sort(key=lambda one: one[0])
+    return [ring for _, ring in placed]
+
+
+def _with_more(
+    waiting: Mapping[str, list[Level]],
+    taken: Iterable[tuple[Level, Ring]],
+    shares: Mapping[str, int],
+    probing: set[Place],
+) -> dict[str, list[Level]]:
+    """What may have more that waits: every level that gave as many as it was asked for."""
+    gave = Counter(level.place for level, _ in taken)
+    left = {
+        tenant: [
+            level
+            for level in levels
+            if tenant not in shares
+            or (gave[level.place] >= shares[tenant] and level.place not in probing)
+        ]
+        for tenant, levels in waiting.items()
+    }
+    return {tenant: levels for tenant, levels in left.items() if levels}

@@ -22,7 +22,7 @@ from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.store.deadletters import count_unacknowledged
 from imagefleet.store.edge import InvalidationSample, sample_invalidations
 from imagefleet.store.elections import hold_election, resign
-from imagefleet.store.rings import ExpectedMessages, RingSample, expect_messages, sample_rings
+from imagefleet.store.rings import ExpectedMessages, expect_messages
 from imagefleet.store.upkeep import Depth as JobDepth
 from imagefleet.store.upkeep import Ledger, count_stuck, read_ledger, sample_depths
 from imagefleet.store.walks import Walk, read_walk
@@ -48,7 +48,6 @@ class Facts:
 
     open: Sequence[JobDepth]
     stuck: int
-    rings: Mapping[Lane, RingSample]
     messages: Mapping[Lane, ExpectedMessages]
     ledger: Ledger
     breakers: Sequence[Breaker]
@@ -127,11 +126,14 @@ class Sampler:
             (depth.type, depth.state, depth.jobs, depth.oldest_age) for depth in facts.open
         )
         self._metrics.stuck_sampled(facts.stuck)
-        rings = facts.rings.values()
-        self._metrics.rings_sampled(
-            sum(one.due for one in rings),
-            max((one.oldest for one in rings), default=timedelta(0)),
-        )
+        for lane, one in facts.messages.items():
+            self._metrics.rings_sampled(
+                lane,
+                announced=one.announced,
+                window=one.window,
+                waited=one.waited,
+                silence=one.unattended_for,
+            )
         self._metrics.dead_letters_sampled(facts.unacknowledged)
         if (edge := facts.invalidations) is not None:
             self._metrics.invalidations_sampled(
@@ -163,7 +165,6 @@ async def _facts(connection: Connection, *, has_edge: bool) -> Facts:
     return Facts(
         open=await sample_depths(connection),
         stuck=await count_stuck(connection),
-        rings=await sample_rings(connection),
         messages=await expect_messages(connection),
         ledger=await read_ledger(connection),
         breakers=await list_breakers(connection),

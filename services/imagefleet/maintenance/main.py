@@ -19,7 +19,7 @@ from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.deletions import DeletionKeeper
-from imagefleet.maintenance.dispatcher import Dispatcher
+from imagefleet.maintenance.dispatcher import LOOK_EVERY, Dispatcher
 from imagefleet.maintenance.flusher import FLUSH_EVERY, Flusher
 from imagefleet.maintenance.gauges import RENEW_EVERY, Sampler
 from imagefleet.maintenance.pruner import Pruner
@@ -36,6 +36,7 @@ from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue
+RING_HEADS_EVERY: Final = timedelta(seconds=5)
 RING_EXPIRED_EVERY: Final = timedelta(minutes=1)
 PRUNE_EVERY: Final = timedelta(minutes=1)
 SEND_DEAD_LETTERS_EVERY: Final = timedelta(seconds=5)
@@ -158,8 +159,18 @@ class Duties:
         drain: Drain,
     ) -> None:
         wanted = settings.maintenance
-        self._dispatcher = Dispatcher(pool, queues, metrics, batch=wanted.dispatch_batch)
-        self._dispatching = Duty(self._dispatcher.run_once, wanted.dispatch_interval)
+        self._dispatcher = Dispatcher(
+            pool,
+            queues,
+            uuid4(),
+            metrics,
+            batch=wanted.dispatch_batch,
+            idle_interval=wanted.dispatch_interval,
+        )
+        self._dispatching = Duty(
+            self._dispatcher.run_once, LOOK_EVERY, leave=self._dispatcher.leave
+        )
+        self._heading = Duty(self._dispatcher.ring_heads, RING_HEADS_EVERY)
         self._expiring = Duty(self._dispatcher.ring_expired, RING_EXPIRED_EVERY)
         self._pruning = Duty(Pruner(pool, uuid4(), metrics).run_once, PRUNE_EVERY)
         sender = DeadLetterSender(pool, dead_letters, metrics)
@@ -206,6 +217,7 @@ class Duties:
     def _duties(self) -> dict[str, Duty]:
         return {
             "dispatcher": self._dispatching,
+            "heads": self._heading,
             "expired": self._expiring,
             "pruner": self._pruning,
             "dead_letter_sender": self._sending,

@@ -108,28 +108,11 @@ UPDATE circuit_breakers
 RETURNING service
 """
 
-RING_HELD_BACK: Final = """
-WITH bell AS MATERIALIZED (
-    SELECT rings.job_id
-      FROM rings
-      JOIN jobs ON jobs.id = rings.job_id
-     WHERE $1 = ANY (jobs.services)
-       AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
-     ORDER BY rings.job_id
-       FOR UPDATE OF rings
-)
-UPDATE rings SET due_at = now(), rings = 0 FROM bell WHERE rings.job_id = bell.job_id
-"""
-
 
 async def reset_breaker(connection: Connection, service: str, *, by: str) -> bool:
-    """An operator closes the breaker; what it held back is due at once. False: no such breaker."""
+    """An operator closes the breaker; what it held back is announced. False: no such breaker."""
     with translated():
-        async with connection.transaction():
-            if await connection.fetchrow(RESET_BREAKER, service, by) is None:
-                return False
-            await connection.execute(RING_HELD_BACK, service)
-    return True
+        return await connection.fetchrow(RESET_BREAKER, service, by) is not None
 
 
 LIST_BREAKERS: Final = """

@@ -33,7 +33,7 @@ WITH me AS MATERIALIZED (
 ),
 seen AS MATERIALIZED (
     SELECT jobs.id, jobs.state, jobs.claim_no, jobs.tenant_id, jobs.target,
-           targets.running_job, targets.runs, rings.due_at
+           targets.running_job, targets.runs, rings.next_at
       FROM jobs
       LEFT JOIN targets ON targets.tenant_id = jobs.tenant_id AND targets.target = jobs.target
       LEFT JOIN rings ON rings.job_id = jobs.id
@@ -171,11 +171,11 @@ bell AS MATERIALIZED (
     -- Every multi-row write takes its rows in the order of their ids, so that no two can deadlock.
     -- ANY of an array, never IN: when a row changed while we waited for it, Postgres asks the
     -- condition again, and would run the subquery of an IN again with it, locks and all.
-    SELECT rings.job_id, rings.due_at FROM rings
+    SELECT rings.job_id, rings.next_at FROM rings
      WHERE rings.job_id = ANY (ARRAY (
                SELECT chosen.id FROM chosen
                 WHERE chosen.verdict IN ('claimed', 'cancelled', 'not_due', 'target_busy', 'paused',
-                                         'breaker', 'elsewhere')
+                                         'breaker', 'elsewhere', 'unroutable')
                UNION ALL SELECT successor.id FROM successor))
      ORDER BY rings.job_id
        FOR UPDATE
@@ -186,19 +186,26 @@ rung AS (
        AND chosen.verdict IN ('claimed', 'cancelled')
 ),
 deferred AS (
+    -- The message is deleted: from here on none exists. Every deferral changes next_at, so that a
+    -- late confirmation of the very send that brought us here finds another row. Who waits behind
+    -- a target is parked until that is freed or resumed; all others the dispatcher judges by group.
     UPDATE rings
-       SET due_at = CASE WHEN bell.job_id = ANY (ARRAY (SELECT successor.id FROM successor))
-                              THEN now()
-                         WHEN chosen.verdict = 'elsewhere' THEN now()
-                         ELSE chosen.until END,
+       SET next_at = CASE WHEN bell.job_id = ANY (ARRAY (SELECT successor.id FROM successor))
+                               THEN now()
+                          WHEN chosen.verdict = 'elsewhere' THEN now()
+                          WHEN chosen.verdict = 'not_due' THEN chosen.run_at
+                          WHEN chosen.verdict = 'target_busy' OR chosen.why LIKE 'target:%'
+                               THEN 'infinity'
+                          ELSE now() + interval '1 second' END,
+           sent_at = NULL, sends = 0,
            lane = coalesce(chosen.lane, rings.lane)
       FROM bell
       LEFT JOIN chosen ON chosen.id = bell.job_id
       LEFT JOIN seen ON seen.id = bell.job_id
      WHERE rings.job_id = bell.job_id
        AND chosen.verdict IS DISTINCT FROM 'claimed' AND chosen.verdict IS DISTINCT FROM 'cancelled'
-       -- Whoever set it since our snapshot knows more: a resume made it due while we saw the pause.
-       AND (bell.due_at = seen.due_at
+       -- Whoever set it since our snapshot knows more: a resume rang it while we saw the pause.
+       AND (bell.next_at = seen.next_at
             OR bell.job_id = ANY (ARRAY (SELECT successor.id FROM successor)))
 )
 SELECT asked.id AS job_id,

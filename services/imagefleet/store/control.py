@@ -10,7 +10,8 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.rings import ring_of
+from imagefleet.store.rings import RINGING, URGENT, ring_of
+from imagefleet.store.targets import ring_head
 
 REGISTER_WORKER: Final = """
 INSERT INTO workers (id, host, pid, version, lanes, types, slots)
@@ -96,12 +97,12 @@ flagged AS (
 SELECT victim.state FROM victim
 """
 
-RING_JOB: Final = """
-UPDATE rings SET due_at = now(), rings = 0
+RING_FLAGGED: Final = f"""
+UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
   FROM jobs
  WHERE rings.job_id = $1 AND jobs.id = rings.job_id
-RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
-"""
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constants of rings.py
 
 
 async def cancel_job(
@@ -123,7 +124,7 @@ async def cancel_job(
                 raise NotFound("job")
             if row["state"] in {"completed", "failed"}:
                 return ResultReason.ALREADY_FINISHED, ()
-            rings = await connection.fetch(RING_JOB, job_id)
+            rings = await connection.fetch(RING_FLAGGED, job_id)
     return ResultReason.REQUESTED, tuple(ring_of(row) for row in rings)
 
 
@@ -131,6 +132,14 @@ RETRY_NOW: Final = """
 UPDATE jobs SET run_at = now(), updated_at = now()
  WHERE id = $1 AND state IN ('queued', 'failed_retryable') AND run_at > now()
 """
+
+
+RING_JOB: Final = f"""
+UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0
+  FROM jobs
+ WHERE rings.job_id = $1 AND jobs.id = rings.job_id
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constant of rings.py
 
 
 async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
@@ -182,54 +191,20 @@ RESUME: Final = """
 DELETE FROM pauses WHERE scope = $1 AND tenant_id = $2 AND name = $3 RETURNING scope
 """
 
-# What the pause held back; the dispatcher sends it. A target's jobs are few among many, so they
-# have a statement of their own: one for every scope would be planned for the widest.
-RING_RESUMED: Final = """
-WITH bell AS MATERIALIZED (
-    SELECT rings.job_id
-      FROM rings
-      JOIN jobs ON jobs.id = rings.job_id
-     WHERE ($1 = 'all'
-            OR ($1 = 'type' AND jobs.type = $2)
-            OR ($1 = 'lane' AND rings.lane = $2))
-       AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
-     ORDER BY rings.job_id
-       FOR UPDATE OF rings
-)
-UPDATE rings SET due_at = now(), rings = 0 FROM bell WHERE rings.job_id = bell.job_id
-RETURNING rings.job_id
-"""
 
-RING_RESUMED_TARGET: Final = """
-WITH bell AS MATERIALIZED (
-    SELECT rings.job_id
-      FROM rings
-      JOIN jobs ON jobs.id = rings.job_id
-     WHERE jobs.tenant_id = $1 AND jobs.target = $2
-       AND jobs.state IN ('queued', 'failed_retryable') AND jobs.run_at <= now()
-     ORDER BY rings.job_id
-       FOR UPDATE OF rings
-)
-UPDATE rings SET due_at = now(), rings = 0 FROM bell WHERE rings.job_id = bell.job_id
-RETURNING rings.job_id
-"""
+async def resume(connection: Connection, what: Pause) -> bool:
+    """Lift a pause; False: there was none. The dispatcher finds what it held back by itself.
 
-
-async def resume(connection: Connection, what: Pause) -> int | None:
-    """Lift a pause and make due what it held back; how many that were, or None: there was none.
-
-    Not in a transaction: until the pause is gone for everybody, a claim may still defer what this
-    has just made due. Whoever dies between the two has made the jobs wait for a minute.
+    But for a target: those who wait there are parked, and the first of them is rung here. Whoever
+    dies between the two has left that to the step that looks after forgotten heads.
     """
     with translated():
         lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
         if lifted is None:
-            return None
+            return False
         if what.scope is PauseScope.TARGET:
-            rung = await connection.fetch(RING_RESUMED_TARGET, what.tenant_id, what.name)
-        else:
-            rung = await connection.fetch(RING_RESUMED, what.scope, what.name)
-    return len(rung)
+            await ring_head(connection, TenantId(what.tenant_id), what.name)
+    return True
 
 
 FIND_REFUSAL: Final = """

@@ -176,7 +176,7 @@ bell AS MATERIALIZED (
 ),
 rung AS (
     UPDATE rings
-       SET due_at = least(rings.due_at, greatest(jobs.run_at, now())), rings = 0
+       SET next_at = greatest(jobs.run_at, now()), sent_at = NULL, sends = 0
       FROM bell
       JOIN jobs ON jobs.id = bell.job_id
      WHERE rings.job_id = bell.job_id
@@ -208,8 +208,8 @@ strays AS (
      ORDER BY judged.sha256, judged.sent_at
         ON CONFLICT DO NOTHING
 )
-SELECT judged.found, judged.known_id AS job_id, judged.lane, judged.run_at AS due_at,
-       judged.tenant_id, judged.traceparent, judged.tracestate
+SELECT judged.found, judged.known_id AS job_id, judged.lane, judged.run_at AS next_at,
+       judged.tenant_id, now() AS announced_at, judged.traceparent, judged.tracestate
   FROM judged
  ORDER BY judged.n
 """

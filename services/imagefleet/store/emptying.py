@@ -9,10 +9,10 @@ from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import Ring, TenantId
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.rings import ring_of
+from imagefleet.store.rings import RINGING, URGENT, ring_of
 
 # What the request cancelled is flagged by its own job; this is for what came past it.
-FLAG_VOID: Final = """
+FLAG_VOID: Final = f"""
 WITH void AS MATERIALIZED (
     SELECT jobs.id
       FROM jobs
@@ -35,12 +35,12 @@ bell AS MATERIALIZED (
        FOR UPDATE
 )
 UPDATE rings
-   SET due_at = now(), rings = 0
+   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
   FROM bell
   JOIN jobs ON jobs.id = bell.job_id
  WHERE rings.job_id = bell.job_id
-RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
-"""
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constants of rings.py
 
 
 async def flag_void(

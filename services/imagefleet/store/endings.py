@@ -142,8 +142,8 @@ written AS (
     RETURNING jobs.id
 ),
 bell AS (
-    INSERT INTO rings (job_id, lane, priority, due_at)
-    SELECT ended.id, ended.new_lane, ended.priority, ended.due_at
+    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
       FROM ended JOIN written ON written.id = ended.id
 )
 {WRITE_ATTEMPTS}
@@ -229,8 +229,8 @@ written AS (
     RETURNING jobs.id
 ),
 bell AS (
-    INSERT INTO rings (job_id, lane, priority, due_at)
-    SELECT ended.id, ended.lane, ended.priority, ended.due_at
+    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+    SELECT ended.id, ended.lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
       FROM ended JOIN written ON written.id = ended.id
 )
 {WRITE_ATTEMPTS}

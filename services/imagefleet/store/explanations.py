@@ -26,7 +26,8 @@ SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        greatest(now() - holder.beat_at, interval '0') AS holder_silent_for,
        pause.what AS pause, breaker.service AS breaker,
        first.state AS first_state, first.locked_by AS first_locked_by, first.run_at AS first_run_at,
-       rings.due_at AS ring_due_at, rings.rings AS rung
+       nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at AS announced_at,
+       rings.sends AS rung
   FROM jobs AS job
   CROSS JOIN fleet
   LEFT JOIN rings ON rings.job_id = job.id
@@ -75,6 +76,9 @@ class Explanation:
     first_locked_by: WorkerId | None
     first_run_at: datetime | None
     ring_due_at: datetime | None
+    """When it is announced next, or was due to be; None: not before its target is free."""
+    announced_at: datetime | None
+    """Since when a message of it waits to be claimed."""
     rung: int | None
     living_lanes: tuple[str, ...]
     """From which living workers take something; `living_types`: of which types."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from imagefleet.errors import ClaimLost
@@ -21,6 +21,19 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What a worker has heard of each of its lanes, in their order; None where that is nothing."""
+
+    silent_for: Sequence[timedelta | None]
+    """How long ago the newest long poll began that brought nothing."""
+    heard_at: Sequence[datetime | None]
+    """When the newest message was announced by which a job was claimed."""
+
+
+NOTHING_HEARD: Final = Heard(silent_for=(), heard_at=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """What the database answers to a beat."""
 
@@ -34,7 +47,11 @@ class Beat:
 
 RENEW_CLAIMS: Final = """
 WITH me AS (
-    UPDATE workers SET beat_at = now(), beats = beats + 1
+    UPDATE workers
+       SET beat_at = now(), beats = beats + 1, heard_at = $6::timestamptz[],
+           silent_at = ARRAY (SELECT now() - silence.span
+                                FROM unnest($5::interval[]) WITH ORDINALITY AS silence (span, place)
+                               ORDER BY silence.place)
      WHERE id = $1 AND dead_at IS NULL
     RETURNING id
 ),
@@ -79,7 +96,12 @@ SELECT NULL, NULL, EXISTS (SELECT FROM me), false, false, false
 """
 
 
-async def renew_claims(connection: Connection, worker_id: WorkerId, holds: Sequence[Hold]) -> Beat:
+async def renew_claims(
+    connection: Connection,
+    worker_id: WorkerId,
+    holds: Sequence[Hold],
+    heard: Heard = NOTHING_HEARD,
+) -> Beat:
     """The beat of one worker process: says what it holds, learns what it must stop."""
     with translated():
         rows = await connection.fetch(
@@ -88,6 +110,8 @@ async def renew_claims(connection: Connection, worker_id: WorkerId, holds: Seque
             [hold.job_id for hold in holds],
             [hold.claim_no for hold in holds],
             [hold.renewable_for for hold in holds],
+            list(heard.silent_for),
+            list(heard.heard_at),
         )
     named = [row for row in rows if row["id"] is not None]
     return Beat(

@@ -168,10 +168,10 @@ class LaneLoad:
     """How many of these slots are taken, by jobs of whatever lane."""
     processing: int
     """Jobs that run in this lane, whoever holds them."""
-    waiting: int
-    """Jobs with a ring, due or not."""
-    due_rings: int
+    window: int
+    """How many jobs may be announced and unclaimed at a time."""
     oldest_due_ring: datetime | None
+    """Since when the first waits that nothing but its turn holds back."""
 
 
 LOAD_OF_LANES: Final = f"""
@@ -183,27 +183,20 @@ WITH rooms AS MATERIALIZED (
 ),
 running AS MATERIALIZED (
     SELECT jobs.lane, count(*) AS jobs FROM jobs WHERE jobs.state = 'processing' GROUP BY jobs.lane
-),
-waiting AS MATERIALIZED (
-    SELECT rings.lane, count(*) AS jobs, count(*) FILTER (WHERE rings.due_at <= now()) AS due,
-           min(rings.due_at) FILTER (WHERE rings.due_at <= now()) AS oldest_due
-      FROM rings
-     GROUP BY rings.lane
 )
 SELECT lanes.lane, coalesce(rooms.workers, 0) AS workers, coalesce(rooms.slots, 0) AS slots,
        coalesce(rooms.busy, 0) AS busy, coalesce(running.jobs, 0) AS processing,
-       coalesce(waiting.jobs, 0) AS waiting, coalesce(waiting.due, 0) AS due_rings,
-       waiting.oldest_due AS oldest_due_ring
-  FROM unnest($1::text[]) WITH ORDINALITY AS lanes (lane, place)
+       lanes.window_size AS window, lanes.oldest_at AS oldest_due_ring
+  FROM lanes
+  JOIN unnest($1::text[]) WITH ORDINALITY AS wanted (lane, place) ON wanted.lane = lanes.lane
   LEFT JOIN rooms ON rooms.lane = lanes.lane
   LEFT JOIN running ON running.lane = lanes.lane
-  LEFT JOIN waiting ON waiting.lane = lanes.lane
- ORDER BY lanes.place
+ ORDER BY wanted.place
 """  # noqa: S608 - composed at import from the constant above
 
 
 async def load_of_lanes(connection: Connection) -> list[LaneLoad]:
-    """Every lane, in the order of Lane; reads every ring."""
+    """Every lane, in the order of Lane."""
     with translated():
         rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
     return [LaneLoad(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from imagefleet.errors import IdempotencyConflict, RequestRejected
 from imagefleet.jobs.kinds import JobKind
-from imagefleet.jobs.model import JobId, Lane, Ring, Submission, Submitted
+from imagefleet.jobs.model import JobId, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder, compose_replay, image_of
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.deadletters import (
@@ -22,6 +22,7 @@ from imagefleet.store.deadletters import (
     get_dead_letters,
     list_dead_letters,
 )
+from imagefleet.store.rings import rings_for
 from imagefleet.store.submissions import Answer, insert_submissions
 from imagefleet.store.targets import lock_targets
 from imagefleet.store.tombstones import find_deleted
@@ -282,20 +283,7 @@ def _answered(
         job_id=failed,
         outcome=outcome,
         replayed_as=answer.job_id,
-        ring=_ring(submission, answer),
-    )
-
-
-def _ring(submission: Submission, answer: Submitted) -> Ring | None:
-    if not answer.created or answer.due_at is None:
-        return None
-    return Ring(
-        job_id=answer.job_id,
-        lane=Lane(answer.lane),
-        due_at=answer.due_at,
-        tenant_id=submission.tenant_id,
-        traceparent=submission.traceparent,
-        tracestate=submission.tracestate,
+        ring=next(iter(rings_for([(submission, answer)])), None),
     )
 
 

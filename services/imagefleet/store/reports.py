@@ -192,7 +192,8 @@ FILTERS_EXCLUDE_EACH_OTHER: Final = (
 )
 
 GET_OPERATOR_JOB: Final = """
-SELECT jobs.*, rings.due_at AS ring_due_at, rings.rings AS rung
+SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at AS announced_at,
+       rings.sends AS rung
   FROM jobs
   LEFT JOIN rings ON rings.job_id = jobs.id
  WHERE jobs.id = $1

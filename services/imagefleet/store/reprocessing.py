@@ -17,6 +17,7 @@ from imagefleet.jobs.reprocessing import Candidate, Walk, follow_up, is_wanted
 from imagefleet.store.admissions import is_standing
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.leases import Hold, report_progress
+from imagefleet.store.rings import rings_for
 from imagefleet.store.submissions import insert_submissions
 
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
@@ -216,21 +217,5 @@ async def _submit_in_transaction(
         walk=walked,
         over=len(page) < PAGE,
         cancelled=False,
-        rings=tuple(
-            _ring(one, answer)
-            for one, answer in zip(submissions, answers, strict=True)
-            if isinstance(answer, Submitted) and answer.due_at is not None
-        ),
-    )
-
-
-def _ring(submission: Submission, submitted: Submitted) -> Ring:
-    assert submitted.due_at is not None  # noqa: S101 - asked just now
-    return Ring(
-        job_id=submitted.job_id,
-        lane=submitted.lane,
-        due_at=submitted.due_at,
-        tenant_id=submission.tenant_id,
-        traceparent=submission.traceparent,
-        tracestate=submission.tracestate,
+        rings=rings_for(zip(submissions, answers, strict=True)),
     )

@@ -22,12 +22,13 @@ from imagefleet.jobs.lifecycle import (
     decide,
     failure_sentence,
 )
-from imagefleet.jobs.model import Claim, JobId, Ring, Submitted, WorkerId
+from imagefleet.jobs.model import Claim, JobId, Ring, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.emptying import record_emptied
 from imagefleet.store.endings import Held, end_claims, lock_claims
 from imagefleet.store.images import publish_images
+from imagefleet.store.rings import rings_for
 from imagefleet.store.submissions import insert_submissions
 from imagefleet.store.targets import free_targets, lock_targets
 
@@ -198,18 +199,7 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
     if not follow_ups:
         return []
     answers = await insert_submissions(connection, follow_ups)
-    return [
-        Ring(
-            job_id=answer.job_id,
-            lane=answer.lane,
-            due_at=answer.due_at,
-            tenant_id=follow_up.tenant_id,
-            traceparent=follow_up.traceparent,
-            tracestate=follow_up.tracestate,
-        )
-        for follow_up, answer in zip(follow_ups, answers, strict=True)
-        if isinstance(answer, Submitted) and answer.due_at is not None
-    ]
+    return list(rings_for(zip(follow_ups, answers, strict=True)))
 
 
 ENDED_BY: Final = """

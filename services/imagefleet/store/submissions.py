@@ -115,21 +115,62 @@ accepted AS (
       FROM new
      ORDER BY new.tenant_id, new.idempotency_key, new.dedup_key, new.replay_of, new.id
         ON CONFLICT DO NOTHING
-    RETURNING id, type, state, lane, priority, run_at, target, created_at
+    RETURNING id, tenant_id, type, state, lane, priority, run_at, target, target_seq, preempts,
+              created_at
+),
+placed AS (
+    -- Behind whom does it wait? Its target is locked by us: whoever ends the job in front of it
+    -- comes after our commit, and rings the next one. A hundred elders are looked at; should none
+    -- of these stand in its way, a claim will tell.
+    SELECT accepted.*,
+           accepted.target IS NOT NULL AND NOT accepted.preempts AND accepted.run_at <= now()
+           AND (count(*) FILTER (WHERE accepted.run_at <= now())
+                    OVER (PARTITION BY accepted.tenant_id, accepted.target
+                          ORDER BY accepted.target_seq
+                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > 0
+                OR EXISTS (
+                    SELECT FROM targets
+                     WHERE targets.tenant_id = accepted.tenant_id
+                       AND targets.target = accepted.target AND targets.running_job IS NOT NULL)
+                OR EXISTS (
+                    SELECT FROM pauses
+                     WHERE pauses.scope = 'target' AND pauses.tenant_id = accepted.tenant_id
+                       AND pauses.name = accepted.target)
+                OR EXISTS (
+                    SELECT FROM (
+                        SELECT jobs.state, jobs.run_at, jobs.cancel_requested_at
+                          FROM jobs
+                         WHERE jobs.tenant_id = accepted.tenant_id
+                           AND jobs.target = accepted.target
+                           AND jobs.target_seq < accepted.target_seq
+                           AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+                         ORDER BY jobs.target_seq
+                         LIMIT 100) AS elders
+                     WHERE elders.state = 'processing'
+                        OR (elders.cancel_requested_at IS NULL
+                            AND NOT (elders.state = 'queued' AND elders.run_at > now())))
+           ) AS parked
+      FROM accepted
 ),
 bell AS (
-    -- The submitter rings by itself right after commit; this is for when it does not live to do so.
-    INSERT INTO rings (job_id, lane, priority, due_at)
-    SELECT accepted.id, accepted.lane, accepted.priority,
-           greatest(accepted.run_at, now() + interval '5 seconds')
-      FROM accepted
-    RETURNING job_id, due_at
+    -- Where the lane has room the submitter rings by itself right after commit; this is for when
+    -- it does not live to do so.
+    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+    SELECT placed.id, placed.lane, placed.tenant_id, placed.type, placed.priority,
+           CASE WHEN placed.parked THEN 'infinity'
+                WHEN EXISTS (SELECT FROM lanes
+                              WHERE lanes.lane = placed.lane AND lanes.room > 0
+                                AND lanes.looked_at > now() - interval '1 second')
+                    THEN greatest(placed.run_at, now() + interval '500 milliseconds')
+                ELSE greatest(placed.run_at, now()) END
+      FROM placed
+    RETURNING job_id, next_at
 )
-SELECT accepted.id, accepted.id AS job_id, accepted.type, accepted.state, accepted.lane,
-       accepted.target, accepted.created_at,
-       CASE WHEN accepted.run_at <= now() THEN bell.due_at END AS due_at
-  FROM accepted
-  JOIN bell ON bell.job_id = accepted.id
+SELECT placed.id, placed.id AS job_id, placed.type, placed.state, placed.lane,
+       placed.target, placed.created_at,
+       CASE WHEN placed.run_at <= now() AND NOT placed.parked THEN bell.next_at END AS next_at
+  FROM placed
+  JOIN bell ON bell.job_id = placed.id
 """
 
 
@@ -166,7 +207,7 @@ _COLUMNS: Final = tuple(
 
 FIND_STANDING: Final = """
 SELECT wanted.id, jobs.id AS job_id, jobs.type, jobs.state, jobs.lane, jobs.target,
-       jobs.created_at, NULL::timestamptz AS due_at, standing.how,
+       jobs.created_at, NULL::timestamptz AS next_at, standing.how,
        standing.how IN ('key', 'alias') AND standing.fingerprint <> wanted.fingerprint AS differs
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[])
        AS wanted (id, tenant_id, type, idempotency_key, fingerprint, dedup_key, replay_of)
@@ -246,5 +287,5 @@ def _submitted(row: Record, *, created: bool) -> Submitted:
         created=created,
         target=row["target"],
         created_at=row["created_at"],
-        due_at=row["due_at"],
+        next_at=row["next_at"],
     )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.jobs.model import JobId, Ring, TenantId
-from imagefleet.store.database import Connection
-from imagefleet.store.rings import ring_of
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.rings import RINGING, ring_of
 from imagefleet.store.verdicts import NEXT_OF_TARGET
 
 LOCK_TARGETS: Final = """
@@ -51,12 +51,28 @@ bell AS MATERIALIZED (
        FOR UPDATE OF rings
 )
 UPDATE rings
-   SET due_at = now(), rings = 0
+   SET next_at = now(), sent_at = NULL, sends = 0
   FROM bell
   JOIN jobs ON jobs.id = bell.job_id
  WHERE rings.job_id = bell.job_id
-RETURNING rings.job_id, rings.lane, rings.due_at, jobs.tenant_id, jobs.traceparent, jobs.tracestate
-"""  # noqa: S608 - composed at import from the constant of verdicts.py
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constants of verdicts.py and rings.py
+
+
+LOCK_TARGET: Final = """
+SELECT targets.target FROM targets WHERE targets.tenant_id = $1 AND targets.target = $2 FOR UPDATE
+"""
+
+
+async def ring_head(connection: Connection, tenant_id: TenantId, target: str) -> None:
+    """Make the first of a target due, if that is free; under its lock, so that no submit is missed.
+
+    The dispatcher sends it.
+    """
+    with translated():
+        async with connection.transaction():
+            await connection.execute(LOCK_TARGET, tenant_id, target)
+            await connection.execute(RING_NEXT, [tenant_id], [target])
 
 
 async def free_targets(

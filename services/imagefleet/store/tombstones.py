@@ -158,7 +158,7 @@ async def _standing(connection: Connection, image_id: UUID) -> Submitted:
         created=False,
         target=image_target(image_id),
         created_at=row["created_at"],
-        due_at=None,
+        next_at=None,
     )
 
 

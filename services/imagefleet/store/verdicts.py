@@ -59,7 +59,9 @@ VERDICT: Final = """
       WHEN job.state = 'processing' AND job.attempts >= job.max_attempts THEN 'exhausted'
       -- An expired lock that may not be taken over now has no ring that could be set: its message
       -- is all there is, so it is told to come back.
-      WHEN job.state = 'processing' AND (job.lane <> ALL ($2::text[]) OR pause.what IS NOT NULL
+      WHEN job.state = 'processing' AND (job.lane <> ALL ($2::text[])
+                                         OR job.type <> ALL ($3::text[])
+                                         OR pause.what IS NOT NULL
                                          OR breaker.service IS NOT NULL) THEN 'busy'
       WHEN job.lane <> ALL ($2::text[]) THEN 'elsewhere'
       WHEN job.type <> ALL ($3::text[]) THEN 'unroutable'
@@ -92,11 +94,11 @@ WHY: Final = """
 """
 
 # Whom a freed target is for. A retry in backoff keeps its place and blocks the younger ones; a
-# preempting job goes first, but not before its time.
+# preempting job goes first, but not before its time. Whoever resumes a paused target asks again.
 NEXT_OF_TARGET: Final = """
   CROSS JOIN LATERAL (
       SELECT head.id
-        FROM ((SELECT 1 AS turn, jobs.id, jobs.run_at
+        FROM ((SELECT 1 AS turn, jobs.id, jobs.run_at, jobs.preempts
                  FROM jobs
                 WHERE jobs.tenant_id = freed.tenant_id AND jobs.target = freed.target
                   AND jobs.state IN ('queued', 'failed_retryable')
@@ -105,7 +107,7 @@ NEXT_OF_TARGET: Final = """
                 ORDER BY jobs.target_seq
                 LIMIT 1)
               UNION ALL
-              (SELECT 2, jobs.id, jobs.run_at
+              (SELECT 2, jobs.id, jobs.run_at, jobs.preempts
                  FROM jobs
                 WHERE jobs.tenant_id = freed.tenant_id AND jobs.target = freed.target
                   AND jobs.state IN ('queued', 'failed_retryable')
@@ -116,5 +118,10 @@ NEXT_OF_TARGET: Final = """
                ORDER BY turn
                LIMIT 1) AS head
        WHERE head.run_at <= now()
+         AND (head.preempts
+              OR NOT EXISTS (SELECT FROM pauses
+                              WHERE pauses.scope = 'target'
+                                AND pauses.tenant_id = freed.tenant_id
+                                AND pauses.name = freed.target))
   ) AS next
 """

@@ -40,8 +40,10 @@ class MaintenanceMetrics(FleetMetrics):
             ("jobs_open", "jobs that are not over", "job_type", "state"),
             ("oldest_job_age_seconds", "how long the oldest has been due", "job_type", "state"),
             ("jobs_stuck", "jobs that run for longer than any type may"),
-            ("rings_due", "jobs whose message should be under way"),
-            ("oldest_ring_age_seconds", "how long the ring that is due longest has been due"),
+            ("rings_announced", "jobs that have a message and were not claimed yet", "lane"),
+            ("ring_window", "how many jobs may be announced at a time", "lane"),
+            ("oldest_ring_age_seconds", "how long the first has waited for its turn", "lane"),
+            ("dispatcher_silence_seconds", "how long ago a dispatcher looked at a lane", "lane"),
             ("sqs_messages", "messages, by SQS's estimate", "lane", "state"),
             ("queue_drift", "jobs that should have a message minus messages", "lane"),
             ("dead_letters_unacknowledged", "dead letters nobody has acknowledged"),
@@ -100,10 +102,17 @@ class MaintenanceMetrics(FleetMetrics):
         """Take how many jobs run for longer than any type may."""
         self._samples.show("jobs_stuck", jobs)
 
-    def rings_sampled(self, due: int, oldest_age: timedelta) -> None:
-        """Take how many rings are due, and for how long the first of them has been."""
-        self._samples.show("rings_due", due)
-        self._samples.show("oldest_ring_age_seconds", oldest_age.total_seconds())
+    def rings_sampled(
+        self, lane: Lane, *, announced: int, window: int, waited: timedelta, silence: timedelta
+    ) -> None:
+        """Take what a lane's dispatcher has announced, and for how long others wait for theirs."""
+        for name, value in (
+            ("rings_announced", announced),
+            ("ring_window", window),
+            ("oldest_ring_age_seconds", waited.total_seconds()),
+            ("dispatcher_silence_seconds", silence.total_seconds()),
+        ):
+            self._samples.add(name, {(lane.value,): value})
 
     def lane_sampled(self, lane: Lane, *, due: int, visible: int, in_flight: int) -> None:
         """Take the jobs of a lane that should have a message, and the messages there are."""

@@ -22,6 +22,7 @@ from imagefleet.store.database import Pool, acquire
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import CONTENDED_FOR, Dismissals
+from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.slots import Slots
 
 MOST_AT_ONCE: Final = 10  # of one receive
@@ -54,6 +55,7 @@ class Ears:
     types: tuple[str, ...]
     lease: Freshness
     dismissals: Dismissals
+    hearing: Hearing
     metrics: WorkerMetrics
     start: Start
 
@@ -116,7 +118,10 @@ class Consumer:
             if position == 0 and helping:
                 continue
             wait = self._wait if position == 0 and not self._helped else timedelta()
+            began = self._now()
             received = await self._receive(queue, most, wait, drain)
+            if received == [] and wait:
+                self._ears.hearing.silence(lane, began)
             if received:
                 self._helped = position > 0
                 await self._take(lane, queue, received, drain)
@@ -172,4 +177,5 @@ class Consumer:
             else:
                 self._taken += 1
                 self._slots.occupy()
+                self._ears.hearing.claimed(lane, delivery.message)
                 self._ears.start(answer.claim, delivery, self._slots.leave)

@@ -16,7 +16,6 @@ from imagefleet.worker.redrives import Redrives
 
 AT_ONCE: Final = timedelta()
 CONTENDED_FOR: Final = timedelta(seconds=2)
-UNROUTABLE_FOR: Final = timedelta(seconds=30)  # long enough that another worker sees it first
 UNKNOWN_FOR: Final = timedelta(seconds=10)
 UNKNOWN_RECEIVES: Final = 5  # then nobody will ever commit that row
 BUSY_SPREAD: Final = 0.1  # of the wait, so that a dead worker's messages come one by one
@@ -73,8 +72,6 @@ class Dismissals:
                 self._defer(delivery, (answer.wait or CONTENDED_FOR) * spread)
             case Verdict.CONTENDED:
                 self._defer(delivery, CONTENDED_FOR)
-            case Verdict.UNROUTABLE:
-                self._defer(delivery, UNROUTABLE_FOR)
             case Verdict.UNKNOWN:
                 await self._dismiss_unknown(delivery)
             case Verdict.FINISHED if not await self._redrives.replay(delivery.message):
@@ -82,11 +79,12 @@ class Dismissals:
             case (
                 Verdict.FINISHED
                 | Verdict.EXHAUSTED
-                | Verdict.NOT_DUE  # of this and the following the ring row knows when to ring again
+                | Verdict.NOT_DUE  # of this and the following the ring row says that none exists
                 | Verdict.TARGET_BUSY
                 | Verdict.PAUSED
                 | Verdict.BREAKER
                 | Verdict.ELSEWHERE
+                | Verdict.UNROUTABLE
             ):
                 self._deliveries.delete(delivery.queue, delivery.received)
             case _:

@@ -29,6 +29,7 @@ from imagefleet.store.settlements import Settlement
 from imagefleet.telemetry.health import Pulse
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.attempts import Attempts, Fence
+from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.visibility import Visibility
 
@@ -51,12 +52,14 @@ class Lease:
         attempts: Attempts,
         visibility: Visibility,
         settler: Settler,
+        hearing: Hearing,
     ) -> None:
         self._dsn = dsn
         self._worker_id = worker_id
         self._attempts = attempts
         self._visibility = visibility
         self._settler = settler
+        self._hearing = hearing
         self._strays: frozenset[Fence] = frozenset()
         self._releases: set[asyncio.Task[None]] = set()
         self._acknowledged_at = asyncio.get_running_loop().time()
@@ -128,7 +131,7 @@ class Lease:
         holds = [attempt.hold for attempt in self._attempts.running.values()]
         with self._attempts.metrics.query("beat"):
             async with asyncio.timeout(BEAT_WITHIN):
-                beat = await renew_claims(connection, self._worker_id, holds)
+                beat = await renew_claims(connection, self._worker_id, holds, self._hearing.told())
         if not beat.alive:
             raise ClaimLost.of_worker(self._worker_id)
         self.pulse.felt()

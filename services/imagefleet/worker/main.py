@@ -32,6 +32,7 @@ from imagefleet.worker.deliveries import Deliveries
 from imagefleet.worker.dismissals import Dismissals
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Handlers, Tools, kinds_of, modules_of
+from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.redrives import Redrives
 from imagefleet.worker.renderer import Renderer
@@ -152,7 +153,8 @@ async def assemble(
     visibility = Visibility(deliveries, spans)
     attempts = Attempts(handlers, tools, settler, deliveries, visibility, outside.tracing)
     dsn = settings.database.url.get_secret_value()
-    lease = Lease(dsn, worker_id, attempts, visibility, settler)
+    hearing = Hearing(slots)
+    lease = Lease(dsn, worker_id, attempts, visibility, settler, hearing)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
     redrives = Redrives(outside.pool, kinds_of(handlers), tools.doorbell)
     ears = Ears(
@@ -161,6 +163,7 @@ async def assemble(
         types=tuple(handlers),
         lease=lease,
         dismissals=Dismissals(deliveries, outside.dead_letters, redrives, metrics),
+        hearing=hearing,
         metrics=metrics,
         start=attempts.start,
     )

@@ -1,0 +1,115 @@
+"""How many messages a lane holds, and whose turn it is: the arithmetic of the dispatcher.
+
+Postgres schedules, SQS delivers. What stands in SQS keeps its order, whoever comes after, so as
+little stands there as the workers can take until the next look: their free slots, and what they
+finish in the meantime. What waits in Postgres takes turns by start-time fair queueing: each tenant
+has a virtual time that rises with every job it was given, and whose is lowest is next. A tenant
+that had nothing waiting comes in just before the others, by one turn, and cannot save turns up.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Final
+
+SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a look or two
+LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
+SPARE: Final = 4  # messages: enough that a lane of slow jobs never waits for a look
+GAPS: Final = 2.5  # looks that the horizon bridges; with one, slots fall idle when a look is late
+LONGEST_HORIZON: Final = 5.0
+FOR_EVER: Final = timedelta(days=1)  # what was sent is forgotten after 12 hours at the latest
+MOST_TENANTS: Final = 20_000  # remembered; who was served longest ago is as good as new
+
+
+class Window:
+    """The pace of one lane, and how many of its jobs may be announced and unclaimed at a time."""
+
+    def __init__(self) -> None:
+        self._finished: deque[tuple[float, int]] = deque()
+        self._looked_at: float | None = None
+        self._gap = 0.0
+        self._announced = 0
+        self._held = 0
+        self._sent = 0
+        self.size = SPARE
+        self.rate = 0.0
+        """Jobs that the lane's workers finish a second."""
+
+    @property
+    def lately(self) -> timedelta:
+        """What was announced longer ago takes no place any more: it is lost, or stuck."""
+        if self.rate == 0:
+            return FOR_EVER
+        seconds = 3 * max(self._horizon, self.size / self.rate)
+        return min(FOR_EVER, timedelta(seconds=seconds))
+
+    @property
+    def _horizon(self) -> float:
+        return min(LONGEST_HORIZON, max(1.0, GAPS * self._gap))
+
+    def look(self, now: float, *, announced: int, held: int, free: int) -> int:
+        """Take what a look found; how many more may be announced now.
+
+        What was announced and is not any more was claimed, and what was claimed and is not held was
+        finished. Claims alone would take a batch of slow jobs that fills the slots for a quick one.
+        """
+        if self._looked_at is not None:
+            gap = now - self._looked_at
+            self._gap = max(gap, 0.8 * self._gap)
+            claimed = self._announced + self._sent - announced
+            self._finished.append((now, max(0, claimed - (held - self._held))))
+        self._looked_at, self._sent = now, 0
+        self._announced, self._held = announced, held
+        while self._finished and self._finished[0][0] <= now - LONG:
+            self._finished.popleft()
+        long = sum(jobs for _, jobs in self._finished) / LONG
+        short = sum(jobs for at, jobs in self._finished if at > now - SHORT) / SHORT
+        self.rate = max(long, short)
+        self.size = free + math.ceil(self._horizon * self.rate) + SPARE
+        return max(0, self.size - announced)
+
+    def sent(self, jobs: int) -> None:
+        """Count what was announced since."""
+        self._sent += jobs
+
+    def lost(self, jobs: int) -> None:
+        """Take it that these were announced and never heard: nobody claimed them."""
+        self._announced -= jobs
+
+
+class Turns:
+    """Whose turn it is among the tenants that wait in a lane."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, float] = {}
+        self._now = 0.0  # the highest start of a turn that was served
+
+    def share(self, weights: Mapping[str, int], turns: int) -> dict[str, int]:
+        """How many of the next turns each tenant has, if all have enough that waits."""
+        heap = [
+            (self._start(tenant, weight), tenant in self._ends, place, tenant)
+            for place, (tenant, weight) in enumerate(weights.items())
+        ]
+        heapq.heapify(heap)  # of two that are level the newer one goes first
+        shares: dict[str, int] = {}
+        for _ in range(turns if heap else 0):
+            start, _known, place, tenant = heap[0]
+            shares[tenant] = shares.get(tenant, 0) + 1
+            heapq.heapreplace(heap, (start + 1 / weights[tenant], True, place, tenant))
+        return shares
+
+    def served(self, jobs: Iterable[tuple[str, int, int]]) -> None:
+        """Count what was announced: tenant, weight, and how many jobs."""
+        starts = []
+        for tenant, weight, count in jobs:
+            end = self._start(tenant, weight) + count / weight
+            self._ends[tenant] = end
+            starts.append(end - 1 / weight)
+        self._now = max((self._now, *starts))
+        if len(self._ends) > MOST_TENANTS:
+            self._ends = {tenant: end for tenant, end in self._ends.items() if end > self._now - 1}
+
+    def _start(self, tenant: str, weight: int) -> float:
+        return max(self._ends.get(tenant, -math.inf), self._now - 1 / weight)
