@@ -35,6 +35,7 @@ from imagefleet.store.batches import (
     list_accepted,
     list_unsent,
 )
+from imagefleet.store.breakers import force_open, reset_breaker
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import (
     Pause,
@@ -50,6 +51,16 @@ from imagefleet.store.deadletters import (
     get_dead_letter,
     group_dead_letters,
     list_dead_letters,
+)
+from imagefleet.store.dispatching import (
+    FIRST_PLACE,
+    count_announced,
+    find_levels,
+    hold_lanes,
+    look_at_fleet,
+    look_at_holds,
+    publish_room,
+    take_rings,
 )
 from imagefleet.store.edge import (
     find_flusher,
@@ -83,11 +94,13 @@ from imagefleet.store.reports import (
 )
 from imagefleet.store.reprocessing import submit_page
 from imagefleet.store.rings import (
+    adopt_rings,
     confirm_rings,
     expect_messages,
     find_expired,
-    look_at_due_rings,
-    take_due_rings,
+    forget_lost,
+    read_rooms,
+    ring_heads,
 )
 from imagefleet.store.settlements import Settled, Settlement, settle_jobs
 from imagefleet.store.sources import find_original
@@ -130,6 +143,8 @@ HOT_OPEN: Final = sum(
     n % 3 > 0 and n % 5000 == 4909 for n in range(HISTORY + 1, HISTORY + QUEUED + 1)
 )
 SHOWN: Final = 5_000
+MANY: Final = 60_000
+CROWD: Final = 2_000
 TOLD: Final = 10_000
 GONE: Final = 900_000  # ids beyond this are of deleted images
 PAGE: Final = 50
@@ -250,12 +265,31 @@ SELECT id_of({GONE} + n), 'acme', id_of(n), 'load', now() - interval '9 days',
   FROM generate_series(1, {TOLD}) AS n;
 
 -- The general lane is all due, the quarantine is not at all, of the fast lane a hundred are.
-INSERT INTO rings (job_id, lane, priority, due_at, rings)
-SELECT jobs.id, jobs.lane, jobs.priority,
+INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+SELECT jobs.id, jobs.lane, jobs.tenant_id, jobs.type, jobs.priority,
        CASE WHEN jobs.lane = 'general' OR jobs.lane = 'fast' AND hashtext(jobs.id::text) % 170 = 0
-            THEN now() - interval '1 minute' ELSE now() + interval '2 hours' END,
-       CASE WHEN jobs.lane = 'general' THEN (jobs.target_seq % 50 > 0)::int ELSE 1 END
+            THEN now() - interval '1 minute' ELSE now() + interval '2 hours' END
   FROM jobs WHERE jobs.state = 'queued';
+
+-- Beside them in the general lane: what was announced and never heard of, what a pause holds back,
+-- what is parked behind targets, one tenant's flood, and a crowd of tenants with ten each.
+INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at, sent_at, sends)
+SELECT id_of(10 * {MANY} + n), 'general', 'flood', 'noop', 100, now() - interval '1 hour',
+       now() - interval '1 minute' - interval '1 ms' * n, 1 + n % 8
+  FROM generate_series(1, {MANY}) AS n;
+INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+SELECT id_of(12 * {MANY} + n), 'general', 'flood', 'held', 100, now() - interval '1 hour'
+  FROM generate_series(1, {MANY}) AS n
+UNION ALL
+SELECT id_of(n), 'general', 'flood', 'parked', 100, 'infinity'
+  FROM generate_series(1, {MANY}) AS n
+UNION ALL
+SELECT id_of(16 * {MANY} + n), 'general', 'flood', 'noop', 100, now() - interval '1 hour'
+  FROM generate_series(1, {MANY}) AS n
+UNION ALL
+SELECT id_of(18 * {MANY} + n), 'general', 'tenant-' || 1000 + n / 10, 'noop', 100,
+       now() - interval '1 minute'
+  FROM generate_series(1, 10 * {CROWD}) AS n;
 
 INSERT INTO targets (tenant_id, target, next_seq, running_job)
 SELECT jobs.tenant_id, jobs.target, max(jobs.target_seq) + 1,
@@ -426,9 +460,9 @@ async def run_the_first_of_the_deep_target(connection: Connection) -> None:
 
 
 async def confirm(connection: Connection) -> None:
-    due_at = "SELECT job_id, lane, due_at FROM rings WHERE job_id = ANY ($1)"
-    rows = await connection.fetch(due_at, WITHOUT_TARGET)
-    await confirm_rings(connection, [Ring(tenant_id=TENANT, **dict(row)) for row in rows])
+    taken = "SELECT job_id, lane, tenant_id, next_at FROM rings WHERE job_id = ANY ($1)"
+    rows = await connection.fetch(taken, WITHOUT_TARGET)
+    await confirm_rings(connection, [Ring(announced_at=LONG_AGO, **dict(row)) for row in rows])
 
 
 async def rescue(connection: Connection) -> None:
@@ -463,8 +497,59 @@ async def pause_and_resume_a_target(connection: Connection) -> None:
     await resume(connection, what)
 
 
-async def pages(connection: Connection, lane: Lane, *, repeats: bool = True) -> None:
-    await take_due_rings(connection, lane, limit=PAGE, repeats=repeats)
+async def a_page_of_levels(connection: Connection) -> None:
+    """The first levels are of the tenant with a flood, of which most is not due at all."""
+    levels = await find_levels(connection, Lane.GENERAL, FIRST_PLACE, limit=PAGE)
+    assert len(levels) == PAGE
+    assert {("flood", "held", True), ("flood", "parked", False), ("flood", "noop", True)} <= {
+        (level.tenant_id, level.type, level.due) for level in levels
+    }
+
+
+async def all_levels(connection: Connection) -> None:
+    place, found = FIRST_PLACE, 0
+    while page := await find_levels(connection, Lane.GENERAL, place, limit=256):
+        place, found = page[-1].place, found + len(page)
+    assert found > CROWD
+
+
+async def take_of_each(connection: Connection) -> None:
+    levels = await find_levels(connection, Lane.GENERAL, FIRST_PLACE, limit=PAGE)
+    turns = [(level, 4) for level in levels if level.due and level.tenant_id == TENANT]
+    taken = await take_rings(connection, Lane.GENERAL, turns)
+    assert len(taken) == 4 * len(turns) > 0
+
+
+async def count_what_is_announced(connection: Connection) -> None:
+    span = timedelta(days=1)
+    assert 100 == await count_announced(connection, Lane.GENERAL, within=span, limit=100)
+
+
+async def forget_what_was_lost(connection: Connection) -> None:
+    now = datetime.now(UTC)
+    lost = await forget_lost(connection, Lane.GENERAL, silent=now, heard=now, limit=PAGE)
+    assert 3 * PAGE <= lost <= 8 * PAGE
+
+
+async def forget_none_lost(connection: Connection) -> None:
+    old = datetime.now(UTC) - timedelta(hours=2)
+    assert 0 == await forget_lost(connection, Lane.GENERAL, silent=old, heard=old, limit=PAGE)
+
+
+async def walk_the_parked(connection: Connection) -> None:
+    page = await ring_heads(connection, id_of(1), limit=PAGE)
+    assert (page.rung, page.looked_at) == (0, PAGE)
+
+
+async def pause_and_resume_a_type(connection: Connection) -> None:
+    what = Pause(scope=PauseScope.TYPE, name="held")
+    await pause(connection, what, by="tests", reason="why")
+    assert await resume(connection, what)
+
+
+async def trip_and_reset_a_breaker(connection: Connection) -> None:
+    await force_open(connection, "s3", by="tests")
+    assert await reset_breaker(connection, "s3", by="tests")
 
 
 def listing(
@@ -674,27 +759,34 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "rescue of a worker with ten": Case(rescue, "maintenance", 270, 1200),
         "submit ten": Case(submit, "api", 60, 800),
         "page of a set": Case(
-            page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 120, 2000
+            page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 260, 2000
         ),
         "page of a set with one reference": Case(
-            page_of_a_set(ReprocessImages(reference="old"), before=8_000), "worker", 120, 2000
+            page_of_a_set(ReprocessImages(reference="old"), before=8_000), "worker", 260, 2000
         ),
         "confirm ten rings": Case(confirm, "api", 60, 300),
-        "dispatch where all are due": Case(
-            lambda c: pages(c, Lane.GENERAL), "maintenance", 5 * PAGE, 1000
+        "what waits, a page": Case(a_page_of_levels, "maintenance", 3 * PAGE, 400),
+        "what waits, all of it": Case(all_levels, "maintenance", 3 * CROWD, 12_000),
+        "take four of each level": Case(take_of_each, "maintenance", 400, 1200),
+        "count what is announced": Case(count_what_is_announced, "maintenance", 200, 60),
+        "forget what was lost": Case(forget_what_was_lost, "maintenance", 40 * PAGE, 160 * PAGE),
+        "nothing was lost": Case(forget_none_lost, "maintenance", 20, 60),
+        "walk what is parked": Case(walk_the_parked, "maintenance", 5 * PAGE, 700),
+        "adopt what 0.2.0 wrote": Case(lambda c: adopt_rings(c, limit=PAGE), "maintenance", 4, 10),
+        "hold the lanes": Case(lambda c: hold_lanes(c, A_WORKER), "maintenance", 12, 40),
+        "look at the fleet": Case(look_at_fleet, "maintenance", 2 * PROCESSING + 4 * WORKERS, 800),
+        "look at what is held": Case(look_at_holds, "maintenance", 10, 10),
+        "publish a room": Case(
+            lambda c: publish_room(
+                c, Lane.FAST, A_WORKER, 1, window=5, waited=timedelta(seconds=1)
+            ),
+            "maintenance",
+            4,
+            20,
         ),
-        "dispatch where all are due, first rings only": Case(
-            lambda c: pages(c, Lane.GENERAL, repeats=False), "maintenance", 5 * PAGE, 1000
-        ),
-        "dispatch where few are due": Case(
-            lambda c: pages(c, Lane.FAST), "maintenance", 5 * PAGE, 1400
-        ),
-        "dispatch where none is due": Case(
-            lambda c: pages(c, Lane.QUARANTINE), "maintenance", 20, 100
-        ),
-        "look at what is due": Case(
-            lambda c: look_at_due_rings(c, limit=PAGE), "maintenance", 15 * PAGE, 300
-        ),
+        "read the rooms": Case(read_rooms, "api", 4, 4),
+        "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 30),
+        "reset a breaker that held many": Case(trip_and_reset_a_breaker, "operator", 10, 30),
         "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 3 * WORKERS, 60),
         "explain late in a deep target": Case(
             lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 3 * WORKERS, 60
@@ -744,8 +836,8 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "what is prunable": Case(lambda c: count_prunable(c, most=100), "operator", 300, 700),
         # Every open job, every ring; nothing of the history.
         "queue health": Case(read_queue_health, "operator", 2 * (QUEUED + PROCESSING) + 1000, 4000),
-        "expected messages": Case(expect_messages, "operator", QUEUED + 2 * PROCESSING + 200, 2500),
-        "load of lanes": Case(load_of_lanes, "operator", QUEUED + 2 * PROCESSING + 200, 2500),
+        "expected messages": Case(expect_messages, "operator", 20_000 + 3 * PROCESSING + 200, 2500),
+        "load of lanes": Case(load_of_lanes, "operator", 3 * PROCESSING + 2 * WORKERS + 200, 2500),
         "expired locks": Case(
             lambda c: find_expired(c, limit=PAGE), "maintenance", 2 * PROCESSING, 800
         ),

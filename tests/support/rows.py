@@ -14,9 +14,11 @@ async def job_row(connection: Connection, job_id: JobId) -> Record:
 
 
 async def ring_row(connection: Connection, job_id: JobId) -> Record | None:
-    """With `due_in`, the span from now to its due time."""
+    """With `due_in`, the span from now to when it is announced next; a day where that is never."""
     return await connection.fetchrow(
-        "SELECT *, due_at - now() AS due_in FROM rings WHERE job_id = $1", job_id
+        "SELECT *, least(next_at, now() + interval '1 day') - now() AS due_in"
+        "  FROM rings WHERE job_id = $1",
+        job_id,
     )
 
 

@@ -193,12 +193,16 @@ WITH page AS MATERIALIZED (
      LIMIT $2
 ),
 freed AS MATERIALIZED (
-    SELECT targets.tenant_id, targets.target
+    SELECT free.tenant_id, free.target
       FROM (SELECT DISTINCT page.tenant_id, page.target FROM page) AS wanted
-      JOIN targets ON targets.tenant_id = wanted.tenant_id AND targets.target = wanted.target
-     WHERE targets.running_job IS NULL
-     ORDER BY targets.tenant_id, targets.target
-       FOR UPDATE OF targets SKIP LOCKED
+      CROSS JOIN LATERAL (
+          SELECT targets.tenant_id, targets.target
+            FROM targets
+           WHERE targets.tenant_id = wanted.tenant_id AND targets.target = wanted.target
+             AND targets.running_job IS NULL
+           LIMIT 1
+             FOR UPDATE SKIP LOCKED
+      ) AS free
 ),
 bell AS MATERIALIZED (
     SELECT rings.job_id
@@ -263,7 +267,7 @@ SELECT lanes.lane, lanes.window_size AS window,
        greatest(now() - lanes.looked_at, interval '0') AS unattended_for,
        (SELECT count(*) FROM (SELECT FROM rings
                                WHERE rings.lane = lanes.lane AND rings.sent_at IS NOT NULL
-                               LIMIT 100000) AS bounded) AS announced,
+                               LIMIT 20000) AS bounded) AS announced,
        (SELECT count(*) FROM jobs
          WHERE jobs.lane = lanes.lane AND jobs.state = 'processing') AS processing
   FROM lanes

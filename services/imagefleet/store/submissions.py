@@ -121,21 +121,22 @@ accepted AS (
 placed AS (
     -- Behind whom does it wait? Its target is locked by us: whoever ends the job in front of it
     -- comes after our commit, and rings the next one. A hundred elders are looked at; should none
-    -- of these stand in its way, a claim will tell.
+    -- of these stand in its way, a claim will tell. (Asked of each in turn: an EXISTS could become a
+    -- hash of every target there is.)
     SELECT accepted.*,
            accepted.target IS NOT NULL AND NOT accepted.preempts AND accepted.run_at <= now()
            AND (count(*) FILTER (WHERE accepted.run_at <= now())
                     OVER (PARTITION BY accepted.tenant_id, accepted.target
                           ORDER BY accepted.target_seq
                           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > 0
-                OR EXISTS (
-                    SELECT FROM targets
+                OR (SELECT targets.running_job
+                      FROM targets
                      WHERE targets.tenant_id = accepted.tenant_id
-                       AND targets.target = accepted.target AND targets.running_job IS NOT NULL)
-                OR EXISTS (
-                    SELECT FROM pauses
+                       AND targets.target = accepted.target) IS NOT NULL
+                OR (SELECT pauses.scope
+                      FROM pauses
                      WHERE pauses.scope = 'target' AND pauses.tenant_id = accepted.tenant_id
-                       AND pauses.name = accepted.target)
+                       AND pauses.name = accepted.target) IS NOT NULL
                 OR EXISTS (
                     SELECT FROM (
                         SELECT jobs.state, jobs.run_at, jobs.cancel_requested_at
@@ -158,9 +159,10 @@ bell AS (
     INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
     SELECT placed.id, placed.lane, placed.tenant_id, placed.type, placed.priority,
            CASE WHEN placed.parked THEN 'infinity'
-                WHEN EXISTS (SELECT FROM lanes
-                              WHERE lanes.lane = placed.lane AND lanes.room > 0
-                                AND lanes.looked_at > now() - interval '1 second')
+                WHEN (SELECT lanes.room
+                        FROM lanes
+                       WHERE lanes.lane = placed.lane
+                         AND lanes.looked_at > now() - interval '1 second') > 0
                     THEN greatest(placed.run_at, now() + interval '500 milliseconds')
                 ELSE greatest(placed.run_at, now()) END
       FROM placed

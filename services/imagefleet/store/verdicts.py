@@ -119,9 +119,9 @@ NEXT_OF_TARGET: Final = """
                LIMIT 1) AS head
        WHERE head.run_at <= now()
          AND (head.preempts
-              OR NOT EXISTS (SELECT FROM pauses
-                              WHERE pauses.scope = 'target'
-                                AND pauses.tenant_id = freed.tenant_id
-                                AND pauses.name = freed.target))
+              OR (SELECT pauses.scope
+                    FROM pauses
+                   WHERE pauses.scope = 'target' AND pauses.tenant_id = freed.tenant_id
+                     AND pauses.name = freed.target) IS NULL)
   ) AS next
 """
