@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test test-fast faults bench-images clean \
+.PHONY: help setup run check fix test test-fast faults simulation bench-images clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -83,6 +83,9 @@ test-fast: $(READY) ## Only the tests that need no server
 
 faults: $(READY) ## Kills, failures of every kind, and the time of recovery, judged, in some twelve minutes (ARGS="--only recovery --seed 1")
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays and refuses, some six minutes (ARGS="--only purge --seed 1")
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 bench-images: $(READY) ## CPU of our road from file to variants against bare Pillow, as a ratio (ARGS="--pictures 40")
 	@$(BIN)/python -m tests.bench.images $(ARGS)

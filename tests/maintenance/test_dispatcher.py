@@ -1,34 +1,73 @@
-"""Ringing what is due: with an idle queue, a full one, none at all, and several dispatchers."""
+"""Announcing what waits: whatever became of earlier messages, and whoever else waits, in turn."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
 from imagefleet.aws.queue import Depth
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import JobId, JobState, Lane, parse_message
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import (
+    CancelCode,
+    JobId,
+    JobState,
+    Lane,
+    TenantId,
+    WorkerId,
+    parse_message,
+)
+from imagefleet.maintenance import dispatcher as dispatcher_module
 from imagefleet.maintenance.dispatcher import Dispatched, Dispatcher
+from imagefleet.store.breakers import force_open, reset_breaker
+from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.rings import look_at_due_rings
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.rings import confirm_rings, expect_messages, rings_for
+from imagefleet.store.submissions import submit_job, submit_jobs
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.factories import a_job, a_submission
+from tests.support.factories import (
+    SLOTS,
+    MadeJob,
+    a_job,
+    a_submission,
+    a_worker,
+    claim_job,
+    expire_lock,
+    settle_job,
+)
 from tests.support.queues import FakeQueue
 from tests.support.rows import ring_row
 
 FULL = Depth(visible=7, in_flight=0, delayed=0)
+SPARE = 4
+ROOM = SLOTS[Lane.FAST] + SPARE  # of the fast lane with one idle worker
+
+
+class Killed(Exception):
+    """Instead of a signal."""
 
 
 @pytest.fixture
 def lanes() -> dict[Lane, FakeQueue]:
-    return {lane: FakeQueue(lane.value) for lane in Lane}
+    """Queues that hold messages all the time: none of this may depend on silence."""
+    return {lane: FakeQueue(lane.value, depths=FULL) for lane in Lane}
+
+
+@pytest.fixture(autouse=True)
+def _always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests call `run_once` when they want a look."""
+    monkeypatch.setattr(dispatcher_module, "REST_AFTER_REFUSAL", 0.0)
+    monkeypatch.setattr(dispatcher_module, "FORGET_LOST_EVERY", 0.0)
 
 
 def a_dispatcher(pool: Pool, lanes: dict[Lane, FakeQueue], *, batch: int = 100) -> Dispatcher:
     queues = {lane: queue.as_queue() for lane, queue in lanes.items()}
-    return Dispatcher(pool, queues, MaintenanceMetrics(()), batch=batch)
+    return Dispatcher(
+        pool, queues, uuid4(), MaintenanceMetrics(()), batch=batch, idle_interval=timedelta(0)
+    )
 
 
 def unreached(dispatcher: Dispatcher) -> str | None:
@@ -39,162 +78,565 @@ def rung(queue: FakeQueue) -> list[JobId]:
     return [parse_message(message.body).job_id for message in queue.sent]
 
 
-async def due(
-    api: Connection,
-    superuser: Connection,
-    count: int = 1,
-    *,
-    rings: int = 0,
-    lane: Lane = Lane.FAST,
-    hours_ago: int = 0,
-) -> list[JobId]:
-    """Jobs whose ring is due, and was rung so often before, first so many hours ago."""
-    jobs = [a_submission(lane=lane) for _ in range(count)]
-    for one in jobs:
-        await submit_job(api, one)
-        await superuser.execute(
-            "UPDATE rings SET due_at = now() - interval '1 second', rings = $2,"
-            " since = now() - make_interval(hours => $3) WHERE job_id = $1",
-            one.job_id,
-            rings,
-            hours_ago,
-        )
-    return [one.job_id for one in jobs]
+async def submitted(api: Connection, count: int = 1, **wishes: object) -> list[JobId]:
+    """Jobs whose submitter died before it could ring for them."""
+    jobs = [a_submission(**wishes) for _ in range(count)]  # type: ignore[arg-type]
+    await submit_jobs(api, jobs)
+    ids = [job.job_id for job in jobs]
+    await api.execute(
+        "UPDATE rings SET next_at = least(next_at, now()) WHERE next_at < 'infinity'"
+        " AND job_id = ANY ($1)",
+        ids,
+    )
+    return ids
 
 
-async def rings_of(connection: Connection, jobs: Sequence[JobId]) -> list[tuple[int, bool]]:
-    """How often each was rung, and whether it is due."""
-    rows = [await ring_row(connection, job_id) for job_id in jobs]
-    return [(row["rings"], row["due_in"].total_seconds() <= 0) for row in rows if row is not None]
+async def announced(api: Connection, **wishes: object) -> JobId:
+    """A job whose message its submitter has sent."""
+    submission = a_submission(**wishes)  # type: ignore[arg-type]
+    await confirm_rings(api, rings_for([(submission, await submit_job(api, submission))]))
+    return submission.job_id
 
 
-async def test_nothing_due_is_nothing_sent_and_nothing_asked(
-    database: Database, api: Connection, lanes: dict[Lane, FakeQueue]
+async def waits_unsent(connection: Connection, job_id: JobId) -> bool:
+    row = await ring_row(connection, job_id)
+    assert row is not None
+    return row["sent_at"] is None
+
+
+async def room_of(connection: Connection, lane: Lane = Lane.FAST) -> int:
+    room: int = await connection.fetchval("SELECT room FROM lanes WHERE lane = $1", lane)
+    return room
+
+
+async def test_what_waits_is_sent_and_marked_in_every_lane(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
 ) -> None:
-    await submit_job(api, a_submission())  # due in five seconds
-
-    async with database.pool("maintenance") as pool:
-        assert Dispatched(due=0, sent=0) == await a_dispatcher(pool, lanes).run_once()
-
-    assert [[]] * 3 == [queue.calls for queue in lanes.values()]
-
-
-async def test_first_rings_are_sent_whatever_the_queue_holds_and_without_asking(
-    database: Database, api: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
-) -> None:
-    fast = await due(api, superuser, 3)
-    general = await due(api, superuser, lane=Lane.GENERAL)
-
-    async with database.pool("maintenance") as pool:
-        assert Dispatched(due=4, sent=4) == await a_dispatcher(pool, lanes).run_once()
-
-    assert {*fast} == {*rung(lanes[Lane.FAST])}
-    assert general == rung(lanes[Lane.GENERAL])
-    assert ["send"] == lanes[Lane.FAST].calls
-    assert [(1, False)] * 3 == await rings_of(superuser, fast)
-
-
-@pytest.mark.parametrize(("depth", "again"), [(FakeQueue().depths, True), (FULL, False)])
-async def test_repeats_are_sent_only_into_a_silent_queue(
-    database: Database,
-    api: Connection,
-    superuser: Connection,
-    lanes: dict[Lane, FakeQueue],
-    depth: Depth,
-    again: bool,  # noqa: FBT001
-) -> None:
-    jobs = await due(api, superuser, 2, rings=1)
-    lanes[Lane.FAST].depths = depth
+    await a_worker(worker)
+    fast, general = await submitted(api, 3), await submitted(api, lane=Lane.GENERAL)
 
     async with database.pool("maintenance") as pool:
         dispatcher = a_dispatcher(pool, lanes)
-        await dispatcher.run_once()
-        assert Dispatched(due=0, sent=0) == await dispatcher.run_once()
+        assert Dispatched(sent=4) == await dispatcher.run_once()
+        assert Dispatched(sent=0) == await dispatcher.run_once()
 
-    assert (set(jobs) if again else set()) == set(rung(lanes[Lane.FAST]))
-    assert 1 == lanes[Lane.FAST].calls.count("depth"), "an answer is good for a while"
-    assert [(2 if again else 1, False)] * 2 == await rings_of(superuser, jobs)
+    assert (sorted(fast), general) == (sorted(rung(lanes[Lane.FAST])), rung(lanes[Lane.GENERAL]))
+    assert [False] * 4 == [await waits_unsent(api, job_id) for job_id in [*fast, *general]]
+    assert {"send"} == {call for queue in lanes.values() for call in queue.calls}
 
 
-async def test_a_queue_that_is_never_silent_hides_nobody_for_longer_than_half_a_day(
-    database: Database, api: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
+async def test_a_message_says_when_it_was_announced(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
 ) -> None:
-    old = await due(api, superuser, rings=3, hours_ago=13)
-    lanes[Lane.FAST].depths = FULL
+    await a_worker(worker)
+    before = await api.fetchval("SELECT now()")
+    await submitted(api)
 
     async with database.pool("maintenance") as pool:
         await a_dispatcher(pool, lanes).run_once()
 
-    assert old == rung(lanes[Lane.FAST])
+    at = parse_message(lanes[Lane.FAST].sent[0].body).announced_at
+    assert at is not None
+    assert before < at <= await api.fetchval("SELECT now()")
 
 
-async def test_without_sqs_the_rings_come_due_again(
-    database: Database, api: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
+# A message that is not there is sent at the next look, in a lane that is never silent.
+
+
+async def test_a_job_whose_send_failed_is_sent_at_the_next_look(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
 ) -> None:
-    jobs = await due(api, superuser)
-    lanes[Lane.FAST].say = Unavailable("sqs_unavailable", "away")
-
+    await a_worker(worker)
+    jobs = await submitted(api)
     async with database.pool("maintenance") as pool:
         dispatcher = a_dispatcher(pool, lanes)
-        assert Dispatched(due=1, sent=0) == await dispatcher.run_once()
-        assert "nothing was taken" == unreached(dispatcher)
+        for refusal in (Unavailable("sqs_unavailable", "away"), "InternalError"):
+            lanes[Lane.FAST].say = refusal
+            assert Dispatched(sent=0) == await dispatcher.run_once()
+            assert "nothing was taken" == unreached(dispatcher)
+            assert await waits_unsent(api, jobs[0])
 
         lanes[Lane.FAST].say = None
-        await superuser.execute("UPDATE rings SET due_at = now()")
-        assert Dispatched(due=1, sent=1) == await dispatcher.run_once()
+        assert Dispatched(sent=1) == await dispatcher.run_once()
         assert unreached(dispatcher) is None
 
     assert jobs == rung(lanes[Lane.FAST])
 
 
-async def test_of_several_dispatchers_each_ring_is_sent_by_one(
-    database: Database, api: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
-) -> None:
-    jobs = await due(api, superuser, 40)
-
-    async with database.pool("maintenance") as pool:
-        dispatchers = [a_dispatcher(pool, lanes, batch=10) for _ in range(4)]
-        for _ in range(4):
-            await asyncio.gather(*(one.run_once() for one in dispatchers))
-
-    assert sorted(jobs) == sorted(rung(lanes[Lane.FAST]))
-
-
-async def test_urgent_jobs_are_rung_first_and_a_batch_is_bounded(
-    database: Database, api: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
-) -> None:
-    await due(api, superuser, 3)
-    urgent = a_submission(priority=10)
-    await submit_job(api, urgent)
-    await superuser.execute("UPDATE rings SET due_at = now() WHERE priority = 10")
-
-    async with database.pool("maintenance") as pool:
-        assert Dispatched(due=2, sent=2) == await a_dispatcher(pool, lanes, batch=2).run_once()
-
-    assert urgent.job_id == rung(lanes[Lane.FAST])[0]
-
-
-async def test_a_look_tells_lanes_with_something_due_and_whether_they_repeat(
-    api: Connection, superuser: Connection, maintenance: Connection
-) -> None:
-    assert {} == await look_at_due_rings(maintenance, limit=10)
-
-    await due(api, superuser, lane=Lane.FAST)
-    await due(api, superuser, rings=1, lane=Lane.GENERAL)
-    await due(api, superuser, rings=1, hours_ago=13, lane=Lane.QUARANTINE)
-
-    assert {
-        Lane.FAST: False,
-        Lane.GENERAL: True,
-        Lane.QUARANTINE: False,
-    } == await look_at_due_rings(maintenance, limit=10)
-
-
-async def test_a_job_whose_lock_ran_out_unrescued_is_rung_though_it_has_no_ring_row(
+@pytest.mark.parametrize("dies", ["before the send", "after the send"])
+async def test_a_dispatcher_that_dies_has_hidden_nothing(
     database: Database,
+    api: Connection,
+    worker: Connection,
+    lanes: dict[Lane, FakeQueue],
+    monkeypatch: pytest.MonkeyPatch,
+    dies: str,
+) -> None:
+    await a_worker(worker)
+    jobs = await submitted(api)
+
+    async def die(*_: object) -> None:
+        raise Killed
+
+    async with database.pool("maintenance") as pool:
+        with monkeypatch.context() as broken:
+            broken.setattr(
+                dispatcher_module,
+                "ring_jobs" if dies == "before the send" else "confirm_rings",
+                die,
+            )
+            first = a_dispatcher(pool, lanes)
+            with pytest.raises(Killed):
+                await first.run_once()
+        await first.leave()  # or its two seconds run out
+
+        assert Dispatched(sent=1) == await a_dispatcher(pool, lanes).run_once()
+
+    assert set(jobs) == set(rung(lanes[Lane.FAST]))
+
+
+async def test_what_an_open_breaker_deferred_is_sent_once_that_is_closed(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    me, job_id = await a_worker(worker), await announced(api, services=("s3",))
+    await force_open(operator, "s3", by="tests")
+    await claim_job(worker, job_id, me)
+    await make_due(database, job_id)
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        assert Dispatched(sent=0) == await dispatcher.run_once()
+
+        await reset_breaker(operator, "s3", by="tests")
+        assert Dispatched(sent=1) == await dispatcher.run_once()
+
+
+async def make_due(database: Database, job_id: JobId) -> None:
+    """Instead of waiting for the second that a held job is put off."""
+    async with database.connect("superuser") as superuser:
+        await superuser.execute("UPDATE rings SET next_at = now() WHERE job_id = $1", job_id)
+
+
+async def test_who_was_freed_by_an_exhausted_job_is_sent_though_it_was_sent_before(
+    database: Database,
+    api: Connection,
     worker: Connection,
     superuser: Connection,
     lanes: dict[Lane, FakeQueue],
+) -> None:
+    me = await a_worker(worker)
+    first, second = await submitted(api, 2, target="image:7", max_attempts=1)
+    await claim_job(worker, first, me)
+    await superuser.execute("UPDATE rings SET sent_at = now(), sends = 3, next_at = now()")
+    await expire_lock(superuser, first)
+    await claim_job(worker, first, me)
+
+    async with database.pool("maintenance") as pool:
+        assert Dispatched(sent=1) == await a_dispatcher(pool, lanes).run_once()
+
+    assert [second] == rung(lanes[Lane.FAST])
+
+
+@pytest.mark.parametrize("evidence", ["silence", "a later one"])
+async def test_a_lost_message_is_sent_again_when_a_beat_tells_what_was_heard(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+    evidence: str,
+) -> None:
+    await a_worker(worker)
+    job_id = await announced(api)
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        assert [] == rung(lanes[Lane.FAST])
+
+        await superuser.execute("UPDATE rings SET sent_at = now() - interval '40 seconds'")
+        await dispatcher.run_once()
+        assert [] == rung(lanes[Lane.FAST]), "nobody has heard anything"
+
+        column = "silent_at" if evidence == "silence" else "heard_at"
+        await superuser.execute(f"UPDATE workers SET {column} = ARRAY[now(), NULL, NULL]")  # noqa: S608
+        await dispatcher.run_once()
+
+    assert [job_id] == rung(lanes[Lane.FAST])
+
+
+# The window: no more than the workers can take.
+
+
+async def test_no_more_is_sent_than_there_are_free_slots_and_a_few(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await a_worker(worker)
+    await submitted(api, 50)
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        assert Dispatched(sent=ROOM) == await dispatcher.run_once()
+        assert Dispatched(sent=0) == await dispatcher.run_once()
+
+    assert ROOM == (await expect_messages(api))[Lane.FAST].window
+
+
+async def test_without_a_worker_the_first_few_are_sent_to_be_seen_by_who_scales(
+    database: Database, api: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await submitted(api, 50)
+
+    async with database.pool("maintenance") as pool:
+        assert Dispatched(sent=SPARE) == await a_dispatcher(pool, lanes).run_once()
+
+
+async def test_what_is_claimed_and_done_makes_room(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    me = await a_worker(worker)
+    await submitted(api, 50)
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        for job_id in rung(lanes[Lane.FAST])[:3]:
+            await claim_job(worker, job_id, me)
+        assert Dispatched(sent=0) == await dispatcher.run_once(), "they take the three slots"
+
+        for job_id in rung(lanes[Lane.FAST])[:3]:
+            await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), Completed())
+        assert 3 <= (await dispatcher.run_once()).sent <= 6
+
+
+async def test_room_is_told_only_while_nobody_waits(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await a_worker(worker)
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        assert ROOM == await room_of(api)
+
+        await submitted(api, 2)
+        await dispatcher.run_once()
+        assert ROOM - 2 == await room_of(api)
+
+        await submitted(api, ROOM)
+        await dispatcher.run_once()
+        assert 0 == await room_of(api)
+
+
+# Turns: what is held or behind hides nobody.
+
+
+async def test_of_a_flood_and_a_newcomer_the_newcomer_is_next(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    me = await a_worker(worker)
+    await submitted(api, 300, tenant_id=TenantId("flood"))
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        (newcomer,) = await submitted(api, tenant_id=TenantId("new"), priority=900)
+        await claim_and_complete(worker, rung(lanes[Lane.FAST])[0], me)
+
+        lanes[Lane.FAST].sent.clear()
+        await dispatcher.run_once()
+
+    assert newcomer == rung(lanes[Lane.FAST])[0]
+
+
+async def claim_and_complete(worker: Connection, job_id: JobId, me: WorkerId) -> None:
+    await claim_job(worker, job_id, me)
+    await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), Completed())
+
+
+async def test_tenants_share_the_room_by_their_weights(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await superuser.execute(
+        "INSERT INTO tenants (id, name, weight) VALUES ('heavy', 'x', 4), ('light', 'x', 1)"
+    )
+    for _ in range(10):
+        await a_worker(worker)
+    heavy = await submitted(api, 100, tenant_id=TenantId("heavy"))
+    await submitted(api, 100, tenant_id=TenantId("light"))
+
+    async with database.pool("maintenance") as pool:
+        sent = (await a_dispatcher(pool, lanes).run_once()).sent
+
+    of_heavy = len(set(heavy) & set(rung(lanes[Lane.FAST])))
+    assert sent == 10 * SLOTS[Lane.FAST] + SPARE
+    assert of_heavy / (sent - of_heavy) == pytest.approx(4, rel=0.2)
+
+
+async def test_within_a_tenant_the_most_urgent_goes_first_and_then_the_oldest(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await a_worker(worker)
+    late = await submitted(api, 3, priority=700)
+    middle = [*(await submitted(api, type="cancel_job")), *(await submitted(api))]
+    urgent = await submitted(api, priority=10)
+
+    async with database.pool("maintenance") as pool:
+        await a_dispatcher(pool, lanes).run_once()
+
+    order = rung(lanes[Lane.FAST])
+    assert ([*urgent, *middle], {*late}) == (order[:3], {*order[3:]})
+
+
+async def test_what_was_announced_hides_nothing_that_was_not(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    """Thousands that nobody hears of, long enough ago to take no room; and one that is due."""
+    await a_worker(worker)
+    await superuser.execute(
+        "INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at, sent_at, sends)"
+        " SELECT gen_random_uuid(), 'fast', 'acme', 'noop', 0, now(), now() - interval '2 days', 8"
+        "   FROM generate_series(1, 20000)"
+    )
+    (fresh,) = await submitted(api)
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+
+    assert fresh in rung(lanes[Lane.FAST])
+    await superuser.execute("DELETE FROM rings WHERE job_id <> $1", fresh)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        Pause(scope=PauseScope.TYPE, name="noop"),
+        Pause(scope=PauseScope.LANE, name="fast"),
+        Pause(scope=PauseScope.ALL),
+    ],
+    ids=lambda what: what.scope,
+)
+async def test_what_is_paused_is_not_sent_and_is_after_its_resume(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+    what: Pause,
+) -> None:
+    await a_worker(worker)
+    await pause(operator, what, by="tests", reason="why")
+    held = await submitted(api, 3)
+    ignores_it = await submitted(api, type="delete_image", preempts=True, target="image:1")
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        assert ignores_it == rung(lanes[Lane.FAST])
+
+        assert await resume(operator, what)
+        await dispatcher.run_once()
+
+    assert {*held, *ignores_it} == {*rung(lanes[Lane.FAST])}
+
+
+async def test_a_pause_of_a_type_hides_no_other_type(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    what = Pause(scope=PauseScope.TYPE, name="noop")
+    await pause(operator, what, by="tests", reason="why")
+    await submitted(api, 500, priority=0)
+    (other,) = await submitted(api, type="reprocess_images")
+
+    async with database.pool("maintenance") as pool:
+        await a_dispatcher(pool, lanes).run_once()
+
+    assert [other] == rung(lanes[Lane.FAST])
+
+
+async def test_a_flagged_job_is_sent_whatever_holds_it(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    await pause(operator, Pause(scope=PauseScope.ALL), by="tests", reason="why")
+    await force_open(operator, "s3", by="tests")
+    _, flagged, of_nobody = (
+        await submitted(api, services=("s3",)),
+        *(await submitted(api, services=("s3",))),
+        *(await submitted(api, type="unheard_of")),
+    )
+    for job_id in (flagged, of_nobody):
+        await cancel_job(worker, job_id, code=CancelCode.CANCELLED, detail=None)
+
+    async with database.pool("maintenance") as pool:
+        await a_dispatcher(pool, lanes).run_once()
+
+    assert {flagged, of_nobody} == {*rung(lanes[Lane.FAST])}
+
+
+async def test_a_type_that_no_living_worker_takes_waits_until_one_does(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await a_worker(worker, types=["noop"])
+    (rare,) = await submitted(api, type="rare")
+    (common,) = await submitted(api)
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        assert [common] == rung(lanes[Lane.FAST])
+
+        await a_worker(worker, types=["rare"])
+        await dispatcher.run_once()
+
+    assert [common, rare] == rung(lanes[Lane.FAST])
+
+
+async def test_a_half_open_breaker_is_tried_by_one_job_a_look(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    await superuser.execute(
+        "INSERT INTO circuit_breakers (service, state, opened_at, retry_at)"
+        " VALUES ('s3', 'open', now(), now())"
+    )
+    for tenant in ("one", "two"):
+        await submitted(api, 3, services=("s3",), tenant_id=TenantId(tenant))
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        assert [Dispatched(sent=1)] * 2 == [await dispatcher.run_once() for _ in range(2)]
+
+
+async def test_a_flood_behind_one_target_sends_no_more_than_its_head(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await a_worker(worker)
+    head, *_ = await submitted(api, 200, target="image:7")
+    (free,) = await submitted(api)
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        assert Dispatched(sent=2) == await dispatcher.run_once()
+
+    assert {head, free} == {*rung(lanes[Lane.FAST])}
+
+
+@pytest.mark.breaks_invariants
+async def test_thousands_of_tenants_with_something_waiting_hide_nobody(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    crowd = [a_submission(tenant_id=TenantId(f"crowd-{n}"), priority=0) for n in range(3000)]
+    await submit_jobs(api, crowd)
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        await dispatcher.run_once()
+        for _ in range(2):
+            await superuser.execute("DELETE FROM rings WHERE sent_at IS NOT NULL")  # are claimed
+            await dispatcher.run_once()
+        await submitted(api, 20, tenant_id=TenantId("zz-flood"))
+        (newcomer,) = await submitted(api, tenant_id=TenantId("zzz"), priority=900)
+        await superuser.execute("DELETE FROM rings WHERE sent_at IS NOT NULL")
+        lanes[Lane.FAST].sent.clear()
+        await dispatcher.run_once()
+
+    assert newcomer in rung(lanes[Lane.FAST])
+
+
+# One dispatcher a lane.
+
+
+async def test_of_several_dispatchers_one_has_a_lane_and_nothing_is_sent_twice(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    for _ in range(5):
+        await a_worker(worker)
+    jobs = await submitted(api, 18)
+
+    async with database.pool("maintenance") as pool:
+        dispatchers = [a_dispatcher(pool, lanes) for _ in range(4)]
+        for _ in range(3):
+            await asyncio.gather(*(one.run_once() for one in dispatchers))
+
+    assert {1} == {*Counter(rung(lanes[Lane.FAST])).values()}
+    assert {*jobs} == {*rung(lanes[Lane.FAST])}
+
+
+async def test_a_lane_is_free_two_seconds_after_its_dispatcher_died_or_when_it_leaves(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    async with database.pool("maintenance") as pool:
+        first, second, third = (a_dispatcher(pool, lanes) for _ in range(3))
+        await first.run_once()
+        await submitted(api)
+        assert Dispatched(sent=0) == await second.run_once()
+
+        await superuser.execute("UPDATE lanes SET until = until - interval '2 seconds'")
+        assert Dispatched(sent=1) == await second.run_once()
+        await submitted(api)
+        assert Dispatched(sent=0) == await first.run_once()
+
+        await second.leave()
+        assert Dispatched(sent=1) == await third.run_once()
+
+
+async def test_an_idle_look_asks_sqs_nothing_and_comes_no_more_often_than_set(
+    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+) -> None:
+    await a_worker(worker)
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        patient = Dispatcher(
+            pool,
+            {lane: queue.as_queue() for lane, queue in lanes.items()},
+            uuid4(),
+            MaintenanceMetrics(()),
+            batch=10,
+            idle_interval=timedelta(hours=1),
+        )
+        await patient.run_once()
+        await patient.leave()
+        await submitted(api)
+        assert Dispatched(sent=0) == await patient.run_once()
+        assert [[]] * 3 == [queue.calls for queue in lanes.values()]
+
+        assert Dispatched(sent=1) == await dispatcher.run_once()
+
+
+async def test_a_job_whose_lock_ran_out_unrescued_is_rung_though_it_has_no_ring_row(
+    database: Database, worker: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
 ) -> None:
     await a_job(worker, superuser, state=JobState.PROCESSING)
     late, lost = [await a_job(worker, superuser, state=JobState.PROCESSING) for _ in range(2)]
@@ -207,7 +649,28 @@ async def test_a_job_whose_lock_ran_out_unrescued_is_rung_though_it_has_no_ring_
         )
 
     async with database.pool("maintenance") as pool:
-        answer = await a_dispatcher(pool, lanes).ring_expired()
+        assert 1 == await a_dispatcher(pool, lanes).ring_expired()
 
-    assert Dispatched(due=1, sent=1) == answer
     assert [lost.job_id] == rung(lanes[Lane.FAST]), "its message may still come by itself before"
+
+
+async def test_forgotten_heads_are_rung_page_by_page(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    lanes: dict[Lane, FakeQueue],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "HEADS", 3)
+    await a_worker(worker)
+    heads = [(await submitted(api, 4, target=f"image:{n}"))[0] for n in range(5)]
+    await superuser.execute("UPDATE rings SET next_at = 'infinity'")
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        assert 5 == await dispatcher.ring_heads()
+        assert 0 == await dispatcher.ring_heads()
+        await dispatcher.run_once()
+
+    assert {*heads} == {*rung(lanes[Lane.FAST])}

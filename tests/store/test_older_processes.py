@@ -144,7 +144,7 @@ async def test_a_message_that_they_send_counts_as_sent(
     async with superuser.transaction():
         await superuser.execute("SET LOCAL session_replication_role = replica")  # time goes by
         await superuser.execute("UPDATE rings SET due_at = now() WHERE job_id = $1", by_dispatcher)
-    rows = await maintenance.fetch(older("rings.TAKE_DUE_RINGS"), "fast", 10, False)
+    rows = await maintenance.fetch(older("rings.TAKE_DUE_RINGS"), "fast", 10, False)  # noqa: FBT003 - no repeats
 
     assert [row["job_id"] for row in rows] == [by_dispatcher]
     for job_id in (by_api, by_dispatcher):

@@ -183,10 +183,12 @@ class Dispatcher:
         room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
         levels = await self._find_levels(lane, work)
         ready, probing = await self._ready(lane, levels, fleet, holds)
+        everybody = work.behind == FIRST_PLACE
+        work.turns.arrive({level.tenant_id: None for level in ready}, complete=everybody)
         most = min(room, self._batch)
         sent, waiting = await self._announce(lane, work, ready, most, probing)
         work.busy = announced > 0 or bool(ready)
-        waiting = waiting or work.behind != FIRST_PLACE
+        waiting = waiting or not everybody
         async with acquire(self._pool) as connection:
             await publish_room(
                 connection,

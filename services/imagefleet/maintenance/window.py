@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a look or two
+SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a few looks
 LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
 SPARE: Final = 4  # messages: enough that a lane of slow jobs never waits for a look
 GAPS: Final = 2.5  # looks that the horizon bridges; with one, slots fall idle when a look is late
@@ -66,7 +66,8 @@ class Window:
             self._finished.popleft()
         long = sum(jobs for _, jobs in self._finished) / LONG
         short = sum(jobs for at, jobs in self._finished if at > now - SHORT) / SHORT
-        self.rate = max(long, short)
+        # All slots may have ended their jobs together: that alone is no quick lane.
+        self.rate = max(long, short - (held + free))
         self.size = free + math.ceil(self._horizon * self.rate) + SPARE
         return max(0, self.size - announced)
 
@@ -85,19 +86,39 @@ class Turns:
     def __init__(self) -> None:
         self._ends: dict[str, float] = {}
         self._now = 0.0  # the highest start of a turn that was served
+        self._places: dict[str, int] = {}
+        self._present: set[str] = set()
+        self._before: set[str] = set()
+        self._arrivals = 0
+
+    def arrive(self, tenants: Iterable[str], *, complete: bool) -> None:
+        """Take whom a look found waiting; `complete`: together with earlier looks, everybody.
+
+        Who was not there before is the newest: of those who are level, the newest goes first. Else
+        a crowd that all came at once would stand before whoever comes after it.
+        """
+        for tenant in tenants:
+            if tenant not in self._before and tenant not in self._present:
+                self._arrivals += 1
+                self._places[tenant] = self._arrivals
+            self._present.add(tenant)
+        if complete:
+            self._before, self._present = self._present, set()
+            if len(self._places) > 2 * len(self._before) + MOST_TENANTS:
+                self._places = {tenant: self._places[tenant] for tenant in self._before}
 
     def share(self, weights: Mapping[str, int], turns: int) -> dict[str, int]:
         """How many of the next turns each tenant has, if all have enough that waits."""
         heap = [
-            (self._start(tenant, weight), tenant in self._ends, place, tenant)
-            for place, (tenant, weight) in enumerate(weights.items())
+            (self._start(tenant, weight), -self._places.get(tenant, 0), tenant)
+            for tenant, weight in weights.items()
         ]
-        heapq.heapify(heap)  # of two that are level the newer one goes first
+        heapq.heapify(heap)
         shares: dict[str, int] = {}
         for _ in range(turns if heap else 0):
-            start, _known, place, tenant = heap[0]
+            start, place, tenant = heap[0]
             shares[tenant] = shares.get(tenant, 0) + 1
-            heapq.heapreplace(heap, (start + 1 / weights[tenant], True, place, tenant))
+            heapq.heapreplace(heap, (start + 1 / weights[tenant], place, tenant))
         return shares
 
     def served(self, jobs: Iterable[tuple[str, int, int]]) -> None:

@@ -121,8 +121,8 @@ accepted AS (
 placed AS (
     -- Behind whom does it wait? Its target is locked by us: whoever ends the job in front of it
     -- comes after our commit, and rings the next one. A hundred elders are looked at; should none
-    -- of these stand in its way, a claim will tell. (Asked of each in turn: an EXISTS could become a
-    -- hash of every target there is.)
+    -- of these stand in its way, a claim will tell. (Asked of each in turn: an EXISTS could become
+    -- a hash of every target there is.)
     SELECT accepted.*,
            accepted.target IS NOT NULL AND NOT accepted.preempts AND accepted.run_at <= now()
            AND (count(*) FILTER (WHERE accepted.run_at <= now())
