@@ -136,7 +136,7 @@ async def make_due(superuser: Connection, job_id: JobId) -> None:
         "UPDATE jobs SET run_at = now() - interval '1 second' WHERE id = $1", job_id
     )
     await superuser.execute(
-        "UPDATE rings SET due_at = now() - interval '1 second' WHERE job_id = $1", job_id
+        "UPDATE rings SET next_at = now() - interval '1 second' WHERE job_id = $1", job_id
     )
 
 

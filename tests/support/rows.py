@@ -14,9 +14,11 @@ async def job_row(connection: Connection, job_id: JobId) -> Record:
 
 
 async def ring_row(connection: Connection, job_id: JobId) -> Record | None:
-    """With `due_in`, the span from now to its due time."""
+    """With `next_in`, the span from now until it is due; None while it is parked."""
     return await connection.fetchrow(
-        "SELECT *, due_at - now() AS due_in FROM rings WHERE job_id = $1", job_id
+        "SELECT *, nullif(next_at, 'infinity') - now() AS next_in, next_at = 'infinity' AS parked "
+        "FROM rings WHERE job_id = $1",
+        job_id,
     )
 
 
