@@ -101,8 +101,12 @@ DAMAGES = [
     ),
     (JobState.QUEUED, "UPDATE rings SET lane = 'general'", "a ring is in the lane of its job"),
     *(
-        (JobState.QUEUED, f"UPDATE rings SET {column}", WHOSE)
-        for column in ("tenant_id = 'other'", "type = 'x'", "tenant_id = NULL, type = NULL")
+        (JobState.QUEUED, statement, WHOSE)
+        for statement in (
+            "UPDATE rings SET tenant_id = 'other'",
+            "UPDATE rings SET type = 'x'",
+            "UPDATE rings SET tenant_id = NULL, type = NULL",
+        )
     ),
     (JobState.QUEUED, "UPDATE rings SET priority = -1", URGENT),
     (
@@ -113,13 +117,18 @@ DAMAGES = [
     (JobState.QUEUED, "UPDATE rings SET sent_at = now()", "a ring that was sent says how often"),
     (
         JobState.QUEUED,
-        "WITH gone AS (UPDATE jobs SET target = NULL, target_seq = NULL) UPDATE rings SET next_at = 'infinity'",
+        """
+        WITH gone AS (UPDATE jobs SET target = NULL, target_seq = NULL)
+        UPDATE rings SET next_at = 'infinity'
+        """,
         PARKED,
     ),
     (
         JobState.FAILED_RETRYABLE,
-        "WITH taken AS (UPDATE targets SET running_job = (SELECT id FROM jobs)) "
-        "UPDATE rings SET next_at = 'infinity', sent_at = now(), sends = 1",
+        """
+        WITH taken AS (UPDATE targets SET running_job = (SELECT id FROM jobs))
+        UPDATE rings SET next_at = 'infinity', sent_at = now(), sends = 1
+        """,
         PARKED,
     ),
     (JobState.QUEUED, "UPDATE rings SET next_at = 'infinity'", HEAD),

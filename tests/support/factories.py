@@ -23,6 +23,7 @@ from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import WorkerCard, cancel_job, register_worker
 from imagefleet.store.database import Connection
+from imagefleet.store.dispatching import FIRST_PLACE, find_levels, take_rings
 from imagefleet.store.rings import confirm_rings
 from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
 from imagefleet.store.submissions import submit_job
@@ -161,6 +162,13 @@ async def announce(connection: Connection, job_id: JobId) -> Ring:
     await confirm_rings(connection, [ring])
     assert await connection.fetchval("SELECT sent_at FROM rings WHERE job_id = $1", job_id)
     return ring
+
+
+async def due_rings(connection: Connection, lane: Lane = Lane.FAST) -> list[Ring]:
+    """What a dispatcher with room for all would send, whatever holds it back."""
+    levels = await find_levels(connection, lane, FIRST_PLACE, limit=100)
+    taken = await take_rings(connection, lane, ((level, 1000) for level in levels))
+    return [ring for _, ring in taken]
 
 
 async def age_finished_jobs(superuser: Connection) -> None:
