@@ -248,7 +248,7 @@ STATEMENTS = MappingProxyType(
         "trip and close a breaker": Case(trip_and_close, Actor.WORKER),
         "ring now": Case(ring, Actor.OPERATOR),
         "confirm rings": Case(confirm, Actor.OPERATOR),
-        "take due rings": Case(dispatch, Actor.MAINTENANCE),
+        "dispatch": Case(dispatch, Actor.MAINTENANCE),
         "pause and resume": Case(pause_and_resume, Actor.OPERATOR),
         "force and reset a breaker": Case(force_and_reset, Actor.OPERATOR),
         "rescue": Case(
