@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, WorkerId
 from imagefleet.store.breakers import force_open, report_failures
-from imagefleet.store.control import Pause, PauseScope, pause
+from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
 from imagefleet.store.submissions import submit_job
 from tests.cli.conftest import Cli, cli
@@ -27,6 +27,7 @@ from tests.support.factories import (
     a_job,
     a_submission,
     a_worker,
+    announce,
     claim_job,
     settle_job,
 )
@@ -89,6 +90,21 @@ def behind(state: JobState, **how: Any) -> Make:  # noqa: ANN401 - as `a_job` ha
         return Waiting(second.job_id, {"first": first.job_id, "worker": first.worker_id})
 
     return make
+
+
+async def announced(worker: Connection, superuser: Connection) -> Waiting:
+    job = await a_job(worker, superuser)
+    await announce(worker, job.job_id)
+    return Waiting(job.job_id)
+
+
+async def behind_one_that_was_flagged_since(worker: Connection, superuser: Connection) -> Waiting:
+    first = await a_job(worker, superuser, submission=a_submission(target=IMAGE))
+    second = a_submission(target=IMAGE)
+    await submit_job(worker, second)
+    await cancel_job(worker, first.job_id, code=CancelCode.CANCELLED, detail=None)
+    await superuser.execute("DELETE FROM workers WHERE id <> $1", first.worker_id)
+    return Waiting(second.job_id)
 
 
 def paused(*pauses: Pause) -> Make:
@@ -280,16 +296,16 @@ REASONS: dict[str, tuple[Make, str, str]] = {
         at_two_workers(Lane.FAST, general=5),
         "ready",
         (
-            "Nothing holds it back: 10 of 16 slots for its lane are busy at 2 workers; it was rung "
-            "0 times and is rung again at T."
+            "Nothing holds it back: 10 of 16 slots for its lane are busy at 2 workers; it takes "
+            "its turn to be announced since T."
         ),
     ),
     "fast is full and general is not": (
         at_two_workers(Lane.GENERAL, fast=3),
         "ready",
         (
-            "Nothing holds it back: 0 of 10 slots for its lane are busy at 2 workers; it was rung "
-            "0 times and is rung again at T."
+            "Nothing holds it back: 0 of 10 slots for its lane are busy at 2 workers; it takes "
+            "its turn to be announced since T."
         ),
     ),
     "no lane": (
@@ -381,8 +397,24 @@ REASONS: dict[str, tuple[Make, str, str]] = {
         made(),
         "ready",
         (
-            "Nothing holds it back: 0 of 8 slots for its lane are busy at 1 worker; it was rung 0 "
-            "times and is rung again at T."
+            "Nothing holds it back: 0 of 8 slots for its lane are busy at 1 worker; it takes its "
+            "turn to be announced since T."
+        ),
+    ),
+    "ready and announced": (
+        announced,
+        "ready",
+        (
+            "Nothing holds it back: 0 of 8 slots for its lane are busy at 1 worker; it was "
+            "announced at T and waits to be received."
+        ),
+    ),
+    "ready at a target, parked still": (
+        behind_one_that_was_flagged_since,
+        "ready",
+        (
+            "Nothing holds it back: 0 of 8 slots for its lane are busy at 1 worker; it stands "
+            "first at its target, and is announced within seconds."
         ),
     ),
 }

@@ -1,6 +1,7 @@
 """Operators and the fleet: pauses, breakers, workers, queues, the ledger, what is pruned."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ from imagefleet.store.elections import begin_period, finish_period
 from tests.support.api import Running, Serve
 from tests.support.emulators import free_port
 from tests.support.eventually import eventually
-from tests.support.factories import a_job, a_submission, a_worker, age_finished_jobs
+from tests.support.factories import a_job, a_submission, a_worker, age_finished_jobs, announce
 from tests.support.http import is_problem, submitted
+from tests.support.rows import ring_row
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 PAUSES = "/v1/operator/pauses"
@@ -79,17 +81,26 @@ async def test_every_scope_counts_its_own(
     lifted = await operating.delete(PAUSES, params=what)
 
     assert still == put.json()["running"]
-    assert {"rung": 0} == lifted.json()
+    assert what == lifted.json()
     is_problem(await operating.delete(PAUSES, params=what), 404, "not_found")
 
 
-async def test_resuming_makes_due_what_was_held_back(
+async def test_resuming_lets_go_what_was_held_back_and_rings_the_first_of_a_target(
     operating: httpx.AsyncClient, worker: Connection, superuser: Connection
 ) -> None:
-    await operating.put(PAUSES, json={"scope": "all", "reason": "x"})
-    await a_job(worker, superuser)
+    target = {"scope": "target", "name": "image:1", "tenant": "acme"}
+    for what in ({"scope": "all"}, target):
+        await operating.put(PAUSES, json=what | {"reason": "x"})
+    jobs = [
+        await a_job(worker, superuser, submission=a_submission(target="image:1")) for _ in range(2)
+    ]
 
-    assert {"rung": 1} == (await operating.delete(f"{PAUSES}?scope=all")).json()
+    for what in ({"scope": "all"}, target):
+        assert what == (await operating.delete(PAUSES, params=what)).json()
+
+    assert {"pauses": []} == (await operating.get(PAUSES)).json()
+    rings = [await ring_row(superuser, job.job_id) for job in jobs]
+    assert [False, True] == [ring["parked"] for ring in rings if ring is not None]
 
 
 async def test_a_pause_can_refuse_what_is_new(
@@ -174,8 +185,12 @@ async def test_workers_tell_what_they_hold(
 async def test_queues_tell_depths_flow_failures_and_what_is_stuck(
     operating: httpx.AsyncClient, worker: Connection, superuser: Connection
 ) -> None:
-    await a_job(worker, superuser)
+    await announce(worker, (await a_job(worker, superuser)).job_id)
     stuck = await a_job(worker, superuser, state=PROCESSING)
+    await superuser.execute(
+        "UPDATE lanes SET window_size = 7, oldest_at = now() - interval '1 minute' "
+        "WHERE lane = 'fast'"
+    )
     await a_job(worker, superuser, state=COMPLETED)
     await a_job(worker, superuser, state=FAILED)
     old = await a_job(worker, superuser, state=FAILED)
@@ -199,6 +214,9 @@ async def test_queues_tell_depths_flow_failures_and_what_is_stuck(
     assert (5, 40, 1, 1, 1) == tuple(
         fast[name] for name in ("workers", "slots", "busy", "processing", "waiting")
     )
+    assert (1, 7) == (fast["announced"], fast["window"])
+    assert datetime.fromisoformat(fast["oldestDueRing"]) < datetime.now(UTC) - timedelta(seconds=50)
+    assert all("oldestDueRing" not in lane for lane in stats["lanes"][1:])
     assert {"visible", "inFlight", "delayed"} == set(fast["messages"])
     assert {("noop", "queued", 1), ("noop", "processing", 1)} == {
         (depth["jobType"], depth["status"], depth["jobs"]) for depth in stats["depths"]
@@ -239,16 +257,16 @@ async def test_queues_are_shown_though_sqs_does_not_answer(serve: Serve) -> None
 async def test_the_ledger_balances_and_tells_of_drift(
     operating: httpx.AsyncClient, worker: Connection, superuser: Connection
 ) -> None:
-    for state in JobState:
-        await a_job(worker, superuser, state=state)
+    jobs = {state: await a_job(worker, superuser, state=state) for state in JobState}
+    await announce(worker, jobs[FAILED_RETRYABLE].job_id)
 
     ledger = await asked(operating, "ledger")
 
     names = ("accepted", "open", "completed", "failed", "pruned", "missing")
     assert [5, 3, 1, 1, 0, 0] == [ledger[name] for name in names]
     assert [2, 0, 0] == [lane["waiting"] for lane in ledger["drift"]]
-    # Nothing was announced, so only what runs should have a message.
-    assert [1, 0, 0] == [lane["expected"] for lane in ledger["drift"]]
+    # What was announced should have a message, and what runs; the other waits for its turn.
+    assert [2, 0, 0] == [lane["expected"] for lane in ledger["drift"]]
     assert all(
         lane["drift"] == lane["expected"] - sum(lane["messages"].values())
         for lane in ledger["drift"]

@@ -435,7 +435,7 @@ async def test_a_pause_waits_until_nothing_of_it_runs(
     assert ExitCode.DONE == paused.code, paused.err
     assert "type noop is paused, 0 still running" in paused.out
     assert "type noop" in (await operate("queue", "pauses")).out
-    assert "0 waiting jobs are due" in (await operate("queue", "resume", "--type", "noop")).out
+    assert "type noop is resumed" in (await operate("queue", "resume", "--type", "noop")).out
     assert ExitCode.REFUSED == (await operate("queue", "resume", "--type", "noop")).code
 
 
@@ -477,7 +477,7 @@ async def test_each_scope_is_paused_listed_and_resumed_by_its_name(
     assert f"{named} is paused, 0 still running" in paused.out, paused.err
     assert Verdict.PAUSED is held.verdict
     assert named in listed.out
-    assert "resumed, 1 waiting jobs are due" in resumed.out
+    assert f"{named} is resumed" in resumed.out
     assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
 
 

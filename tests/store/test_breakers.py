@@ -214,7 +214,7 @@ async def test_forcing_an_open_one_is_no_second_trip(
 
 
 @pytest.mark.parametrize("forced", [True, False], ids=["forced", "tripped"])
-async def test_a_reset_closes_it_and_makes_due_what_it_held_back(
+async def test_a_reset_closes_it_for_what_it_held_back_and_writes_no_other_row(
     forced: bool,  # noqa: FBT001 - a column of the table above
     operator: asyncpg.Connection,
     worker: asyncpg.Connection,
@@ -222,15 +222,17 @@ async def test_a_reset_closes_it_and_makes_due_what_it_held_back(
     held, other = await a_job_of_s3(worker), (await submit_job(worker, a_submission())).job_id
     await (force_open(operator, "s3", by="ada") if forced else report_failures(worker, "s3", 5))
     await verdict_of(worker, held)
-    await operator.execute("UPDATE rings SET due_at = now() + interval '1 hour'")
+    before = await rings(worker, held, other)
 
     known = await reset_breaker(operator, "s3", by="ada")
 
     found = await breaker(worker)
-    due = [ring["due_in"].total_seconds() <= 0 for ring in await rings(worker, held, other)]
     assert known
+    assert [ring["next_at"] for ring in before] == [
+        ring["next_at"] for ring in await rings(worker, held, other)
+    ]
     assert ("closed", False, 0) == (found["state"], found["forced"], found["failures"])
-    assert [True, False] == due
+    assert before[0]["sent_at"] is None, "the dispatcher announces it in its turn"
     assert Verdict.CLAIMED is await verdict_of(worker, held)
 
 

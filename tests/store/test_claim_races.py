@@ -4,7 +4,6 @@ Whatever fifty askers answer must be true: a job has one owner, and everybody el
 really stands in the way.
 """
 
-import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import cast
 
 import asyncpg
 import pytest
@@ -24,8 +22,6 @@ from imagefleet.jobs.model import (
     ClaimAnswer,
     JobId,
     JobState,
-    Lane,
-    Ring,
     Submission,
     Verdict,
     WorkerId,
@@ -34,7 +30,7 @@ from imagefleet.store.breakers import report_failures
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, retire_worker
 from imagefleet.store.database import Connection
-from imagefleet.store.rings import confirm_rings, take_due_rings
+from imagefleet.store.rings import confirm_rings
 from imagefleet.store.submissions import submit_job, submit_jobs
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from tests.conftest import OpenConnection
@@ -48,6 +44,7 @@ from tests.support.factories import (
     a_submission,
     a_worker,
     claim_job,
+    due_rings,
     make_due,
     settle_job,
 )
@@ -63,6 +60,7 @@ AGAIN = 200  # a contended message comes back; it does not come back for ever
 HOUR = timedelta(hours=1)
 LOCK_TIMEOUT = timedelta(minutes=10)
 EVERYTHING = Pause(scope=PauseScope.ALL)
+PHOTO = Pause(scope=PauseScope.TARGET, name="photo", tenant_id=TENANT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,34 +408,23 @@ async def test_a_row_that_somebody_holds_this_instant_is_contended_and_left_alon
     assert before == await worker.fetch("SELECT * FROM rings ORDER BY job_id")
 
 
-@pytest.mark.parametrize("who", ["dispatcher", "submitter"])
-async def test_a_ring_that_is_pushed_beside_the_claim_is_deleted_all_the_same(
+@pytest.mark.parametrize("role", ["dispatcher", "submitter"])
+async def test_a_ring_that_is_confirmed_beside_the_claim_is_deleted_or_deferred_all_the_same(
     worker: OpenConnection,
     api: OpenConnection,
     maintenance: OpenConnection,
     superuser: OpenConnection,
-    who: str,
+    role: str,
 ) -> None:
     me = await a_worker(worker)
     runs = await submit_job(worker, a_submission())
     waits = await submit_job(worker, a_submission(services=("s3",)))
     await report_failures(worker, "s3", 5)
-    await superuser.execute("UPDATE rings SET due_at = now() - interval '1 second'")
-    ringer = maintenance if who == "dispatcher" else api
+    ringer = maintenance if role == "dispatcher" else api
 
     transaction = ringer.transaction()
     await transaction.start()
-    if who == "dispatcher":
-        assert len(await take_due_rings(ringer, Lane.FAST, limit=9, repeats=True)) == 2
-    else:
-        await confirm_rings(
-            ringer,
-            [
-                Ring(job_id=one.job_id, lane=one.lane, due_at=row["due_at"], tenant_id=TENANT)
-                for one in (runs, waits)
-                if (row := await ring_row(ringer, one.job_id))
-            ],
-        )
+    await confirm_rings(ringer, await due_rings(ringer))
     claim = claim_jobs(
         worker, [runs.job_id, waits.job_id], worker_id=me, lanes=ALL_LANES, types=TYPES
     )
@@ -449,7 +436,8 @@ async def test_a_ring_that_is_pushed_beside_the_claim_is_deleted_all_the_same(
     assert await ring_row(worker, runs.job_id) is None
     ring = await ring_row(worker, waits.job_id)
     assert ring is not None
-    assert (ring["rings"], ring["due_in"] > timedelta(seconds=50)) == (1, True)
+    assert (ring["sent_at"], ring["sends"]) == (None, 0)
+    assert timedelta(0) < ring["next_in"] <= timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("avoided", ["", "hashjoin mergejoin", "nestloop", "indexscan bitmapscan"])
@@ -464,22 +452,23 @@ async def test_of_many_rings_that_were_pushed_since_the_snapshot_none_stays(
 
     ids = [one.job_id for one in submissions]
     async with a_claim_with_an_old_snapshot(superuser, database, ids, me) as answers:
-        await superuser.execute("UPDATE rings SET due_at = due_at + interval '1 minute'")
+        await superuser.execute("UPDATE rings SET next_at = next_at + interval '1 minute'")
 
     assert [Verdict.CLAIMED] * 5 == [answer.verdict for answer in answers]
     assert [] == await worker.fetch("SELECT job_id FROM rings")
 
 
-async def test_a_claim_that_still_saw_the_pause_does_not_undo_the_ring_of_the_resume(
+async def test_a_claim_that_still_saw_the_pause_of_a_target_does_not_undo_the_ring_of_the_resume(
     worker: OpenConnection, operator: OpenConnection, superuser: OpenConnection
 ) -> None:
     me = await a_worker(worker)
-    submitted = await submit_job(worker, a_submission())
-    await pause(operator, EVERYTHING, by="tests", reason="a test")
+    submitted = await submit_job(worker, a_submission(target="photo"))
+    await pause(operator, PHOTO, by="tests", reason="a test")
 
     transaction = operator.transaction()
     await transaction.start()
-    assert await resume(operator, EVERYTHING) == 1
+    await operator.execute("DELETE FROM pauses")
+    await operator.execute("UPDATE rings SET next_at = now()")  # as a resume, but for its lock
     claim = claim_job(worker, submitted.job_id, me)
     async with meanwhile(superuser, operator, worker, claim) as task:
         await transaction.commit()
@@ -487,7 +476,28 @@ async def test_a_claim_that_still_saw_the_pause_does_not_undo_the_ring_of_the_re
     ring = await ring_row(worker, submitted.job_id)
     assert task.result().verdict is Verdict.PAUSED
     assert ring is not None
-    assert ring["due_in"] <= timedelta(0)
+    assert ring["next_in"] <= timedelta(0)
+
+
+async def test_a_claim_that_still_saw_the_pause_leaves_its_job_to_the_next_look(
+    worker: OpenConnection, operator: OpenConnection
+) -> None:
+    """A resume writes no ring: who comes just before it comes again within a second."""
+    me = await a_worker(worker)
+    submitted = await submit_job(worker, a_submission())
+    await pause(operator, EVERYTHING, by="tests", reason="a test")
+
+    transaction = operator.transaction()
+    await transaction.start()
+    assert await resume(operator, EVERYTHING)
+    answer = await claim_job(worker, submitted.job_id, me)
+    await transaction.commit()
+
+    ring = await ring_row(worker, submitted.job_id)
+    assert answer.verdict is Verdict.PAUSED
+    assert ring is not None
+    assert (ring["sent_at"], ring["parked"]) == (None, False)
+    assert ring["next_in"] <= timedelta(seconds=1)
 
 
 async def test_a_claim_waits_for_the_rescue_of_its_own_worker_and_then_has_nothing(
@@ -529,35 +539,25 @@ async def test_a_worker_does_not_retire_under_a_claim_in_flight(
     assert (await job_row(worker, submitted.job_id))["locked_by"] == me
 
 
-async def test_what_a_claim_defers_while_a_pause_is_being_lifted_is_rung_by_the_resume(
-    database: Database, worker: OpenConnection, operator: OpenConnection
+async def test_what_a_claim_parks_while_its_target_is_being_resumed_is_rung_by_the_resume(
+    worker: OpenConnection, operator: OpenConnection, superuser: OpenConnection
 ) -> None:
     me = await a_worker(worker)
-    submitted = await submit_job(worker, a_submission())
-    await pause(operator, EVERYTHING, by="tests", reason="a test")
-    lifted = asyncio.Event()
+    submitted = await submit_job(worker, a_submission(target="photo"))
+    await pause(operator, PHOTO, by="tests", reason="a test")
 
-    class Watching:
-        """The operator's connection, on which a claim slips in before the pause is gone."""
-
-        async def fetchrow(self, query: str, *arguments: object) -> object:
-            async with operator.transaction():
-                row = await operator.fetchrow(query, *arguments)
-                answer = await claim_job(worker, submitted.job_id, me)
-            assert answer.verdict is Verdict.PAUSED
-            lifted.set()
-            return row
-
-        async def fetch(self, query: str, *arguments: object) -> object:
-            assert lifted.is_set()
-            assert not operator.is_in_transaction()
-            return await operator.fetch(query, *arguments)
-
-    assert await resume(cast("Connection", Watching()), EVERYTHING) == 1
+    transaction = worker.transaction()
+    await transaction.start()
+    answer = await claim_job(worker, submitted.job_id, me)
+    assert answer.verdict is Verdict.PAUSED
+    async with meanwhile(superuser, worker, operator, resume(operator, PHOTO)) as task:
+        await transaction.commit()
 
     ring = await ring_row(worker, submitted.job_id)
+    assert task.result() is True
     assert ring is not None
-    assert ring["due_in"] <= timedelta(0)
+    assert not ring["parked"]
+    assert ring["next_in"] <= timedelta(0)
 
 
 async def test_a_rescue_waits_for_a_claim_in_flight_and_takes_it_back_too(

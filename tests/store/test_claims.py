@@ -14,6 +14,7 @@ from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
 from imagefleet.store.leases import Hold, renew_claims, report_progress
+from imagefleet.store.rings import confirm_rings
 from imagefleet.store.settlements import Settled
 from imagefleet.store.submissions import submit_job
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
@@ -28,9 +29,11 @@ from tests.support.factories import (
     a_job,
     a_submission,
     a_worker,
+    announce,
     claim_job,
     expire_lock,
     make_due,
+    ring_for,
     settle_job,
 )
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
@@ -265,7 +268,7 @@ async def test_an_expired_lock_without_attempts_left_fails_and_frees_its_target(
     assert await running_job(worker, "photo") is None
     ring = await ring_row(worker, successor.job_id)
     assert ring is not None
-    assert ring["due_in"] <= timedelta(0)
+    assert ring["next_in"] <= timedelta(0)
     letters = await superuser.fetch("SELECT reason FROM dead_letters WHERE job_id = $1", row["id"])
     assert [letter["reason"] for letter in letters] == ["attempts_exhausted"]
 
@@ -293,7 +296,7 @@ async def test_an_exhausted_job_and_the_next_of_its_target_in_one_receive_ring_t
     assert [answer.verdict for answer in answers] == [Verdict.TARGET_BUSY, Verdict.EXHAUSTED]
     ring = await ring_row(worker, successor.job_id)
     assert ring is not None
-    assert ring["due_in"] <= timedelta(0)
+    assert ring["next_in"] <= timedelta(0)
 
 
 async def test_a_flagged_job_is_claimed_at_once_whatever_holds_it_back(
@@ -352,7 +355,7 @@ async def test_a_job_that_is_not_due_rings_when_it_is(
     row, ring = await job_row(worker, job.job_id), await ring_row(worker, job.job_id)
     assert (answer.verdict, answer.until) == (Verdict.NOT_DUE, row["run_at"])
     assert ring is not None
-    assert ring["due_at"] == row["run_at"]
+    assert (ring["next_at"], ring["sent_at"]) == (row["run_at"], None)
 
 
 @pytest.mark.parametrize(
@@ -365,10 +368,12 @@ async def test_a_job_that_is_not_due_rings_when_it_is(
     ],
     ids=lambda what: what.scope,
 )
-async def test_a_paused_job_waits_a_minute_and_says_for_what(
+async def test_a_paused_job_says_for_what_and_is_left_to_who_lifts_the_pause(
     worker: OpenConnection, operator: OpenConnection, what: Pause
 ) -> None:
+    """Pauses of many jobs are decided for all of them at once; a target's jobs are parked."""
     submitted = await submit_job(worker, a_submission(target="photo"))
+    await announce(worker, submitted.job_id)
     await pause(operator, what, by="tests", reason="a test")
 
     answer = await claim_job(worker, submitted.job_id, await a_worker(worker))
@@ -379,14 +384,19 @@ async def test_a_paused_job_waits_a_minute_and_says_for_what(
     assert answer.why.startswith(what.scope)
     assert answer.wait == MINUTE
     assert ring is not None
-    assert ring["due_at"] == answer.until
+    assert (ring["sent_at"], ring["sends"]) == (None, 0)
+    assert ring["parked"] is (what.scope is PauseScope.TARGET)
+    if not ring["parked"]:
+        assert timedelta(0) < ring["next_in"] <= timedelta(seconds=1)
 
 
-async def test_an_open_breaker_holds_back_what_needs_its_service_until_it_may_be_probed(
+async def test_an_open_breaker_holds_back_what_needs_its_service_and_its_closing_is_seen_at_once(
     worker: OpenConnection,
 ) -> None:
+    """It may close at any moment, and nobody writes a row for each job that it held back."""
     me = await a_worker(worker)
     needy = await submit_job(worker, a_submission(services=("s3",)))
+    await announce(worker, needy.job_id)
     other = await submit_job(worker, a_submission(services=("smtp",)))
     await report_failures(worker, "s3", 5)
 
@@ -397,7 +407,8 @@ async def test_an_open_breaker_holds_back_what_needs_its_service_until_it_may_be
     retry_at = await worker.fetchval("SELECT retry_at FROM circuit_breakers WHERE service = 's3'")
     assert (held_back.verdict, held_back.until) == (Verdict.BREAKER, retry_at)
     assert ring is not None
-    assert ring["due_at"] == retry_at
+    assert ring["sent_at"] is None
+    assert timedelta(0) < ring["next_in"] <= timedelta(seconds=1)
     assert passed.verdict is Verdict.CLAIMED
 
 
@@ -406,6 +417,7 @@ async def test_a_message_in_the_wrong_lane_is_rung_in_the_right_one(
 ) -> None:
     me = await a_worker(worker)
     submitted = await submit_job(worker, a_submission(lane=Lane.QUARANTINE))
+    await announce(worker, submitted.job_id)
 
     (answer,) = await claim_jobs(
         worker, [submitted.job_id], worker_id=me, lanes=[Lane.FAST], types=TYPES
@@ -414,21 +426,62 @@ async def test_a_message_in_the_wrong_lane_is_rung_in_the_right_one(
     ring = await ring_row(worker, submitted.job_id)
     assert answer.verdict is Verdict.ELSEWHERE
     assert ring is not None
-    assert ring["lane"] == "quarantine"
-    assert ring["due_in"] <= timedelta(0)
+    assert (ring["lane"], ring["sent_at"]) == ("quarantine", None)
+    assert ring["next_in"] <= timedelta(0)
 
 
-async def test_a_type_this_worker_lacks_is_left_as_it_was(worker: OpenConnection) -> None:
+async def test_a_type_this_worker_lacks_is_rung_again_for_others(worker: OpenConnection) -> None:
     me = await a_worker(worker)
     submitted = await submit_job(worker, a_submission(type="delete_image"))
-    before = await worker.fetch("SELECT * FROM rings")
+    await announce(worker, submitted.job_id)
 
     (answer,) = await claim_jobs(
         worker, [submitted.job_id], worker_id=me, lanes=ALL_LANES, types=["noop"]
     )
 
+    ring = await ring_row(worker, submitted.job_id)
     assert answer.verdict is Verdict.UNROUTABLE
-    assert before == await worker.fetch("SELECT * FROM rings")
+    assert ring is not None
+    assert ring["sent_at"] is None
+    assert timedelta(0) < ring["next_in"] <= timedelta(seconds=1)
+
+
+DEFERRED: dict[Verdict, str] = {
+    Verdict.NOT_DUE: "UPDATE jobs SET run_at = now() + interval '1 hour'",
+    Verdict.PAUSED: "INSERT INTO pauses (scope, paused_by, reason) VALUES ('all', 'x', 'x')",
+    Verdict.TARGET_BUSY: "UPDATE targets SET running_job = gen_random_uuid()",
+    Verdict.BREAKER: "INSERT INTO circuit_breakers (service, state, opened_at, retry_at, forced) "
+    "VALUES ('s3', 'open', now(), now(), true)",
+    Verdict.UNROUTABLE: "UPDATE jobs SET type = 'delete_image'; "
+    "UPDATE rings SET type = 'delete_image'",
+    Verdict.ELSEWHERE: "UPDATE jobs SET lane = 'quarantine'",
+}
+
+
+@pytest.mark.breaks_invariants
+@pytest.mark.parametrize("verdict", DEFERRED)
+async def test_a_confirmation_that_comes_after_a_deferral_marks_nothing(
+    worker: OpenConnection, api: OpenConnection, superuser: OpenConnection, verdict: Verdict
+) -> None:
+    """Its message was received, answered and deleted before who sent it came to say so."""
+    submitted = await submit_job(worker, a_submission(target="photo", services=("s3",)))
+    sent = await ring_for(worker, submitted.job_id)
+    await superuser.execute("SET session_replication_role = replica")
+    await superuser.execute(DEFERRED[verdict])
+
+    (answer,) = await claim_jobs(
+        worker,
+        [submitted.job_id],
+        worker_id=await a_worker(worker),
+        lanes=[Lane.FAST],
+        types=["noop"],
+    )
+    await confirm_rings(api, [sent])
+
+    ring = await ring_row(worker, submitted.job_id)
+    assert verdict is answer.verdict
+    assert ring is not None
+    assert (ring["sent_at"], ring["sends"]) == (None, 0)
 
 
 def born(age: timedelta) -> JobId:

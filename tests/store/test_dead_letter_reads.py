@@ -160,7 +160,8 @@ SET LOCAL session_replication_role = replica;
 INSERT INTO jobs (id, tenant_id, type, lane, correlation_id, created_by, replay_of, generation)
 SELECT md5('job ' || n)::uuid, 'acme', 'noop', 'fast', 'c', 'load', md5(n::text)::uuid, 1
   FROM generate_series(1, {HISTORY}, 2) AS n WHERE n % 1000 <> 1;
-INSERT INTO rings (job_id, lane, priority, due_at) SELECT id, 'fast', 100, now() FROM jobs;
+INSERT INTO rings (job_id, lane, tenant_id, type, priority)
+SELECT id, lane, tenant_id, type, priority FROM jobs;
 INSERT INTO ledger (accepted) SELECT count(*) FROM jobs;
 INSERT INTO dead_letters (id, job_id, tenant_id, type, reason, fingerprint, message, snapshot,
                           died_at, acknowledged_at, acknowledged_by)

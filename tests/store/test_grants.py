@@ -42,7 +42,9 @@ BIRTH: Final = columns(
     "correlation_id parent_job_id created_by replay_of generation replay_reason traceparent "
     "tracestate"
 )
-RING: Final = columns("job_id lane priority due_at")
+# due_at, rings and since are for processes of 0.2.0, as long as those run beside.
+RING: Final = columns("job_id lane tenant_id type priority next_at due_at")
+RUNG: Final = columns("next_at sent_at sends due_at rings")
 TARGET: Final = columns("tenant_id target next_seq")
 ALIAS: Final = May(insert=columns("tenant_id idempotency_key fingerprint job_id"))
 
@@ -80,10 +82,17 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "operator": May(insert=BIRTH, update=columns("run_at updated_at")),
         },
         "rings": {
-            "api": May(insert=RING, update=columns("due_at rings")),
-            "worker": May(insert=RING, update=columns("lane due_at rings"), delete=True),
-            "maintenance": May(insert=RING, update=columns("lane due_at rings"), delete=True),
-            "operator": May(insert=RING, update=columns("due_at rings")),
+            "api": May(insert=RING, update=RUNG),
+            "worker": May(insert=RING, update=RUNG | columns("lane priority"), delete=True),
+            "maintenance": May(
+                insert=RING, update=RUNG | columns("lane tenant_id type"), delete=True
+            ),
+            "operator": May(insert=RING, update=RUNG),
+        },
+        "lanes": {
+            "maintenance": May(
+                update=columns("holder until room looked_at window_size oldest_at"),
+            ),
         },
         "targets": {
             "api": May(insert=TARGET, update=columns("next_seq")),
@@ -110,7 +119,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "workers": {
             "worker": May(
                 insert=columns("id host pid version lanes types slots"),
-                update=columns("beat_at beats draining_since dead_at dead_why"),
+                update=columns("beat_at beats draining_since dead_at dead_why silent_at heard_at"),
             ),
             "maintenance": May(update=columns("dead_at dead_why"), delete=True),
         },
@@ -130,7 +139,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "periods": {"maintenance": May(insert=True, update=True, delete=True)},
         "fleet": {},
         "schema_migrations": {},
-        "tenants": {"operator": May(insert=True)},
+        "tenants": {"operator": May(insert=True, update=columns("weight"))},
         "api_keys": {
             "api": May(update=columns("last_used_at")),
             "worker": NOTHING,
@@ -279,6 +288,7 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.C
         "check_transition": ["search_path=pg_catalog, public"],
         "count_accepted": ["search_path=pg_catalog, public"],
         "fault_fingerprint": ["search_path=pg_catalog"],
+        "follow_older_ring": ["search_path=pg_catalog"],
         "pause_target": ["search_path=pg_catalog, public"],
         "refuse": ["search_path=pg_catalog"],
         "write_dead_letter": ["search_path=pg_catalog, public"],
@@ -364,6 +374,9 @@ REFUSED: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
             "DELETE FROM dead_letters",
             "DELETE FROM rings",
             "UPDATE rings SET lane = 'general'",
+            "UPDATE rings SET priority = -1",
+            "UPDATE rings SET tenant_id = 'other'",
+            "UPDATE lanes SET room = 1000",
             "UPDATE targets SET running_job = NULL",
             "UPDATE dead_letters SET acknowledged_at = now()",
             "UPDATE images SET revision = 7",
@@ -389,6 +402,8 @@ REFUSED: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
             "DELETE FROM pauses",
             "INSERT INTO ledger (accepted) VALUES (1)",
             "DELETE FROM workers",
+            "UPDATE rings SET tenant_id = 'other'",
+            "UPDATE lanes SET room = 1000",
         ),
         "maintenance": (
             "SELECT * FROM api_keys",

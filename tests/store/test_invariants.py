@@ -77,7 +77,11 @@ async def test_a_job_that_nobody_accepted_is_noticed(
         await ledger_balances(superuser)
 
 
-RING = "INSERT INTO rings (job_id, lane, priority, due_at)"
+RING = "INSERT INTO rings (job_id, lane, tenant_id, type, priority)"
+WHOSE = "a ring says whose job it rings for, and of which type"
+URGENT = "a ring is as urgent as its job, and most urgent when that is flagged"
+PARKED = "what is parked waits for a target, and has no message"
+HEAD = "who stands first at a free target is not parked"
 # The state of a job, what is done to its rows behind its back, and the rule that this breaks.
 DAMAGES = [
     (JobState.QUEUED, "DELETE FROM rings", "a waiting job has a ring"),
@@ -85,17 +89,50 @@ DAMAGES = [
     *(
         (
             state,
-            f"{RING} SELECT id, lane, 1, now() FROM jobs",  # noqa: S608 - words of this file
+            f"{RING} SELECT id, lane, tenant_id, type, priority FROM jobs",  # noqa: S608 - words of this file
             "only a waiting job has a ring",
         )
         for state in (JobState.PROCESSING, JobState.COMPLETED, JobState.FAILED)
     ),
     (
         JobState.QUEUED,
-        f"{RING} VALUES (gen_random_uuid(), 'fast', 1, now())",
+        f"{RING} VALUES (gen_random_uuid(), 'fast', 'acme', 'noop', 100)",
         "only a waiting job has a ring",
     ),
     (JobState.QUEUED, "UPDATE rings SET lane = 'general'", "a ring is in the lane of its job"),
+    *(
+        (JobState.QUEUED, statement, WHOSE)
+        for statement in (
+            "UPDATE rings SET tenant_id = 'other'",
+            "UPDATE rings SET type = 'x'",
+            "UPDATE rings SET tenant_id = NULL, type = NULL",
+        )
+    ),
+    (JobState.QUEUED, "UPDATE rings SET priority = -1", URGENT),
+    (
+        JobState.QUEUED,
+        "UPDATE jobs SET cancel_requested_at = now(), cancel_code = 'cancelled'",
+        URGENT,
+    ),
+    (JobState.QUEUED, "UPDATE rings SET sent_at = now()", "a ring that was sent says how often"),
+    (
+        JobState.QUEUED,
+        """
+        WITH gone AS (UPDATE jobs SET target = NULL, target_seq = NULL)
+        UPDATE rings SET next_at = 'infinity'
+        """,
+        PARKED,
+    ),
+    (
+        JobState.FAILED_RETRYABLE,
+        """
+        WITH taken AS (UPDATE targets SET running_job = (SELECT id FROM jobs))
+        UPDATE rings SET next_at = 'infinity', sent_at = now(), sends = 1
+        """,
+        PARKED,
+    ),
+    (JobState.QUEUED, "UPDATE rings SET next_at = 'infinity'", HEAD),
+    (JobState.FAILED_RETRYABLE, "UPDATE rings SET next_at = 'infinity'", HEAD),
     (
         JobState.QUEUED,
         "UPDATE targets SET running_job = (SELECT id FROM jobs)",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import product
 from types import MappingProxyType
 from typing import TypeAlias
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -24,7 +24,7 @@ from imagefleet.jobs.lifecycle import (
     Retry,
     is_legal,
 )
-from imagefleet.jobs.model import TERMINAL, CancelCode, JobState, Lane, Verdict
+from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, Lane, Verdict
 from imagefleet.store.breakers import force_open, report_failures, report_success, reset_breaker
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import (
@@ -41,7 +41,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.explanations import explain_job
 from imagefleet.store.leases import Hold, renew_claims, report_progress
 from imagefleet.store.reports import get_job
-from imagefleet.store.rings import confirm_rings, take_due_rings
+from imagefleet.store.rings import adopt_rings, confirm_rings, forget_lost, ring_heads
 from imagefleet.store.submissions import submit_job
 from imagefleet.store.upkeep import fold_ledger, look_at_workers, prune_jobs, rescue_worker
 from tests.support.database import Database
@@ -57,6 +57,7 @@ from tests.support.factories import (
     a_worker,
     age_finished_jobs,
     claim_job,
+    due_rings,
     settle_job,
 )
 
@@ -167,7 +168,11 @@ async def confirm(connection: Connection, job: MadeJob) -> None:
 
 async def dispatch(connection: Connection, job: MadeJob) -> None:
     for lane in Lane:
-        await take_due_rings(connection, lane, limit=100, repeats=True)
+        await confirm_rings(connection, await due_rings(connection, lane))
+        now = await connection.fetchval("SELECT now()")
+        await forget_lost(connection, lane, silent=now, heard=now, limit=100)
+    await adopt_rings(connection, limit=100)
+    await ring_heads(connection, JobId(UUID(int=0)), limit=100)
 
 
 async def pause_and_resume(connection: Connection, job: MadeJob) -> None:
@@ -243,7 +248,7 @@ STATEMENTS = MappingProxyType(
         "trip and close a breaker": Case(trip_and_close, Actor.WORKER),
         "ring now": Case(ring, Actor.OPERATOR),
         "confirm rings": Case(confirm, Actor.OPERATOR),
-        "take due rings": Case(dispatch, Actor.MAINTENANCE),
+        "dispatch": Case(dispatch, Actor.MAINTENANCE),
         "pause and resume": Case(pause_and_resume, Actor.OPERATOR),
         "force and reset a breaker": Case(force_and_reset, Actor.OPERATOR),
         "rescue": Case(

@@ -9,15 +9,15 @@ import pytest
 
 from imagefleet.jobs.model import JobId, Lane, Ring
 from imagefleet.store.breakers import THRESHOLD, report_failures
+from imagefleet.store.dispatching import hold_lanes
 from imagefleet.store.elections import hold_election
-from imagefleet.store.rings import confirm_rings, take_due_rings
+from imagefleet.store.rings import confirm_rings, forget_lost
 from imagefleet.store.submissions import submit_job
 from tests.support.database import Database
 from tests.support.factories import TENANT, a_submission, a_worker, claim_job
 from tests.support.rows import ring_row
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
-BETWEEN_RINGS = [MINUTE * 2**doublings for doublings in range(9)] + [6 * HOUR] * 2
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ async def moment(database: Database) -> AsyncIterator[asyncpg.Connection]:
         yield connection
 
 
-async def due_in(connection: asyncpg.Connection, job_id: JobId) -> timedelta:
+async def next_in(connection: asyncpg.Connection, job_id: JobId) -> timedelta:
     row = await ring_row(connection, job_id)
     assert row is not None
-    span: timedelta = row["due_in"]
+    span: timedelta = row["next_in"]
     return span
 
 
@@ -38,43 +38,92 @@ async def test_a_lock_lasts_ten_minutes(moment: asyncpg.Connection) -> None:
     assert 10 * MINUTE == await moment.fetchval("SELECT lock_timeout FROM fleet")
 
 
-async def test_the_first_ring_of_the_dispatcher_is_due_after_five_seconds(
+@pytest.mark.parametrize(
+    ("room", "age", "waits"),
+    [
+        pytest.param(0, 0 * SECOND, 0 * SECOND, id="no room"),
+        pytest.param(1, 2 * SECOND, 0 * SECOND, id="nobody has looked for a second"),
+        pytest.param(1, 0 * SECOND, SECOND / 2, id="room"),
+    ],
+)
+async def test_where_there_is_room_who_submits_has_half_a_second_to_ring_by_itself(
+    moment: asyncpg.Connection, room: int, age: timedelta, waits: timedelta
+) -> None:
+    await moment.execute("UPDATE lanes SET room = $1, looked_at = now() - $2::interval", room, age)
+    submission = a_submission()
+    submitted = await submit_job(moment, submission)
+
+    row = await ring_row(moment, submission.job_id)
+    assert row is not None
+    assert (waits, row["next_at"]) == (row["next_in"], submitted.next_at)
+
+
+async def test_a_lane_is_held_for_two_seconds(moment: asyncpg.Connection) -> None:
+    assert set(Lane) == await hold_lanes(moment, uuid4())
+
+    spans = await moment.fetch("SELECT until - now() FROM lanes")
+    assert [2 * SECOND] * 3 == [row[0] for row in spans]
+
+
+async def test_a_ring_counts_how_often_it_was_sent_up_to_eight(
     moment: asyncpg.Connection,
 ) -> None:
     submission = a_submission()
     await submit_job(moment, submission)
-
-    assert 5 * SECOND == await due_in(moment, submission.job_id)
-
-
-async def test_sent_rings_are_repeated_ever_later_and_at_least_every_six_hours(
-    moment: asyncpg.Connection,
-) -> None:
-    submission = a_submission()
-    await submit_job(moment, submission)
-    spans = []
-    for _ in BETWEEN_RINGS:
+    counted = []
+    for _ in range(10):
+        await moment.execute("UPDATE rings SET sent_at = NULL")
         row = await ring_row(moment, submission.job_id)
         assert row is not None
         ring = Ring(
-            job_id=submission.job_id, lane=Lane.FAST, due_at=row["due_at"], tenant_id=TENANT
+            job_id=submission.job_id,
+            lane=Lane.FAST,
+            next_at=row["next_at"],
+            tenant_id=TENANT,
+            announced_at=row["next_at"],
         )
         await confirm_rings(moment, [ring])
-        spans.append(await due_in(moment, submission.job_id))
+        counted.append(await moment.fetchval("SELECT sends FROM rings WHERE sent_at = now()"))
 
-    assert BETWEEN_RINGS == spans
+    assert [1, 2, 3, 4, 5, 6, 7, 8, 8, 8] == counted
 
 
-async def test_due_rings_are_repeated_at_the_same_times(moment: asyncpg.Connection) -> None:
+# By how long it must have been sent before an empty long poll began, or before a message that was
+# claimed by was announced; the last without either.
+PATIENCE = {
+    "silent": [5 * SECOND * 2**doublings for doublings in range(8)],
+    "heard": [30 * SECOND * 2**doublings for doublings in range(8)],
+    "nothing": [12 * HOUR] * 8,
+}
+
+
+@pytest.mark.parametrize("by", PATIENCE)
+async def test_a_message_is_lost_after_so_long_and_twice_as_long_each_further_time(
+    moment: asyncpg.Connection, by: str
+) -> None:
     submission = a_submission()
     await submit_job(moment, submission)
-    spans = []
-    for _ in BETWEEN_RINGS:
-        await moment.execute("UPDATE rings SET due_at = now()")
-        assert 1 == len(await take_due_rings(moment, Lane.FAST, limit=1, repeats=True))
-        spans.append(await due_in(moment, submission.job_id))
+    now = await moment.fetchval("SELECT now()")
+    for sends, patience in enumerate(PATIENCE[by], start=1):
+        lost = []
+        for age in (patience, patience + timedelta(microseconds=1)):
+            await moment.execute(
+                "UPDATE rings SET sent_at = now() - $1::interval, sends = $2", age, sends
+            )
+            lost.append(
+                await forget_lost(
+                    moment,
+                    Lane.FAST,
+                    silent=now if by == "silent" else None,
+                    heard=now if by == "heard" else None,
+                    limit=1,
+                )
+            )
 
-    assert BETWEEN_RINGS == spans
+        row = await ring_row(moment, submission.job_id)
+        assert row is not None
+        assert [0, 1] == lost
+        assert (None, sends, 0 * SECOND) == (row["sent_at"], row["sends"], row["next_in"])
 
 
 async def test_an_office_is_held_for_ten_seconds(moment: asyncpg.Connection) -> None:

@@ -33,7 +33,7 @@ STATEMENTS: Final = dict(NAMED.findall(RELEASE.read_text(encoding="utf-8")))
 
 
 def older(name: str) -> str:
-    return STATEMENTS[name]
+    return str(STATEMENTS[name])
 
 
 async def test_every_statement_of_0_2_0_is_understood(superuser: OpenConnection) -> None:
@@ -166,7 +166,7 @@ async def test_what_they_defer_has_no_message_any_more(
     row = await ring_row(api, submission.job_id)
     assert row is not None
     assert (row["sent_at"], row["next_at"]) == (None, row["due_at"])
-    assert timedelta(seconds=50) < row["due_in"] <= timedelta(seconds=60)
+    assert timedelta(seconds=50) < row["next_in"] <= timedelta(seconds=60)
 
 
 async def test_what_they_make_due_is_announced_anew(

@@ -141,9 +141,9 @@ async def test_a_replay_is_rung_like_any_job(
     assert isinstance(answer.ring, Ring)
     row = await ring_row(superuser, answer.ring.job_id)
     assert row is not None
-    assert (answer.replayed_as, row["due_at"], Lane.FAST) == (
+    assert (answer.replayed_as, row["next_at"], Lane.FAST) == (
         answer.ring.job_id,
-        answer.ring.due_at,
+        answer.ring.next_at,
         answer.ring.lane,
     )
 

@@ -318,7 +318,7 @@ async def test_an_operator_sees_every_column_of_any_tenants_job(
 
     shown = await get_operator_job(operator, theirs.job_id)
 
-    assert {"ring_due_at", "rung", *(row[0] for row in columns)} == set(shown)
+    assert {"ring_due_at", "announced_at", "rung", *(row[0] for row in columns)} == set(shown)
 
 
 async def test_an_operator_is_told_when_there_is_no_such_job(operator: asyncpg.Connection) -> None:

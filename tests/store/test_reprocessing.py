@@ -8,12 +8,14 @@ import pytest
 
 from imagefleet.errors import ClaimLost, IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages, image_target, validate_payload
-from imagefleet.jobs.lifecycle import Released
+from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.reprocessing import LOW_PRIORITY, Walk
+from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
 from imagefleet.store.reprocessing import PAGE, Page, count_set, reprocess_image, submit_page
+from imagefleet.store.settlements import Settlement, settle_jobs
 from imagefleet.store.submissions import submit_job
 from tests.support.database import Database
 from tests.support.eventually import eventually
@@ -57,10 +59,20 @@ async def walked(worker: Connection, **payload: object) -> tuple[JobId, list[Pag
     return claim.job_id, pages
 
 
+async def end_uploads(worker: Connection) -> None:
+    """Nothing is open about any image."""
+    for row in await worker.fetch("SELECT id FROM jobs WHERE state = 'queued'"):
+        claim = await claimed_by(worker, row["id"])
+        done = Settlement.of(claim, Completed(), RetryPolicy())
+        worker_id = (await job_row(worker, claim.job_id))["locked_by"]
+        await settle_jobs(worker, worker_id, [done])
+
+
 async def test_a_set_is_walked_page_by_page_from_its_newest_image(
     api: Connection, worker: Connection
 ) -> None:
     images = await some_images(api, PAGE + 5)
+    await end_uploads(worker)
 
     set_job, pages = await walked(worker)
 
@@ -76,10 +88,24 @@ async def test_a_page_that_ends_exactly_with_the_set_is_followed_by_an_empty_one
     api: Connection, worker: Connection
 ) -> None:
     await some_images(api, PAGE)
+    await end_uploads(worker)
 
     _, pages = await walked(worker)
 
     assert [(PAGE, False), (0, True)] == [(len(page.rings), page.over) for page in pages]
+
+
+async def test_a_follow_up_whose_image_is_being_rendered_waits_for_that_without_a_message(
+    api: Connection, worker: Connection
+) -> None:
+    images = await some_images(api, 2)
+
+    set_job, (page,) = await walked(worker)
+
+    assert (2, ()) == (page.walk.submitted, page.rings)
+    parked = "SELECT count(*) FROM rings WHERE next_at = 'infinity'"
+    assert images == list(await asked_for(worker, set_job))
+    assert 2 == await worker.fetchval(parked)
 
 
 async def test_a_follow_up_renders_what_is_there_on_behalf_of_who_asked(

@@ -135,7 +135,7 @@ async def test_a_silent_worker_loses_all_its_jobs(
             "worker_lost",
             True,
         )
-        assert ring["due_at"] == row["run_at"]
+        assert ring["next_at"] == row["run_at"]
         dues.append(row["run_at"] - row["updated_at"])
     assert all(timedelta(0) <= due <= timedelta(seconds=5) for due in dues)
     assert len(set(dues)) > 10  # they do not all come back at one moment

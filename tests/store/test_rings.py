@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
@@ -30,7 +31,6 @@ from tests.support.rows import job_row, ring_row
 
 TARGET = "image:7"
 HOUR = timedelta(hours=1)
-NOBODY = JobId(a_submission().job_id)
 
 
 async def submitted(api: Connection, **wishes: object) -> Ring:
@@ -98,7 +98,7 @@ async def test_where_a_lane_shows_room_a_new_job_is_left_for_a_moment_to_who_sub
 
     rows = [await ring_row(api, ring.job_id) for ring in (shown, full)]
 
-    assert [row["due_in"] > timedelta(0) for row in rows if row is not None] == [True, False]
+    assert [row["next_in"] > timedelta(0) for row in rows if row is not None] == [True, False]
 
 
 DEFERRED = {
@@ -352,8 +352,7 @@ async def test_a_head_that_was_forgotten_is_found_by_walking_what_is_parked(
     )
     await superuser.execute("UPDATE rings SET next_at = 'infinity', sent_at = NULL")
 
-    pages, last, rung = 0, NOBODY, 0
-    last = JobId(type(NOBODY)(int=0))
+    pages, last, rung = 0, JobId(UUID(int=0)), 0
     while True:
         page = await ring_heads(maintenance, last, limit=2)
         pages, rung = pages + 1, rung + page.rung
@@ -381,4 +380,4 @@ async def test_an_exhausted_job_rings_the_next_of_its_target_though_that_was_sen
     assert answer.verdict is Verdict.EXHAUSTED
     row = await ring_row(api, second.job_id)
     assert row is not None
-    assert (row["sent_at"], row["due_in"] <= timedelta(0)) == (None, True)
+    assert (row["sent_at"], row["next_in"] <= timedelta(0)) == (None, True)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -16,7 +17,7 @@ from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, pause, resume
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.rings import confirm_rings, take_due_rings
+from imagefleet.store.rings import confirm_rings, forget_lost, ring_heads
 from imagefleet.store.settlements import Settled, Settlement, SettleReport, settle_jobs
 from imagefleet.store.submissions import submit_jobs
 from imagefleet.store.upkeep import WorkerSeen, look_at_workers, rescue_worker
@@ -25,6 +26,7 @@ from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
+    TENANT,
     TYPES,
     UNAVAILABLE,
     MadeJob,
@@ -32,6 +34,7 @@ from tests.support.factories import (
     a_submission,
     a_worker,
     claim_job,
+    due_rings,
     expire_lock,
     settle_job,
 )
@@ -323,7 +326,13 @@ async def test_exhausted_attempts_fail_with_a_dead_letter(
 
 STRESS_ROUNDS = 60
 STRESS_ROWS = 400
-EVERYTHING = Pause(scope=PauseScope.ALL)
+PAUSED = [
+    Pause(scope=PauseScope.ALL),
+    *(
+        Pause(scope=PauseScope.TARGET, name=f"photo-{n}", tenant_id=TENANT)
+        for n in range(STRESS_ROWS - 1, 0, -16)
+    ),
+]
 
 
 class Stress:
@@ -341,7 +350,8 @@ class Stress:
         # The next of each target, so that settle and rescue ring what others claim and push.
         waiting = [a_submission(target=f"photo-{n}") for n in range(1, STRESS_ROWS, 8)]
         await submit_jobs(self.settling, waiting)
-        await pause(self.operator, EVERYTHING, by="tests", reason="a test")
+        for what in PAUSED:
+            await pause(self.operator, what, by="tests", reason="a test")
         seen = {one.worker_id: one for one in await look_at_workers(self.rescuing)}
 
         async with asyncio.TaskGroup() as group:
@@ -383,12 +393,16 @@ class Stress:
 
     async def _ring(self) -> None:
         for _ in range(3):
-            rings = await take_due_rings(self.ringing, Lane.FAST, limit=100, repeats=True)
+            rings = await due_rings(self.ringing)
             self.dice.shuffle(rings)
             await confirm_rings(self.ringing, rings)
+            now = await self.ringing.fetchval("SELECT clock_timestamp() + interval '1 hour'")
+            await forget_lost(self.ringing, Lane.FAST, silent=now, heard=None, limit=100)
+            await ring_heads(self.ringing, JobId(UUID(int=0)), limit=1000)
 
     async def _resume(self) -> None:
-        assert await resume(self.operator, EVERYTHING) is not None
+        for what in PAUSED:
+            assert await resume(self.operator, what)
 
 
 @pytest.mark.timeout(120)

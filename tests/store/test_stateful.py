@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import asyncpg
 import hypothesis.strategies as st
@@ -31,14 +32,14 @@ from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Resu
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
+from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
 from imagefleet.store.leases import Hold, renew_claims, report_progress
-from imagefleet.store.rings import take_due_rings
+from imagefleet.store.rings import confirm_rings, forget_lost, ring_heads
 from imagefleet.store.settlements import Settlement, settle_jobs
 from imagefleet.store.submissions import submit_job
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from tests.support.database import INVARIANTS, Database, Server, copied_database
-from tests.support.factories import ALL_LANES, TENANT, TYPES, a_submission, a_worker
+from tests.support.factories import ALL_LANES, TENANT, TYPES, a_submission, a_worker, due_rings
 from tests.support.model import Bell, End, Fleet, Job, Span, exactly
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "60"))  # noqa: TID251 - a setting of this test
@@ -47,6 +48,7 @@ SLACK = timedelta(seconds=2)  # between the two clocks: the model's is read befo
 MARGIN = timedelta(seconds=3)
 HOUR = timedelta(hours=1)
 MOST_JOBS = 10
+PARKED = 9999  # the year that stands for infinity
 
 FORGET: Final = """
 SET session_replication_role = replica;
@@ -60,9 +62,11 @@ UPDATE jobs
        claimed_at = claimed_at - $1::interval
  WHERE state IN ('queued', 'processing', 'failed_retryable')
 """
-AGE_RINGS: Final = "UPDATE rings SET due_at = due_at - $1::interval"
+AGE_RINGS: Final = """
+UPDATE rings SET next_at = next_at - $1::interval, sent_at = sent_at - $1::interval
+"""
 JOBS: Final = """
-SELECT jobs.*, rings.due_at, rings.rings, rings.lane AS rung_in
+SELECT jobs.*, rings.next_at, rings.sent_at, rings.sends, rings.lane AS rung_in
   FROM jobs
   LEFT JOIN rings ON rings.job_id = jobs.id
 """
@@ -336,8 +340,7 @@ class Life(RuleBasedStateMachine):
         async def both() -> None:
             now = await self._clear_now()
             answer = await resume(self.world.operator, what)
-            assert (answer is not None) is (what in self.fleet.pauses)
-            self.fleet.resume(what, now)
+            assert answer is self.fleet.resume(what, now)
 
         self.world.run(both())
 
@@ -371,12 +374,45 @@ class Life(RuleBasedStateMachine):
         self.world.run(both())
 
     @precondition(lambda self: self.fleet.jobs)
+    @rule(number=job_numbers)
+    def retry_now(self, number: int) -> None:
+        async def both() -> None:
+            (job_id,) = self._some([number])
+            now = await self._clear_now()
+            rings = await ring_now(self.world.operator, job_id)
+            assert self.fleet.retry_now(job_id, now) is bool(rings)
+
+        self.world.run(both())
+
+    @precondition(lambda self: self.fleet.jobs)
     @rule()
-    def take_rings(self) -> None:
+    def dispatch(self) -> None:
         async def both() -> None:
             now = await self._clear_now()
-            rings = await take_due_rings(self.world.maintenance, Lane.FAST, limit=100, repeats=True)
-            assert self.fleet.take_rings(now) == {ring.job_id for ring in rings}
+            rings = await due_rings(self.world.maintenance)
+            await confirm_rings(self.world.maintenance, rings)
+            assert self.fleet.dispatch(now) == {ring.job_id for ring in rings}
+
+        self.world.run(both())
+
+    @precondition(lambda self: self.fleet.jobs)
+    @rule()
+    def hear_nothing(self) -> None:
+        async def both() -> None:
+            now = await self._clear_now()
+            lost = await forget_lost(
+                self.world.maintenance, Lane.FAST, silent=now, heard=None, limit=100
+            )
+            assert self.fleet.silence(now) == lost
+
+        self.world.run(both())
+
+    @rule()
+    def look_for_forgotten_heads(self) -> None:
+        async def both() -> None:
+            now = await self._clear_now()
+            page = await ring_heads(self.world.maintenance, JobId(UUID(int=0)), limit=100)
+            assert self.fleet.look_for_heads(now) == page.rung
 
         self.world.run(both())
 
@@ -438,11 +474,15 @@ class Life(RuleBasedStateMachine):
             assert Span(job.locked_at, job.locked_at).holds(row["locked_at"], SLACK)
             job.locked_at = row["locked_at"]
         if job.bell is None:
-            assert row["rings"] is None
+            assert row["sends"] is None
         else:
-            assert (job.bell.rings, job.lane) == (row["rings"], row["rung_in"])
-            assert job.bell.due_at.holds(row["due_at"], SLACK)
-            job.bell = Bell(exactly(row["due_at"]), row["rings"])
+            assert (job.bell.sends, job.lane) == (row["sends"], row["rung_in"])
+            next_at = None if row["next_at"].year == PARKED else row["next_at"]
+            job.bell = Bell(
+                _found(job.bell.next_at, next_at),
+                _found(job.bell.sent_at, row["sent_at"]),
+                row["sends"],
+            )
 
     def teardown(self) -> None:
         async def check() -> None:
@@ -450,6 +490,14 @@ class Life(RuleBasedStateMachine):
                 await one(self.world.superuser)
 
         self.world.run(check())
+
+
+def _found(expected: Span | None, found: datetime | None) -> Span | None:
+    assert (expected is None) is (found is None)
+    if expected is None or found is None:
+        return None
+    assert expected.holds(found, SLACK)
+    return exactly(found)
 
 
 @pytest.mark.timeout(120 if EXAMPLES <= 60 else 0)

@@ -15,12 +15,12 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Lane, Verdict, WorkerId
+from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Verdict, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.database import Connection
-from imagefleet.store.rings import take_due_rings
+from imagefleet.store.rings import confirm_rings
 from imagefleet.store.settlements import Settled, Settlement, SettleReport, settle_jobs
 from imagefleet.store.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
@@ -35,6 +35,7 @@ from tests.support.factories import (
     a_submission,
     a_worker,
     claim_job,
+    due_rings,
 )
 from tests.support.races import all_at_once, many_connections, no_deadlocks
 from tests.support.rows import running_job
@@ -345,17 +346,19 @@ async def test_a_freed_target_rings_exactly_the_next_one(
             await run_job(worker, job.job_id, me, UNAVAILABLE)
         if how.flagged:
             await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
-    await superuser.execute("UPDATE rings SET due_at = now() + interval '1 minute', rings = 3")
     running = await submit_job(worker, a_submission(target="photo", preempts=True))
+    await superuser.execute(
+        "UPDATE rings SET next_at = now() + interval '1 minute', sent_at = now(), sends = 3"
+    )
 
     report = await run_job(worker, running.job_id, me, Completed())
 
     expected = [] if rung is None else [jobs[rung].job_id]
-    due = await worker.fetch("SELECT job_id, due_at, rings FROM rings WHERE due_at <= now()")
+    due = await worker.fetch("SELECT * FROM rings WHERE next_at <= now()")
     assert [ring.job_id for ring in report.rings] == expected
     assert [row["job_id"] for row in due] == expected
-    assert [ring.due_at for ring in report.rings] == [row["due_at"] for row in due]
-    assert all(row["rings"] == 0 for row in due)
+    assert [ring.next_at for ring in report.rings] == [row["next_at"] for row in due]
+    assert all((row["sent_at"], row["sends"]) == (None, 0) for row in due)
 
 
 async def run_job(
@@ -391,13 +394,14 @@ SEEDS = [int(seed) for seed in os.environ.get("INTERLEAVINGS", "1 2 3 4").split(
 WAITING = """
 SELECT coalesce(wait_event_type = 'Lock', false) FROM pg_stat_activity WHERE pid = $1
 """
-# A minute is what a claim defers by; the rings that this interleaver sends start at one, too.
+# A second is what a claim defers by. Who is parked rightly is what the invariants know.
 LATE = """
-SELECT jobs.id, jobs.state, rings.due_at - now() AS due_in
+SELECT jobs.id, jobs.state, rings.next_at - now() AS next_in
   FROM jobs
   JOIN rings ON rings.job_id = jobs.id
  WHERE jobs.state IN ('queued', 'failed_retryable')
-   AND rings.due_at > greatest(jobs.run_at, now()) + interval '61 seconds'
+   AND rings.next_at > greatest(jobs.run_at, now()) + interval '2 seconds'
+   AND rings.next_at < 'infinity'
 """
 PLACES = [f"photo-{n}" for n in range(3)]
 
@@ -528,7 +532,8 @@ class Interleaver:
         return Made()
 
     async def _ring(self, connection: asyncpg.Connection) -> Made:
-        await take_due_rings(connection, Lane.FAST, limit=3, repeats=True)
+        rings = await due_rings(connection)
+        await confirm_rings(connection, self.dice.sample(rings, min(len(rings), 3)))
         return Made()
 
 

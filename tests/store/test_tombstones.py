@@ -289,7 +289,7 @@ async def test_a_deletion_goes_first_and_what_it_overtakes_ends_as_image_deleted
 
     cancels = [one.payload["job_id"] for one, _ in deleting.submitted[1:]]
     assert [str(one) for one in older] == cancels
-    assert all(answer.due_at is not None for _, answer in deleting.submitted)
+    assert all(answer.next_at is not None for _, answer in deleting.submitted)
     await taken(worker, deleting.answer.job_id)
     rings = await flag_void(worker, image_id, TENANT)
     assert {ring.job_id for ring in rings} == set(older)
@@ -318,7 +318,7 @@ async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
     assert ("completed", "superseded") == (row["state"], row["result_reason"])
     ring = await ring_row(superuser, deleting.answer.job_id)
     assert ring is not None
-    assert ring["due_in"].total_seconds() <= 0
+    assert ring["next_in"].total_seconds() <= 0
     await taken(worker, deleting.answer.job_id)
 
 

@@ -13,6 +13,7 @@ from imagefleet.jobs.model import (
     JobState,
     JsonObject,
     Lane,
+    Ring,
     Submission,
     TenantId,
     WorkerId,
@@ -22,6 +23,8 @@ from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import WorkerCard, cancel_job, register_worker
 from imagefleet.store.database import Connection
+from imagefleet.store.dispatching import FIRST_PLACE, find_levels, take_rings
+from imagefleet.store.rings import confirm_rings
 from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
 from imagefleet.store.submissions import submit_job
 
@@ -138,6 +141,34 @@ async def make_due(superuser: Connection, job_id: JobId) -> None:
     await superuser.execute(
         "UPDATE rings SET next_at = now() - interval '1 second' WHERE job_id = $1", job_id
     )
+
+
+async def ring_for(connection: Connection, job_id: JobId) -> Ring:
+    """What somebody rings who takes the row as it stands now."""
+    row = await connection.fetchrow("SELECT *, now() AS now FROM rings WHERE job_id = $1", job_id)
+    assert row is not None
+    return Ring(
+        job_id=job_id,
+        lane=Lane(row["lane"]),
+        next_at=row["next_at"],
+        tenant_id=TenantId(row["tenant_id"]),
+        announced_at=row["now"],
+    )
+
+
+async def announce(connection: Connection, job_id: JobId) -> Ring:
+    """As after a send that SQS took."""
+    ring = await ring_for(connection, job_id)
+    await confirm_rings(connection, [ring])
+    assert await connection.fetchval("SELECT sent_at FROM rings WHERE job_id = $1", job_id)
+    return ring
+
+
+async def due_rings(connection: Connection, lane: Lane = Lane.FAST) -> list[Ring]:
+    """What a dispatcher with room for all would send, whatever holds it back."""
+    levels = await find_levels(connection, lane, FIRST_PLACE, limit=100)
+    taken = await take_rings(connection, lane, ((level, 1000) for level in levels))
+    return [ring for _, ring in taken]
 
 
 async def age_finished_jobs(superuser: Connection) -> None:

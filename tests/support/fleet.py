@@ -71,8 +71,9 @@ class Place:
         ring = Ring(
             job_id=submission.job_id,
             lane=submission.lane,
-            due_at=SOME_TIME,
+            next_at=SOME_TIME,
             tenant_id=submission.tenant_id,
+            announced_at=datetime.now(UTC),
             traceparent=submission.traceparent,
             tracestate=submission.tracestate,
         )

@@ -30,6 +30,63 @@ OFFENDERS: Final[Mapping[str, str]] = MappingProxyType(
               JOIN jobs ON jobs.id = rings.job_id
              WHERE rings.lane <> jobs.lane
         """,
+        "a ring says whose job it rings for, and of which type": """
+            SELECT rings.job_id, rings.tenant_id, rings.type, jobs.tenant_id AS owner
+              FROM rings
+              JOIN jobs ON jobs.id = rings.job_id
+             WHERE (rings.tenant_id, rings.type) IS DISTINCT FROM (jobs.tenant_id, jobs.type)
+        """,
+        "a ring is as urgent as its job, and most urgent when that is flagged": """
+            SELECT rings.job_id, rings.priority, jobs.priority AS asked_for, jobs.cancel_code
+              FROM rings
+              JOIN jobs ON jobs.id = rings.job_id
+             WHERE rings.priority <> CASE WHEN jobs.cancel_requested_at IS NULL THEN jobs.priority
+                                          ELSE -1 END
+        """,
+        "a ring that was sent says how often": """
+            SELECT rings.job_id, rings.sent_at, rings.sends
+              FROM rings
+             WHERE rings.sent_at IS NOT NULL AND rings.sends NOT BETWEEN 1 AND 8
+        """,
+        "what is parked waits for a target, and has no message": """
+            SELECT rings.job_id, jobs.target, rings.sent_at, jobs.cancel_code
+              FROM rings
+              JOIN jobs ON jobs.id = rings.job_id
+             WHERE rings.next_at = 'infinity'
+               AND (jobs.target IS NULL OR rings.sent_at IS NOT NULL
+                    OR jobs.cancel_requested_at IS NOT NULL)
+        """,
+        # Whoever frees or resumes a target rings who stands first there. A job ahead of that one
+        # which runs or was flagged ends soon, and its end rings it.
+        "who stands first at a free target is not parked": """
+            SELECT targets.tenant_id, targets.target, head.id, head.state, head.run_at
+              FROM targets
+              CROSS JOIN LATERAL (
+                  SELECT jobs.*
+                    FROM jobs
+                   WHERE jobs.tenant_id = targets.tenant_id AND jobs.target = targets.target
+                     AND jobs.state IN ('queued', 'failed_retryable')
+                     AND jobs.cancel_requested_at IS NULL
+                     AND (jobs.state = 'failed_retryable' OR jobs.run_at <= now())
+                   ORDER BY jobs.preempts AND jobs.run_at <= now() DESC, jobs.target_seq
+                   LIMIT 1) AS head
+              JOIN rings ON rings.job_id = head.id
+             WHERE rings.next_at = 'infinity'
+               AND targets.running_job IS NULL
+               AND (head.preempts
+                    OR NOT EXISTS (SELECT FROM pauses
+                                    WHERE pauses.scope = 'target'
+                                      AND pauses.tenant_id = targets.tenant_id
+                                      AND pauses.name = targets.target))
+               AND NOT EXISTS (
+                       SELECT FROM jobs AS elders
+                        WHERE elders.tenant_id = targets.tenant_id
+                          AND elders.target = targets.target
+                          AND elders.target_seq < head.target_seq
+                          AND (elders.state = 'processing'
+                               OR (elders.state IN ('queued', 'failed_retryable')
+                                   AND elders.cancel_requested_at IS NOT NULL)))
+        """,
         "a target names a job of its own that runs": """
             SELECT targets.tenant_id, targets.target, targets.running_job, jobs.state
               FROM targets

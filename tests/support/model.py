@@ -15,8 +15,9 @@ from imagefleet.store.settlements import Settled
 
 LOCK_TIMEOUT = timedelta(minutes=10)
 MINUTE = timedelta(minutes=1)
-HELD_BACK_FOR = MINUTE
-SUBMITTER_RINGS_WITHIN = timedelta(seconds=5)
+HELD_BACK_FOR = timedelta(seconds=1)
+HEARD_WITHIN = timedelta(seconds=5)
+MOST_SENDS = 8
 RESCUE_SPREAD = timedelta(seconds=5)
 WAITING = frozenset({JobState.QUEUED, JobState.FAILED_RETRYABLE})
 ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
@@ -39,8 +40,19 @@ def exactly(moment: datetime) -> Span:
 
 @dataclass(slots=True)
 class Bell:
-    due_at: Span
-    rings: int = 0
+    """`next_at` is None while it is parked, `sent_at` while no message of it exists."""
+
+    next_at: Span | None
+    sent_at: Span | None = None
+    sends: int = 0
+
+    @property
+    def lost_at(self) -> Span | None:
+        """When a silence from then on says that nobody will hear it any more."""
+        if self.sent_at is None:
+            return None
+        patience = HEARD_WITHIN * 2 ** (self.sends - 1)
+        return Span(self.sent_at.low + patience, self.sent_at.high + patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +112,21 @@ class Fleet:
     # submit and control
 
     def submit(self, job: Job, now: datetime) -> None:
-        soon = now + SUBMITTER_RINGS_WITHIN
-        job.bell = Bell(exactly(max(job.run_at.low, soon)))
         self.jobs[job.job_id] = job
         if job.target is not None:
             self.running.setdefault(job.target, None)
+        job.bell = Bell(None if self._is_parked(job, now) else job.run_at)
+
+    def _is_parked(self, job: Job, now: datetime) -> bool:
+        if job.target is None or job.preempts or not job.is_due(now):
+            return False
+        held = self._is_paused(job.target) or self.running[job.target] is not None
+        return held or bool(self._elders(job, now))
+
+    def _is_paused(self, target: str | None) -> bool:
+        return any(
+            pause.scope is PauseScope.TARGET and pause.name == target for pause in self.pauses
+        )
 
     def next_seq(self, target: str) -> int:
         return 1 + sum(job.target == target for job in self.jobs.values())
@@ -117,25 +139,61 @@ class Fleet:
         self._ring(job, now)
         return True
 
-    def resume(self, pause: Pause, now: datetime) -> None:
-        if pause in self.pauses:
-            self.pauses.remove(pause)
-            for job in self.jobs.values():
-                if job.is_due(now) and _concerns(pause, job):
-                    self._ring(job, now)
+    def resume(self, pause: Pause, now: datetime) -> bool:
+        if pause not in self.pauses:
+            return False
+        self.pauses.remove(pause)
+        if pause.scope is PauseScope.TARGET:
+            self._free([pause.name], now)
+        return True
+
+    def retry_now(self, job_id: JobId, now: datetime) -> bool:
+        job = self.jobs[job_id]
+        if job.state not in WAITING:
+            return False
+        if not job.is_due(now):
+            job.run_at = exactly(now)
+        self._ring(job, now)
+        return True
 
     def _ring(self, job: Job, now: datetime) -> None:
         if job.bell is not None:
             job.bell = Bell(exactly(now))
 
-    def take_rings(self, now: datetime) -> set[JobId]:
+    def dispatch(self, now: datetime) -> set[JobId]:
+        """Take what is due and has no message, send it and say so."""
         taken = set()
         for job in self.jobs.values():
-            if job.bell is not None and job.lane is Lane.FAST and job.bell.due_at.high <= now:
-                wait = min(MINUTE * 2**job.bell.rings, timedelta(hours=6))
-                job.bell = Bell(exactly(now + wait), job.bell.rings + 1)
+            bell = job.bell
+            if bell is None or job.lane is not Lane.FAST or bell.sent_at is not None:
+                continue
+            if bell.next_at is not None and bell.next_at.high <= now:
+                bell.sent_at, bell.sends = exactly(now), min(bell.sends + 1, MOST_SENDS)
                 taken.add(job.job_id)
         return taken
+
+    def silence(self, now: datetime) -> int:
+        """Somebody polled for long and heard nothing: how many messages are known to be lost."""
+        lost = [
+            job.bell
+            for job in self.jobs.values()
+            if job.bell is not None and job.lane is Lane.FAST and _is_past(job.bell.lost_at, now)
+        ]
+        for bell in lost:
+            bell.next_at, bell.sent_at = exactly(now), None
+        return len(lost)
+
+    def look_for_heads(self, now: datetime) -> int:
+        """Ring who stands first and is parked: only where one before it was flagged, and ends."""
+        rung = 0
+        for target in self.running:
+            head = self._next(target, now)
+            if head is not None and head.bell is not None and head.bell.next_at is None:
+                elders = [one for one in self._of(target) if one.state not in ENDED][:1]
+                assert [one for one in elders if one.flag is not None and one is not head]
+                self._ring(head, now)
+                rung += 1
+        return rung
 
     # claim
 
@@ -153,13 +211,18 @@ class Fleet:
                 poison = job.lane is Lane.QUARANTINE
                 job.failure = "poison" if poison else "attempts_exhausted"
             elif job.bell is not None:
-                held_back = exactly(now + HELD_BACK_FOR)
-                job.bell.due_at = held_back if job.is_due(now) else job.run_at
-        for target in freed:
-            successor = self._next(target, now)
-            if successor is not None and successor.bell is not None:
-                successor.bell.due_at = exactly(now)
+                job.bell = Bell(self._deferred(job, verdict, now))
+        self._free(freed, now)
         return self._answers(wanted, verdicts)
+
+    def _deferred(self, job: Job, verdict: Verdict, now: datetime) -> Span | None:
+        if verdict is Verdict.NOT_DUE:
+            return job.run_at
+        scopes = sorted(pause.scope for pause in self.pauses if _concerns(pause, job))
+        behind_pause = verdict is Verdict.PAUSED and scopes[0] == PauseScope.TARGET
+        if verdict is Verdict.TARGET_BUSY or behind_pause:
+            return None
+        return exactly(now + HELD_BACK_FOR)
 
     def _answers(self, wanted: Sequence[JobId], verdicts: dict[JobId, Verdict]) -> list[Verdict]:
         mine = {Verdict.CLAIMED, Verdict.CANCELLED}
@@ -324,8 +387,10 @@ class Fleet:
             and (job.state is JobState.FAILED_RETRYABLE or job.is_due(now))
         ]
         preempting = [job for job in waiting if job.preempts and job.is_due(now)]
-        first = [*preempting, *waiting][:1]
-        return first[0] if first and first[0].is_due(now) else None
+        first = next(iter([*preempting, *waiting]), None)
+        if first is None or not first.is_due(now):
+            return None
+        return first if first.preempts or not self._is_paused(target) else None
 
     def _of(self, target: str | None) -> list[Job]:
         return [job for job in self.jobs.values() if job.target == target]
@@ -350,13 +415,16 @@ class Fleet:
             job.run_at = _earlier(job.run_at, span)
             if job.locked_at is not None:
                 job.locked_at -= span
-            if job.bell is not None:
-                job.bell.due_at = _earlier(job.bell.due_at, span)
+            if job.bell is not None and job.bell.next_at is not None:
+                job.bell.next_at = _earlier(job.bell.next_at, span)
+            if job.bell is not None and job.bell.sent_at is not None:
+                job.bell.sent_at = _earlier(job.bell.sent_at, span)
 
     def has_edge_near(self, now: datetime, margin: timedelta) -> bool:
         """Whether something becomes due, or expires, about now: then nobody can foretell it."""
         edges = [job.run_at for job in self.jobs.values() if job.state in WAITING]
-        edges += [job.bell.due_at for job in self.jobs.values() if job.bell is not None]
+        bells = [job.bell for job in self.jobs.values() if job.bell is not None]
+        edges += [edge for bell in bells for edge in (bell.next_at, bell.lost_at) if edge]
         edges += [
             exactly(job.locked_at + LOCK_TIMEOUT)
             for job in self.jobs.values()
@@ -368,6 +436,10 @@ class Fleet:
 def _backoff(job: Job, now: datetime) -> Span:
     wait = timedelta(seconds=30) * 2 ** (max(job.attempts, 1) - 1)
     return Span(now + wait, now + wait * 1.2)
+
+
+def _is_past(span: Span | None, now: datetime) -> bool:
+    return span is not None and span.high <= now
 
 
 def _earlier(span: Span, by: timedelta) -> Span:

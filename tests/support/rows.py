@@ -14,10 +14,10 @@ async def job_row(connection: Connection, job_id: JobId) -> Record:
 
 
 async def ring_row(connection: Connection, job_id: JobId) -> Record | None:
-    """With `due_in`, the span from now to when it is announced next; a day where that is never."""
+    """With `next_in`, the span from now until it is due; None while it is parked."""
     return await connection.fetchrow(
-        "SELECT *, least(next_at, now() + interval '1 day') - now() AS due_in"
-        "  FROM rings WHERE job_id = $1",
+        "SELECT *, nullif(next_at, 'infinity') - now() AS next_in, next_at = 'infinity' AS parked "
+        "FROM rings WHERE job_id = $1",
         job_id,
     )
 

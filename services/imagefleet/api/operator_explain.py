@@ -53,6 +53,7 @@ _READY: Final = (
 )
 _ANNOUNCED: Final = "it was announced at {at} and waits to be received"
 _TAKES_TURNS: Final = "it takes its turn to be announced since {at}"
+_STANDS_FIRST: Final = "it stands first at its target, and is announced within seconds"
 
 
 def explanation(
@@ -260,6 +261,8 @@ def _ready(found: Explanation, room: Room) -> Told:
 def _bell(found: Explanation) -> str:
     if found.announced_at is not None:
         return _ANNOUNCED.format(at=_moment(found.announced_at))
+    if found.ring_due_at is None:
+        return _STANDS_FIRST
     return _TAKES_TURNS.format(at=_moment(found.ring_due_at))
 
 

@@ -194,7 +194,8 @@ deferred AS (
                                THEN now()
                           WHEN chosen.verdict = 'elsewhere' THEN now()
                           WHEN chosen.verdict = 'not_due' THEN chosen.run_at
-                          WHEN chosen.verdict = 'target_busy' OR chosen.why LIKE 'target:%'
+                          WHEN chosen.verdict = 'target_busy'
+                               OR (chosen.verdict = 'paused' AND chosen.why LIKE 'target:%')
                                THEN 'infinity'
                           ELSE now() + interval '1 second' END,
            sent_at = NULL, sends = 0,

@@ -176,7 +176,9 @@ bell AS MATERIALIZED (
 ),
 rung AS (
     UPDATE rings
-       SET next_at = greatest(jobs.run_at, now()), sent_at = NULL, sends = 0
+       SET next_at = CASE WHEN jobs.cancel_requested_at IS NULL THEN greatest(jobs.run_at, now())
+                          ELSE now() END,
+           sent_at = NULL, sends = 0
       FROM bell
       JOIN jobs ON jobs.id = bell.job_id
      WHERE rings.job_id = bell.job_id

@@ -59,8 +59,12 @@ RETURNING {RINGING}
 """  # noqa: S608 - composed at import from the constants of verdicts.py and rings.py
 
 
+# An insert, as the target may be that of a first job whose submit has seen the pause and not yet
+# committed: no lock finds its row, but an insert waits for it.
 LOCK_TARGET: Final = """
-SELECT targets.target FROM targets WHERE targets.tenant_id = $1 AND targets.target = $2 FOR UPDATE
+INSERT INTO targets (tenant_id, target)
+VALUES ($1, $2)
+    ON CONFLICT (tenant_id, target) DO UPDATE SET next_seq = targets.next_seq
 """
 
 
