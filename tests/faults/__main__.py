@@ -15,6 +15,7 @@ from tests.faults.facts import Facts, dumped
 from tests.faults.failing import Ordeal, endure
 from tests.faults.killing import PHASES, Plan, Run, run
 from tests.faults.recovering import Waves, measure
+from tests.faults.scaling import FULL, scale
 from tests.faults.wishes import Mixture
 
 LEAST_OF_A_PHASE: Final = 10
@@ -91,10 +92,18 @@ def recovery(seed: int) -> Told:
     return Told(figures=measured.figures(), wrong=measured.wrong())
 
 
+def crowd(_seed: int) -> Told:
+    rows = FULL.announced + FULL.paused + FULL.waiting + 10 * FULL.tenants
+    say(f"{rows:,} jobs in the way, a flood, a purge; some minutes")
+    scaled = asyncio.run(scale())
+    return Told(figures=scaled.figures(), wrong=scaled.wrong())
+
+
 PARTS: Final[Mapping[str, Callable[[int], Told]]] = {
     "kills": kills,
     "failures": failures,
     "recovery": recovery,
+    "scale": crowd,
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.maintenance.window import FOR_EVER, SPARE, Turns, Window
+from imagefleet.maintenance.window import LATELY, SPARE, Turns, Window
 
 LOOK = 0.2
 
@@ -16,7 +16,7 @@ def test_an_idle_lane_takes_its_free_slots_and_a_few() -> None:
     window = Window()
 
     assert window.look(0, announced=0, held=0, free=16) == 16 + SPARE
-    assert window.lately == FOR_EVER
+    assert window.lately == LATELY
 
 
 def test_slow_jobs_that_fill_the_slots_do_not_widen_the_window() -> None:

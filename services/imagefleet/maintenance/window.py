@@ -19,7 +19,7 @@ LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
 SPARE: Final = 4  # messages: enough that a lane of slow jobs never waits for a look
 GAPS: Final = 2.5  # looks that the horizon bridges; with one, slots fall idle when a look is late
 LONGEST_HORIZON: Final = 5.0
-FOR_EVER: Final = timedelta(days=1)  # what was sent is forgotten after 12 hours at the latest
+LATELY: Final = timedelta(minutes=10)  # at the most, in a lane of jobs that take as long
 MOST_TENANTS: Final = 20_000  # remembered; who was served longest ago is as good as new
 
 
@@ -41,9 +41,9 @@ class Window:
     def lately(self) -> timedelta:
         """What was announced longer ago takes no place any more: it is lost, or stuck."""
         if self.rate == 0:
-            return FOR_EVER
+            return LATELY
         seconds = 3 * max(self._horizon, self.size / self.rate)
-        return min(FOR_EVER, timedelta(seconds=seconds))
+        return min(LATELY, timedelta(seconds=seconds))
 
     @property
     def _horizon(self) -> float:
