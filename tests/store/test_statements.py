@@ -189,6 +189,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "upkeep.LOOK_AT_WORKERS": ("maintenance",),
         "upkeep.CONDEMN_WORKER": ("maintenance",),
         "upkeep.HELD_BY_WORKER": ("maintenance",),
+        "upkeep.WAIT_BRIEFLY": ("maintenance",),
         "upkeep.PRUNE_JOBS": ("maintenance",),
         "upkeep.PRUNE_WORKERS": ("maintenance",),
         "upkeep.FOLD_LEDGER": ("maintenance",),
