@@ -101,7 +101,24 @@ async def test_a_beat_tells_what_was_flagged(
 
     beat = await renew_claims(worker, job.worker_id, [hold_of(job)])
 
-    assert beat.cancelled == {job.job_id}
+    assert beat.cancelled == {(job.job_id, job.claim_no)}
+
+
+async def test_a_beat_that_names_two_claims_of_one_job_is_answered_for_each(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """The first is lost, to the worker itself; only the second can be cancelled, and is kept."""
+    job = await a_job(worker, superuser, state=JobState.PROCESSING, lock_expired=True)
+    await claim_job(worker, job.job_id, job.worker_id)
+    await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    beat = await renew_claims(
+        worker, job.worker_id, [hold_of(job), hold_of(replace(job, claim_no=2))]
+    )
+
+    assert beat.lost == {(job.job_id, 1)}
+    assert beat.cancelled == {(job.job_id, 2)}
+    assert beat.strays == frozenset()
 
 
 async def test_progress_is_kept_renews_the_lock_and_tells_of_a_flag(
