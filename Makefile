@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test test-fast faults simulation bench-images clean \
+.PHONY: help setup run check fix test test-fast faults mutations simulation bench-images clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -83,6 +83,9 @@ test-fast: $(READY) ## Only the tests that need no server
 
 faults: $(READY) ## Kills, failures of every kind, and the time of recovery, judged, in some twelve minutes (ARGS="--only recovery --seed 1")
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+mutations: $(READY) ## Break the store's protections one by one; a named test must notice each, in some five minutes (ARGS="--only rescue")
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays and refuses, some six minutes (ARGS="--only purge --seed 1")
 	@$(BIN)/python -m tests.simulation $(ARGS)

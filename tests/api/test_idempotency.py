@@ -74,6 +74,21 @@ async def test_another_request_under_the_same_key_is_refused(
     assert before == await owner.fetch("SELECT jobs.* FROM jobs")
 
 
+async def test_a_key_that_was_answered_with_a_living_job_is_as_taken_as_any(
+    acme: httpx.AsyncClient, owner: asyncpg.Connection
+) -> None:
+    living = (await acme.post("/v1/jobs", json=JOB | {"dedupKey": "d"})).json()
+    merged = await acme.post("/v1/jobs", json=JOB | {"dedupKey": "d"}, headers=KEY)
+
+    other = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    again = await acme.post("/v1/jobs", json=JOB | {"dedupKey": "d"}, headers=KEY)
+
+    assert living == merged.json()
+    is_problem(other, 422, "idempotency_conflict")
+    assert merged.content == again.content
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 1
+
+
 async def test_what_says_the_same_in_other_words_is_a_repeat(acme: httpx.AsyncClient) -> None:
     first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
     again = await acme.post(

@@ -131,7 +131,7 @@ async def beat(worker: Connection, zombie: MadeJob) -> None:
     answer = await renew_claims(worker, zombie.worker_id, [hold])
 
     assert answer.alive
-    assert answer.lost == {zombie.job_id}
+    assert answer.lost == {(zombie.job_id, zombie.claim_no)}
 
 
 async def progress(worker: Connection, zombie: MadeJob) -> None:
@@ -213,7 +213,7 @@ async def test_another_claim_of_the_same_worker_is_another_claim(
     answer = await renew_claims(worker, first.worker_id, [hold])
 
     assert again.settled is Settled.ALREADY  # it was released, by this very worker
-    assert answer.lost == {first.job_id}
+    assert answer.lost == {(first.job_id, 1)}
     assert answer.strays == {(first.job_id, 2)}
     assert (await job_row(worker, first.job_id))["state"] == "processing"
 

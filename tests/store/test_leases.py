@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobState, Verdict
 from imagefleet.store.claims import claim_jobs
@@ -101,7 +102,24 @@ async def test_a_beat_tells_what_was_flagged(
 
     beat = await renew_claims(worker, job.worker_id, [hold_of(job)])
 
-    assert beat.cancelled == {job.job_id}
+    assert beat.cancelled == {(job.job_id, job.claim_no)}
+
+
+async def test_a_beat_that_names_two_claims_of_one_job_is_answered_for_each(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """The first is lost, to the worker itself; only the second can be cancelled, and is kept."""
+    job = await a_job(worker, superuser, state=JobState.PROCESSING, lock_expired=True)
+    await claim_job(worker, job.job_id, job.worker_id)
+    await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    beat = await renew_claims(
+        worker, job.worker_id, [hold_of(job), hold_of(replace(job, claim_no=2))]
+    )
+
+    assert beat.lost == {(job.job_id, 1)}
+    assert beat.cancelled == {(job.job_id, 2)}
+    assert beat.strays == frozenset()
 
 
 async def test_progress_is_kept_renews_the_lock_and_tells_of_a_flag(
@@ -119,6 +137,20 @@ async def test_progress_is_kept_renews_the_lock_and_tells_of_a_flag(
     assert (first, second) == (False, True)
     assert (row["progress_done"], row["progress_cursor"]) == (4, {"at": 3})
     assert row["locked_at"] > before["locked_at"]
+
+
+async def test_nothing_is_told_of_a_claim_that_has_ended(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """Nobody has claimed the job since, so it still has that number."""
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    await settle_job(worker, job, Released(why="drain"))
+    before = await job_row(worker, job.job_id)
+
+    with pytest.raises(ClaimLost):
+        await report_progress(worker, hold_of(job), done=3, total=9, cursor={"at": 3})
+
+    assert before == await job_row(worker, job.job_id)
 
 
 async def test_progress_does_not_renew_a_run_that_is_too_long(

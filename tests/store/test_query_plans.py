@@ -302,6 +302,9 @@ SELECT jobs.id, 1, jobs.tenant_id, jobs.type, jobs.lane, jobs.parent_job_id, job
        '1 s', '1 s', true, 'completed', 'done'
   FROM jobs WHERE jobs.parent_job_id IS NOT NULL;
 
+INSERT INTO idempotency_aliases (tenant_id, idempotency_key, fingerprint, job_id)
+SELECT 'acme', 'merged-' || n, '', id_of(n) FROM generate_series(1, {TOLD}) AS n;
+
 INSERT INTO dead_letters (job_id, tenant_id, type, reason, fingerprint, message, snapshot, died_at,
                           acknowledged_at, acknowledged_by)
 SELECT jobs.id, jobs.tenant_id, jobs.type, 'corrupt', md5(jobs.type), 'It is damaged.', '{{}}',

@@ -233,6 +233,52 @@ async def test_settle_after_a_takeover_is_lost_and_leaves_the_heirs_of_the_batch
     assert await running_job(worker, "photo") == taken.job_id
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older first", "newer first"])
+async def test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself(
+    worker: OpenConnection, superuser: OpenConnection, order: tuple[int, int]
+) -> None:
+    """The worker stood still for ten minutes, and took its own job over."""
+    me = await a_worker(worker)
+    (lost,) = await claimed(worker, me, [a_submission(target="photo")])
+    await expire_lock(superuser, lost.job_id)
+    held = (await claim_job(worker, lost.job_id, me)).claim
+    assert held is not None
+    wishes = [
+        Settlement.of(lost, CORRUPT, POLICY),
+        Settlement.of(held, Completed(result={"n": 2}), POLICY),
+    ]
+
+    report = await settle_jobs(worker, me, [wishes[n] for n in order])
+
+    answers = [report.receipts[order.index(n)] for n in range(2)]
+    assert [answer.settled for answer in answers] == [Settled.LOST, Settled.WRITTEN]
+    assert [answer.outcome for answer in answers] == [None, Completed(result={"n": 2})]
+    row = await job_row(worker, lost.job_id)
+    assert (row["state"], row["result"]) == ("completed", {"n": 2})
+    ends = [end["outcome"] for end in await attempts_rows(worker, lost.job_id)]
+    assert ends == ["taken_over", "completed"]
+
+
+async def test_a_claim_that_was_settled_answers_not_for_the_next_one_of_its_job(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """The reply to the first was lost, so it is settled again, beside what came after it."""
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    await settle_job(worker, job, Released(why="drain"))
+    held = (await claim_job(worker, job.job_id, job.worker_id)).claim
+    assert held is not None
+    again = Settlement(
+        job_id=job.job_id, claim_no=job.claim_no, outcome=Released(why="drain"), policy=POLICY
+    )
+
+    report = await settle_jobs(
+        worker, job.worker_id, [Settlement.of(held, Completed(), POLICY), again]
+    )
+
+    assert [one.settled for one in report.receipts] == [Settled.WRITTEN, Settled.ALREADY]
+    assert (await job_row(worker, job.job_id))["state"] == "completed"
+
+
 async def test_a_claim_of_somebody_else_is_not_mine_to_settle(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:

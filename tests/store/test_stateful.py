@@ -313,7 +313,7 @@ class Life(RuleBasedStateMachine):
             assert answer.alive
             assert answer.strays == held
             assert again.strays == frozenset()
-            assert again.lost == {job_id for job_id, _ in named - held}
+            assert again.lost == named - held
 
         self.world.run(both())
 

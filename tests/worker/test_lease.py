@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import CancelCode, Claim, JobMessage
+from imagefleet.jobs.model import CancelCode, Claim, Fence, JobMessage
 from imagefleet.runtime import Drain, supervise
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
@@ -19,13 +19,13 @@ from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from imagefleet.worker import attempts as attempts_module
 from imagefleet.worker import lease as lease_module
 from imagefleet.worker.attempt import Stop
-from imagefleet.worker.attempts import Attempts, Fence
+from imagefleet.worker.attempts import Attempts
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.handling import Handler, JobContext
 from imagefleet.worker.lease import Lease
 from tests.support.bench import NOOP, Bench, Run, never
 from tests.support.eventually import eventually
-from tests.support.factories import claim_job
+from tests.support.factories import claim_job, expire_lock
 from tests.support.proxy import a_wire
 from tests.support.queues import a_ringing
 from tests.support.rows import attempts_rows, job_row
@@ -113,6 +113,25 @@ async def test_a_lost_claim_is_stopped_and_nothing_is_written_or_deleted(
     outcomes = [row["outcome"] for row in await attempts_rows(superuser, claim.job_id)]
     assert ["taken_over", "released"] == outcomes
     assert [] == bench.queue.deleted
+
+
+async def test_a_lost_claim_stops_not_the_newer_one_of_its_job(
+    bench: Bench, superuser: Connection
+) -> None:
+    """This worker stood still, and took its own job over: two attempts of one job run here."""
+    lost = await bench.claim()
+    await expire_lock(superuser, lost.job_id)
+    held = (await claim_job(bench.worker, lost.job_id, bench.worker_id)).claim
+    assert held is not None
+    async with kept(bench) as (_, attempts, _, start):
+        start(held)
+        start(lost)
+        await eventually(lambda: len(attempts.running) < 2)
+        assert [(lost.job_id, 2)] == list(attempts.running)
+        attempts.stop_all(Stop.DRAIN)
+
+    ended = await attempts_rows(superuser, lost.job_id)
+    assert ["lock_expired", "drain"] == [row["why"] for row in ended]
 
 
 async def test_a_claim_that_nobody_heard_of_comes_back_uncharged_after_two_beats(

@@ -16,6 +16,8 @@ JobId = NewType("JobId", UUID)
 TenantId = NewType("TenantId", str)
 WorkerId = NewType("WorkerId", UUID)
 JsonObject: TypeAlias = Mapping[str, object]
+Fence: TypeAlias = tuple[JobId, int]
+"""One claim of one job, by its number: a worker may have lost the first and hold the second."""
 
 
 class JobState(StrEnum):

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ring, WorkerId
 from imagefleet.store.upkeep import Rescue, Session, WorkerSeen, look_at_workers, rescue_worker
 
@@ -50,16 +51,11 @@ class Rescuer:
         """Look once, and rescue from whom was silent long enough; call it every second or two."""
         rescues: list[Rescue] = []
         if self._rescue_after > timedelta(0):
-            silent = self._watch(session, await self._look(session))
-            try:
-                for seen in silent:
-                    rescue = await rescue_worker(session, seen)
-                    if rescue is not None:
-                        _tell(seen, rescue)
-                        rescues.append(rescue)
-            except BaseException:
-                self._forget()
-                raise
+            for seen in self._watch(session, await self._look(session)):
+                rescue = await self._rescue(session, seen)
+                if rescue is not None:
+                    _tell(seen, rescue)
+                    rescues.append(rescue)
         return Rescued(
             workers=len(rescues),
             retried=sum(len(rescue.retried) for rescue in rescues),
@@ -70,6 +66,20 @@ class Rescuer:
     async def _look(self, session: Session) -> list[WorkerSeen]:
         try:
             return await look_at_workers(session)
+        except BaseException:
+            self._forget()
+            raise
+
+    async def _rescue(self, session: Session, seen: WorkerSeen) -> Rescue | None:
+        """One worker. What is wrong with it alone is tried again at the next look."""
+        try:
+            return await rescue_worker(session, seen)
+        except Exception as error:
+            if session.is_closed() or _is_outage(error):
+                self._forget()
+                raise
+            log.exception("worker.not_rescued", worker_id=str(seen.worker_id))
+            return None
         except BaseException:
             self._forget()
             raise
@@ -102,6 +112,11 @@ class Rescuer:
     def _forget(self) -> None:
         self._session = self._looked_at = None
         self._silent_since = {}
+
+
+def _is_outage(error: Exception) -> bool:
+    # Somebody sits on a row of this worker, or was in a deadlock with us: the session is well.
+    return isinstance(error, Unavailable) and error.code != "database_conflict"
 
 
 def _tell(seen: WorkerSeen, rescue: Rescue) -> None:

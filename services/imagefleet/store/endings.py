@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, Standing
-from imagefleet.jobs.model import CancelCode, JobId, Lane, TenantId, WorkerId
+from imagefleet.jobs.model import CancelCode, Fence, JobId, Lane, TenantId, WorkerId
 from imagefleet.store.database import Connection
 
 LOCK_CLAIMS: Final = """
@@ -42,16 +42,19 @@ class Held:
     standing: Standing
     now: datetime
 
+    @property
+    def fence(self) -> Fence:
+        """What it is known by."""
+        return (self.job_id, self.claim_no)
 
-async def lock_claims(
-    connection: Connection, claims: Sequence[tuple[JobId, int]]
-) -> dict[JobId, Held]:
+
+async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[Fence, Held]:
     """Those of the claims that still stand, locked."""
     rows = await connection.fetch(
         LOCK_CLAIMS, [job_id for job_id, _ in claims], [claim_no for _, claim_no in claims]
     )
     return {
-        row["id"]: Held(
+        (row["id"], row["claim_no"]): Held(
             job_id=JobId(row["id"]),
             claim_no=row["claim_no"],
             tenant_id=TenantId(row["tenant_id"]),

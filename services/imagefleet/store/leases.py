@@ -1,12 +1,14 @@
 """Keeping jobs: the beat that renews a worker's claims, and the progress its handlers report."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from asyncpg import Record
+
 from imagefleet.errors import ClaimLost
-from imagefleet.jobs.model import JobId, JsonObject, WorkerId
+from imagefleet.jobs.model import Fence, JobId, JsonObject, WorkerId
 from imagefleet.store.database import Connection, translated
 
 
@@ -39,9 +41,9 @@ class Beat:
 
     alive: bool
     """False: this worker was declared dead, and everything it held belongs to others."""
-    cancelled: frozenset[JobId]
-    lost: frozenset[JobId]
-    strays: frozenset[tuple[JobId, int]]
+    cancelled: frozenset[Fence]
+    lost: frozenset[Fence]
+    strays: frozenset[Fence]
     """Locked by this worker but not named: claims whose answer never arrived."""
 
 
@@ -116,10 +118,14 @@ async def renew_claims(
     named = [row for row in rows if row["id"] is not None]
     return Beat(
         alive=rows[0]["alive"],
-        cancelled=frozenset(row["id"] for row in named if row["cancelled"] and not row["stray"]),
-        lost=frozenset(row["id"] for row in named if row["lost"]),
-        strays=frozenset((row["id"], row["claim_no"]) for row in named if row["stray"]),
+        cancelled=_fences(row for row in named if row["cancelled"] and not row["stray"]),
+        lost=_fences(row for row in named if row["lost"]),
+        strays=_fences(row for row in named if row["stray"]),
     )
+
+
+def _fences(rows: Iterable[Record]) -> frozenset[Fence]:
+    return frozenset((row["id"], row["claim_no"]) for row in rows)
 
 
 REPORT_PROGRESS: Final = """

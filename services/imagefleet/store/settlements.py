@@ -22,7 +22,7 @@ from imagefleet.jobs.lifecycle import (
     decide,
     failure_sentence,
 )
-from imagefleet.jobs.model import Claim, JobId, Ring, WorkerId
+from imagefleet.jobs.model import Claim, Fence, JobId, Ring, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.emptying import record_emptied
@@ -48,6 +48,11 @@ class Settlement:
     def of(cls, claim: Claim, outcome: Outcome, policy: RetryPolicy) -> "Settlement":
         """The settlement of this claim."""
         return cls(job_id=claim.job_id, claim_no=claim.claim_no, outcome=outcome, policy=policy)
+
+    @property
+    def fence(self) -> Fence:
+        """The claim that it is about."""
+        return (self.job_id, self.claim_no)
 
 
 class Settled(StrEnum):
@@ -135,18 +140,19 @@ async def _settle_in_transaction(
 ) -> SettleReport:
     job_ids = [settlement.job_id for settlement in settlements]
     targets = await lock_targets(connection, job_ids)
-    held = await lock_claims(connection, [(one.job_id, one.claim_no) for one in settlements])
-    mine = {job_id: one for job_id, one in held.items() if one.worker_id == worker_id}
+    held = await lock_claims(connection, [one.fence for one in settlements])
+    mine = {fence: one for fence, one in held.items() if one.worker_id == worker_id}
     endings = {
-        one.job_id: (mine[one.job_id], _decided(one, mine[one.job_id]))
+        one.fence: (mine[one.fence], _decided(one, mine[one.fence]))
         for one in settlements
-        if one.job_id in mine
+        if one.fence in mine
     }
     await _publish(connection, endings)
     await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
-    rings += await free_targets(connection, targets, list(endings))
-    known = await _ended_by(connection, worker_id, [i for i in job_ids if i not in endings])
+    rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
+    unheld = [one.job_id for one in settlements if one.fence not in endings]
+    known = await _ended_by(connection, worker_id, unheld)
     return SettleReport(
         receipts=tuple(_receipt(one, endings, known) for one in settlements), rings=tuple(rings)
     )
@@ -159,32 +165,31 @@ def _decided(settlement: Settlement, held: Held) -> Outcome:
 
 def _receipt(
     settlement: Settlement,
-    endings: dict[JobId, tuple[Held, Outcome]],
-    known: set[tuple[JobId, int]],
+    endings: dict[Fence, tuple[Held, Outcome]],
+    known: set[Fence],
 ) -> Receipt:
-    if settlement.job_id in endings:
-        outcome = endings[settlement.job_id][1]
+    if settlement.fence in endings:
+        outcome = endings[settlement.fence][1]
         return Receipt(job_id=settlement.job_id, settled=Settled.WRITTEN, outcome=outcome)
-    mine = (settlement.job_id, settlement.claim_no) in known
-    settled = Settled.ALREADY if mine else Settled.LOST
+    settled = Settled.ALREADY if settlement.fence in known else Settled.LOST
     return Receipt(job_id=settlement.job_id, settled=settled, outcome=None)
 
 
-async def _publish(connection: Connection, endings: dict[JobId, tuple[Held, Outcome]]) -> None:
+async def _publish(connection: Connection, endings: dict[Fence, tuple[Held, Outcome]]) -> None:
     """Flip the pointers of what completes; whoever finds something newer there is superseded.
 
     And write the receipts of what was deleted.
     """
     publications = {
-        job_id: outcome.publication
-        for job_id, (_, outcome) in endings.items()
+        fence: outcome.publication
+        for fence, (_, outcome) in endings.items()
         if isinstance(outcome, Completed) and outcome.publication is not None
     }
     flipped = await publish_images(connection, list(publications.values()))
-    for job_id in publications.keys() - flipped:
-        held, outcome = endings[job_id]
-        if isinstance(outcome, Completed):
-            endings[job_id] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
+    for fence in publications:
+        held, outcome = endings[fence]
+        if held.job_id not in flipped and isinstance(outcome, Completed):
+            endings[fence] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
     completed = [one for _, one in endings.values() if isinstance(one, Completed)]
     await record_emptied(connection, [one.emptied for one in completed if one.emptied is not None])
 
@@ -213,7 +218,7 @@ SELECT attempts.job_id, attempts.claim_no
 
 async def _ended_by(
     connection: Connection, worker_id: WorkerId, job_ids: Sequence[JobId]
-) -> set[tuple[JobId, int]]:
+) -> set[Fence]:
     if not job_ids:
         return set()
     rows = await connection.fetch(ENDED_BY, list(job_ids), worker_id)

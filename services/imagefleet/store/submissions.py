@@ -3,6 +3,11 @@
 The idempotency key is a column of the job, unique per tenant. Submit inserts first. What the insert
 skipped already stands for the request (same key, same dedup key, a replay of the same failure); a
 second statement asks for it: its fresh snapshot sees what the insert waited for.
+
+A request that is answered with a job of another key leaves its own as an alias, which the insert
+respects as it does keys. That no alias is written beside a job of the same key, or the reverse, is
+what the locks on keys are for: they are taken in the statement before the insert, whose snapshot
+would otherwise be older than the wait.
 """
 
 from collections import Counter
@@ -46,11 +51,10 @@ async def insert_submissions(
     connection: Connection, submissions: Sequence[Submission]
 ) -> list[Answer]:
     """The same inside a transaction of the caller, with its other writes."""
-    await _serialise_double_keys(connection, submissions)
     answers: dict[JobId, Answer] = {}
     waiting = list(submissions)
     for attempt in range(TRIES):
-        if attempt > 0 or _may_be_aliased(waiting):
+        if attempt > 0:
             answers |= await _find_standing(connection, waiting)
             waiting = [one for one in waiting if one.job_id not in answers]
         answers |= await _insert(connection, waiting)
@@ -60,36 +64,56 @@ async def insert_submissions(
     raise Unavailable("database_conflict", "The database is busy; try again.")
 
 
-LOCK_KEYS: Final = """
-SELECT pg_advisory_xact_lock(keys.key)
-  FROM (SELECT DISTINCT hashtextextended(tenant_id || '/' || idempotency_key, 0) AS key
-          FROM unnest($1::text[], $2::text[]) AS both_keys (tenant_id, idempotency_key)
-         ORDER BY 1) AS keys
+TAKE_PLACES: Final = """
+WITH locked AS MATERIALIZED (
+    -- A request that may be answered with a job of another key decides alone what becomes of its
+    -- own: with two keys it meets two unique indexes, and only a lock makes both decisions one.
+    SELECT count(CASE WHEN keys.alone THEN pg_advisory_xact_lock(keys.key)
+                      ELSE pg_advisory_xact_lock_shared(keys.key) END) AS keys
+      FROM (SELECT hashtextextended(keyed.tenant_id || '/' || keyed.idempotency_key, 0) AS key,
+                   bool_or(keyed.alone) AS alone
+              FROM unnest($1::text[], $2::text[], $3::boolean[])
+                   AS keyed (tenant_id, idempotency_key, alone)
+             GROUP BY 1
+             ORDER BY 1) AS keys
+),
+taken AS (
+    INSERT INTO targets (tenant_id, target, next_seq)
+    SELECT wanted.tenant_id, wanted.target, 1 + wanted.jobs
+      FROM locked
+      CROSS JOIN unnest($4::text[], $5::text[], $6::bigint[])
+                 AS wanted (tenant_id, target, jobs)
+     ORDER BY wanted.tenant_id, wanted.target
+        ON CONFLICT (tenant_id, target)
+        DO UPDATE SET next_seq = targets.next_seq + excluded.next_seq - 1
+    RETURNING tenant_id, target, next_seq
+)
+SELECT taken.tenant_id, taken.target, taken.next_seq
+  FROM locked
+  LEFT JOIN taken ON true
 """
 
 
-def _may_be_aliased(submissions: Sequence[Submission]) -> bool:
-    return any(one.idempotency_key and one.dedup_key for one in submissions)
+async def _take_places(
+    connection: Connection, submissions: Sequence[Submission]
+) -> dict[tuple[str, str], int]:
+    """Lock the keys, then the targets; the first number of each target that is ours to give."""
+    keyed = [one for one in submissions if one.idempotency_key is not None]
+    counts = Counter((one.tenant_id, one.target) for one in submissions if one.target is not None)
+    if not keyed and not counts:
+        return {}
+    rows = await connection.fetch(
+        TAKE_PLACES,
+        [one.tenant_id for one in keyed],
+        [one.idempotency_key for one in keyed],
+        [one.dedup_key is not None or one.replay_of is not None for one in keyed],
+        [tenant for tenant, _ in counts],
+        [target for _, target in counts],
+        list(counts.values()),
+    )
+    taken = {(row["tenant_id"], row["target"]): row["next_seq"] for row in rows}
+    return {place: taken[place] - jobs for place, jobs in counts.items()}
 
-
-async def _serialise_double_keys(connection: Connection, submissions: Sequence[Submission]) -> None:
-    """Two keys on one request are two unique indexes: only a lock makes both decisions one."""
-    both = [one for one in submissions if one.idempotency_key and one.dedup_key]
-    if both:
-        await connection.fetch(
-            LOCK_KEYS, [one.tenant_id for one in both], [one.idempotency_key for one in both]
-        )
-
-
-TAKE_SEQUENCES: Final = """
-INSERT INTO targets (tenant_id, target, next_seq)
-SELECT wanted.tenant_id, wanted.target, 1 + wanted.jobs
-  FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted (tenant_id, target, jobs)
- ORDER BY wanted.tenant_id, wanted.target
-    ON CONFLICT (tenant_id, target)
-    DO UPDATE SET next_seq = targets.next_seq + excluded.next_seq - 1
-RETURNING tenant_id, target, next_seq
-"""
 
 INSERT_JOBS: Final = """
 WITH new AS (
@@ -101,6 +125,10 @@ WITH new AS (
           idempotency_key text, fingerprint text, dedup_key text, correlation_id text,
           parent_job_id uuid, created_by text, replay_of uuid, generation integer,
           replay_reason text, traceparent text, tracestate text)
+     -- Asked of each in turn; as NOT EXISTS it could be a join with all aliases.
+     WHERE (SELECT count(*) FROM idempotency_aliases AS aliases
+             WHERE aliases.tenant_id = new.tenant_id
+               AND aliases.idempotency_key = new.idempotency_key) = 0
 ),
 accepted AS (
     INSERT INTO jobs (id, tenant_id, type, lane, priority, run_at, target, target_seq, preempts,
@@ -179,18 +207,7 @@ SELECT placed.id, placed.id AS job_id, placed.type, placed.state, placed.lane,
 async def _insert(connection: Connection, submissions: Sequence[Submission]) -> dict[JobId, Answer]:
     if not submissions:
         return {}
-    counts = Counter((one.tenant_id, one.target) for one in submissions if one.target is not None)
-    next_seq: dict[tuple[str, str], int] = {}
-    if counts:
-        rows = await connection.fetch(
-            TAKE_SEQUENCES,
-            [tenant for tenant, _ in counts],
-            [target for _, target in counts],
-            list(counts.values()),
-        )
-        for row in rows:
-            place = (row["tenant_id"], row["target"])
-            next_seq[place] = row["next_seq"] - counts[place]
+    next_seq = await _take_places(connection, submissions)
     documents: list[dict[str, object]] = []
     for one in submissions:
         document = {name: getattr(one, name) for name in _COLUMNS} | {"id": one.job_id}
@@ -248,7 +265,35 @@ async def _find_standing(
     connection: Connection, submissions: Sequence[Submission]
 ) -> dict[JobId, Answer]:
     """The jobs that already stand for these requests, where there are any."""
-    rows = await connection.fetch(
+    wanted = {one.job_id: one for one in submissions}
+    rows = await _look_for_standing(connection, submissions)
+    strangers = [
+        (wanted[row["id"]], row["job_id"])
+        for row in rows
+        if row["how"] in {"dedup", "replay"} and wanted[row["id"]].idempotency_key is not None
+    ]
+    if strangers:
+        await connection.execute(
+            REMEMBER_ALIASES,
+            [one.tenant_id for one, _ in strangers],
+            [one.idempotency_key for one, _ in strangers],
+            [one.fingerprint for one, _ in strangers],
+            [job_id for _, job_id in strangers],
+        )
+        # Answered by what is remembered: one batch may ask two things under one key.
+        rows = await _look_for_standing(connection, submissions)
+    return {
+        row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
+        if row["differs"]
+        else _submitted(row, created=False)
+        for row in rows
+    }
+
+
+async def _look_for_standing(
+    connection: Connection, submissions: Sequence[Submission]
+) -> list[Record]:
+    return await connection.fetch(
         FIND_STANDING,
         [one.job_id for one in submissions],
         [one.tenant_id for one in submissions],
@@ -258,26 +303,6 @@ async def _find_standing(
         [one.dedup_key for one in submissions],
         [one.replay_of for one in submissions],
     )
-    wanted = {one.job_id: one for one in submissions}
-    aliases = [
-        (wanted[row["id"]], row["job_id"])
-        for row in rows
-        if row["how"] == "dedup" and wanted[row["id"]].idempotency_key is not None
-    ]
-    if aliases:
-        await connection.execute(
-            REMEMBER_ALIASES,
-            [one.tenant_id for one, _ in aliases],
-            [one.idempotency_key for one, _ in aliases],
-            [one.fingerprint for one, _ in aliases],
-            [job_id for _, job_id in aliases],
-        )
-    return {
-        row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
-        if row["differs"]
-        else _submitted(row, created=False)
-        for row in rows
-    }
 
 
 def _submitted(row: Record, *, created: bool) -> Submitted:

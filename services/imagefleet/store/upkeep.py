@@ -1,13 +1,15 @@
 """Repair and counting, under the maintenance role: rescue, prune, gauges, the ledger."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 import asyncpg
+import structlog
 
+from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
 from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
 from imagefleet.jobs.model import JobId, Ring, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
@@ -19,6 +21,8 @@ from imagefleet.store.targets import free_targets, lock_targets
 Session: TypeAlias = asyncpg.Connection
 
 RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
+
+log = structlog.get_logger()
 
 LOOK_AT_WORKERS: Final = """
 SELECT workers.id, workers.beats, clock_timestamp() AS seen_at
@@ -67,36 +71,112 @@ SELECT jobs.id, jobs.claim_no FROM jobs
 """
 
 
+# Shorter than the gap that a rescuer allows between its looks: a row that somebody sits on must not
+# cost the others their watches.
+WAIT_BRIEFLY: Final = """
+SELECT set_config('lock_timeout', '2s', true)
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescue:
     """What the rescue of one worker's jobs did."""
 
     retried: tuple[JobId, ...]
     failed: tuple[JobId, ...]
-    """Lost twice and then once more alone in quarantine (`poison`), or flagged to be cancelled."""
+    """Poison, flagged to be cancelled, or refused by the database as anything else."""
     rings: tuple[Ring, ...]
+
+
+_Endings: TypeAlias = list[tuple[Held, Outcome]]
 
 
 async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | None:
     """Declare a silent worker dead and take its jobs back; None when it has beaten since that look.
 
-    One transaction. A dead id can neither beat nor claim, so nothing is left behind.
+    One transaction. A dead id can neither beat nor claim, so nothing is left behind, but for a job
+    that the database refuses to end in any way: that one waits for its lock to expire.
     """
+    try:
+        return await _rescue_in_transaction(connection, seen, _take_back)
+    except (StoreRejected, IllegalTransition):
+        return await _rescue_in_transaction(connection, seen, _take_back_apart)
+
+
+async def _rescue_in_transaction(
+    connection: Connection,
+    seen: WorkerSeen,
+    take_back: Callable[[Connection, _Endings], Awaitable[tuple[_Endings, list[Ring]]]],
+) -> Rescue | None:
     with translated():
         async with connection.transaction():
+            await connection.execute(WAIT_BRIEFLY)
             if await connection.fetchrow(CONDEMN_WORKER, seen.worker_id, seen.beats) is None:
                 return None
             rows = await connection.fetch(HELD_BY_WORKER, seen.worker_id)
             claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
-            targets = await lock_targets(connection, [job_id for job_id, _ in claims])
+            await lock_targets(connection, [job_id for job_id, _ in claims])
             held = await lock_claims(connection, claims)
-            endings = [(one, _rescued(one)) for one in held.values()]
-            await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
-            rings = await free_targets(connection, targets, list(held))
+            endings, rings = await take_back(
+                connection, [(one, _rescued(one)) for one in held.values()]
+            )
     return Rescue(
         retried=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Retry)),
         failed=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Failed)),
         rings=tuple(rings),
+    )
+
+
+async def _take_back(connection: Connection, endings: _Endings) -> tuple[_Endings, list[Ring]]:
+    await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
+    places = {(held.tenant_id, held.target) for held, _ in endings if held.target is not None}
+    rings = await free_targets(connection, sorted(places), [held.job_id for held, _ in endings])
+    return endings, rings
+
+
+async def _take_back_apart(
+    connection: Connection, endings: _Endings
+) -> tuple[_Endings, list[Ring]]:
+    """Each in a savepoint: what is refused fails alone, and what is refused even that, stays."""
+    ended: _Endings = []
+    rings: list[Ring] = []
+    for held, outcome in endings:
+        try:
+            one, rung = await _take_back_or_fail(connection, held, outcome)
+        except (StoreRejected, IllegalTransition) as error:
+            _tell("rescue.refused", held, error)
+        else:
+            ended += one
+            rings += rung
+    return ended, rings
+
+
+async def _take_back_or_fail(
+    connection: Connection, held: Held, outcome: Outcome
+) -> tuple[_Endings, list[Ring]]:
+    try:
+        with translated():
+            async with connection.transaction():
+                return await _take_back(connection, [(held, outcome)])
+    except (StoreRejected, IllegalTransition) as error:
+        _tell("rescue.rejected", held, error)
+        rejected = Failed(
+            code="settle_rejected",
+            message=failure_sentence("settle_rejected"),
+            detail=error.code,  # a fixed word: the refused value must not come back in by it
+        )
+    with translated():
+        async with connection.transaction():
+            return await _take_back(connection, [(held, rejected)])
+
+
+def _tell(event: str, held: Held, error: FleetError) -> None:
+    log.error(
+        event,
+        job_id=str(held.job_id),
+        claim_no=held.claim_no,
+        worker_id=str(held.worker_id),
+        detail=error.detail,
     )
 
 

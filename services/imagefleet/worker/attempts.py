@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, TypeGuard
 
 import structlog
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import JobKind, Payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Claim, JobId
+from imagefleet.jobs.model import CancelCode, Claim, Fence
 from imagefleet.runtime import Parts
 from imagefleet.store.settlements import Receipt, Settled
 from imagefleet.telemetry.logs import bind_job
@@ -24,8 +24,6 @@ from imagefleet.worker.handling import Handler, Handlers, JobContext, Tools
 from imagefleet.worker.outcomes import describe
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.visibility import Visibility
-
-Fence: TypeAlias = tuple[JobId, int]
 
 MAKES_IMAGES: Final = "process_image"
 LATE_AFTER: Final = 60.0  # seconds past its deadline, a handler has ignored being stopped

@@ -20,7 +20,7 @@ import structlog
 
 from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.lifecycle import Released
-from imagefleet.jobs.model import WorkerId
+from imagefleet.jobs.model import Fence, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, connect
@@ -28,7 +28,7 @@ from imagefleet.store.leases import Beat, renew_claims
 from imagefleet.store.settlements import Settlement
 from imagefleet.telemetry.health import Pulse
 from imagefleet.worker.attempt import Stop
-from imagefleet.worker.attempts import Attempts, Fence
+from imagefleet.worker.attempts import Attempts
 from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.visibility import Visibility
@@ -138,14 +138,14 @@ class Lease:
         self._acknowledged_at = sent_at
         self._beaten.set()
         named = {(hold.job_id, hold.claim_no) for hold in holds}
-        self._visibility.renew(one for one in named if one[0] not in beat.lost)
+        self._visibility.renew(named - beat.lost)
         return beat
 
     def _obey(self, beat: Beat, group: asyncio.TaskGroup) -> None:
-        for (job_id, _), attempt in list(self._attempts.running.items()):
-            if job_id in beat.lost:
+        for fence, attempt in list(self._attempts.running.items()):
+            if fence in beat.lost:
                 attempt.stop(Stop.LOST)
-            elif job_id in beat.cancelled:
+            elif fence in beat.cancelled:
                 attempt.stop(Stop.CANCELLED)
         seen_twice = {stray for stray in beat.strays & self._strays if not self._holds(stray)}
         self._strays = beat.strays - seen_twice

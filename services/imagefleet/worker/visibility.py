@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from imagefleet.aws.queue import Queue
-from imagefleet.jobs.model import JobId
+from imagefleet.jobs.model import Fence
 from imagefleet.worker.deliveries import Deliveries, Delivery
 
 RENEW_AT: Final = 1 / 3  # of the visibility left: most jobs end before, and are never extended
@@ -30,19 +30,19 @@ class Visibility:
         """Know the visibility timeout of each queue, in which every receive begins."""
         self._deliveries = deliveries
         self._spans = spans
-        self._held: dict[tuple[JobId, int], _Held] = {}
+        self._held: dict[Fence, _Held] = {}
         self._now = asyncio.get_running_loop().time
 
-    def keep(self, fence: tuple[JobId, int], delivery: Delivery) -> None:
+    def keep(self, fence: Fence, delivery: Delivery) -> None:
         """Look after a message that was received a moment ago, for the sake of this claim."""
         span = self._spans[delivery.queue].total_seconds()
         self._held[fence] = _Held(delivery, self._now() + span)
 
-    def let_go(self, fence: tuple[JobId, int]) -> None:
+    def let_go(self, fence: Fence) -> None:
         """Look after it no longer."""
         self._held.pop(fence, None)
 
-    def renew(self, standing: Iterable[tuple[JobId, int]]) -> None:
+    def renew(self, standing: Iterable[Fence]) -> None:
         """Extend what would be seen soon; to be called with the claims that a beat confirmed."""
         for fence in standing:
             held = self._held.get(fence)
