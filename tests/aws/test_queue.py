@@ -55,7 +55,8 @@ async def test_a_ring_is_read_back_as_the_job_it_rings_for(queue: Queue) -> None
     ring = Ring(
         job_id=new_job_id(),
         lane=Lane.FAST,
-        due_at=datetime.now(UTC),
+        next_at=datetime.now(UTC),
+        announced_at=datetime.now(UTC),
         tenant_id=TenantId("tenant-a"),
         traceparent=TRACEPARENT,
     )
@@ -64,7 +65,11 @@ async def test_a_ring_is_read_back_as_the_job_it_rings_for(queue: Queue) -> None
 
     received = await the_one(queue)
     message = parse_message(received.body)
-    assert (ring.job_id, TRACEPARENT) == (message.job_id, message.traceparent)
+    assert (ring.job_id, TRACEPARENT, ring.announced_at) == (
+        message.job_id,
+        message.traceparent,
+        message.announced_at,
+    )
     assert received.attributes == {"traceparent": TRACEPARENT}
 
 

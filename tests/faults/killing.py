@@ -31,12 +31,11 @@ MOST_LOSSES: Final = 2
 UPLOADS_AT_ONCE: Final = 4
 ANYWHERE_WITHIN: Final = 0.3  # seconds after a claim
 
-# Ages rings whose message went down with a worker that had received but not yet claimed it: they
-# come round after a minute by themselves, and the short run has no minute.
+# Messages that went down with a worker which had received but not yet claimed them: they are known to
+# be lost by a long poll that brings nothing, with a patience that doubles. The short run has none.
 AGE_RINGS: Final = """
-UPDATE rings SET due_at = now()
-  FROM jobs
- WHERE jobs.id = rings.job_id AND jobs.run_at <= now() AND rings.due_at > now() + interval '10 s'
+UPDATE rings SET sent_at = NULL, next_at = now()
+ WHERE rings.sent_at < now() - interval '5 seconds'
 """
 
 

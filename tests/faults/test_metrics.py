@@ -137,7 +137,7 @@ async def a_locked_table(stack: Stack, producer: Producer) -> None:
             await owner.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
             # A due ring is the dispatcher's reason to look at jobs.
             async with stack.database() as other:
-                await other.execute("UPDATE rings SET due_at = now(), rings = 0")
+                await other.execute("UPDATE rings SET next_at = now(), sent_at = NULL")
 
         async def all_ran_into_it() -> bool:
             answer = await producer.http.get(f"/v1/jobs/{accepted.json()['jobId']}")

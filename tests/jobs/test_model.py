@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from uuid import RFC_4122, uuid4
 
 import pytest
@@ -76,6 +77,50 @@ def test_a_broken_trace_does_not_stop_the_job(trace: object) -> None:
     body = json.dumps({"v": 1, "job_id": str(job_id), "traceparent": trace})
 
     assert JobMessage(job_id=job_id) == parse_message(body)
+
+
+def test_a_message_tells_when_it_was_announced() -> None:
+    at = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
+    message = JobMessage(job_id=new_job_id(), announced_at=at)
+
+    assert message == parse_message(encode_message(message))
+    assert at.isoformat() == json.loads(encode_message(message))["announced_at"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        "",
+        7,
+        1767225600.5,
+        True,
+        ["2026-01-01T00:00:00+00:00"],
+        {"at": "now"},
+        "yesterday",
+        "2026-01-01T00:00:00",  # of which clock?
+        "2026-13-01T00:00:00+00:00",
+        "0001-01-01T00:00:00+14:00",  # before the first day, in the time of the database
+        "9999-12-31T23:59:59-12:00",
+        "infinity",
+        "2026-01-01T00:00:00+00:00; DROP TABLE rings",
+        "9" * 1000,
+    ],
+)
+def test_a_broken_announcement_does_not_stop_the_job(told: object) -> None:
+    job_id = JobId(uuid4())
+    body = json.dumps({"v": 1, "job_id": str(job_id), "announced_at": told})
+
+    assert JobMessage(job_id=job_id) == parse_message(body)
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_an_announcement_of_another_zone_is_the_same_moment(at: datetime) -> None:
+    body = json.dumps({"v": 1, "job_id": str(new_job_id()), "announced_at": at.isoformat()})
+
+    told = parse_message(body).announced_at
+
+    assert told is None or (told.tzinfo is UTC and told == at)
 
 
 def test_ids_are_uuids_of_version_seven_that_carry_the_time() -> None:

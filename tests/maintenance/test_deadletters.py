@@ -12,7 +12,15 @@ from imagefleet.aws.queue import Message, Queue, Received
 from imagefleet.errors import FleetError
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Released
-from imagefleet.jobs.model import CancelCode, JobId, JobMessage, JobState, Lane, encode_message
+from imagefleet.jobs.model import (
+    CancelCode,
+    JobId,
+    JobMessage,
+    JobState,
+    Lane,
+    encode_message,
+    parse_message,
+)
 from imagefleet.maintenance.deadletters import (
     DeadLetterSender,
     DeadLetterSweeper,
@@ -307,18 +315,18 @@ async def test_an_open_job_is_rung_and_makes_no_letter(
 ) -> None:
     job = await a_job(worker, superuser)
     later = await a_job(worker, superuser, due=False)
-    await superuser.execute("UPDATE rings SET rings = 9, due_at = now() + interval '6 hours'")
+    flagged = await a_job(worker, superuser, due=False, flag=CancelCode.CANCELLED)
+    jobs = (job, later, flagged)
+    await superuser.execute("UPDATE rings SET sends = 8, sent_at = now() - interval '6 hours'")
 
-    await judge_messages(maintenance, [about(plain(job.job_id)), about(plain(later.job_id))])
+    await judge_messages(maintenance, [about(plain(one.job_id)) for one in jobs])
 
-    rung, unrung = (
-        await ring_row(superuser, job.job_id),
-        await ring_row(superuser, later.job_id),
-    )
-    assert rung is not None
-    assert unrung is not None
-    assert (0, True) == (rung["rings"], rung["due_in"] <= timedelta())
-    assert timedelta(minutes=50) < unrung["due_in"] < timedelta(hours=2)  # its own time
+    rings = [await ring_row(superuser, one.job_id) for one in jobs]
+    assert [(None, 0)] * 3 == [(one["sent_at"], one["sends"]) for one in rings if one is not None]
+    rung, unrung, urgent = [one["next_in"] for one in rings if one is not None]
+    assert rung <= timedelta()
+    assert timedelta(minutes=50) < unrung < timedelta(hours=2)  # its own time
+    assert urgent <= timedelta(), "who ends it need not wait for its time"
     assert 0 == await count_unacknowledged(maintenance)
 
 
@@ -335,7 +343,7 @@ async def test_a_running_job_gets_its_message_back_in_its_lane(
     await sweeper.sweep()
 
     (message,) = await (await place.queue(Lane.FAST)).receive(most=10, wait=SOON)
-    assert plain(job.job_id) == message.body
+    assert job.job_id == parse_message(message.body).job_id
     assert [] == await lying_in(dead_letters)
 
 

@@ -58,7 +58,11 @@ async def test_the_elected_one_shows_what_there_is(
     for state in (JobState.QUEUED, JobState.FAILED_RETRYABLE, JobState.PROCESSING, JobState.FAILED):
         await a_job(worker, superuser, state=state)
     await report_failures(worker, "s3", 5)
-    await superuser.execute("UPDATE rings SET rings = 1, due_at = now() - interval '1 minute'")
+    await superuser.execute("UPDATE rings SET sends = 1, sent_at = now()")
+    await superuser.execute(
+        "UPDATE lanes SET window_size = 7, looked_at = now() - interval '5 seconds', "
+        "oldest_at = now() - interval '1 minute' WHERE lane = 'fast'"
+    )
     await superuser.execute(
         "UPDATE jobs SET claimed_at = now() - interval '2 hours', run_at = now() - interval '3 h' "
         "WHERE state = 'processing'"
@@ -74,7 +78,12 @@ async def test_the_elected_one_shows_what_there_is(
     assert told['job_queue_depth{job_type="process_image"}'] == 0
     assert (told["ledger_accepted"], told["ledger_missing"]) == (4, 0)
     assert (told["ledger_open"], told["ledger_failed"]) == (3, 1)
-    assert (told["rings_due"], told["oldest_ring_age_seconds"] >= 60) == (2, True)
+    assert told['rings_announced{lane="fast"}'] == 2
+    assert told['rings_announced{lane="general"}'] == 0
+    assert told['ring_window{lane="fast"}'] == 7
+    assert 60 <= told['oldest_ring_age_seconds{lane="fast"}'] < 120
+    assert told['oldest_ring_age_seconds{lane="general"}'] == 0, "nobody waits for a turn"
+    assert 5 <= told['dispatcher_silence_seconds{lane="fast"}'] < 60
     assert told["dead_letters_unacknowledged"] == 1
     assert told['breaker_open{service="s3"}'] == 1
     assert told['sqs_messages{lane="fast",state="visible"}'] == 1

@@ -28,7 +28,6 @@ async def test_a_job_whose_submitter_never_rang_runs_all_the_same(
 ) -> None:
     submission = a_submission()
     await submit_job(api, submission)
-    await superuser.execute("UPDATE rings SET due_at = now()")
 
     async with inside(place, "worker") as worker, running(place, "maintenance") as maintenance:
         await maintenance.tells("job.rung")
@@ -81,7 +80,7 @@ async def test_it_says_how_it_is(place: Place, worker: Connection) -> None:
         assert (200, 200) == (alive, ready), vitals + readiness
         assert {"dispatcher", "pruner"} <= set(json.loads(vitals)["checks"])
         assert {"database", "queues", "drain"} == set(json.loads(readiness)["checks"])
-        for query in ("look_at_due_rings", "rescue", "prune_jobs"):
+        for query in ("look_at_lanes", "rescue", "prune_jobs"):
             count = await maintenance.counted(
                 f'db_query_duration_seconds_count{{query_type="{query}"}}'
             )
@@ -93,7 +92,7 @@ async def test_a_dispatcher_with_nothing_due_costs_no_request_to_sqs(place: Plac
     async with inside(place, "maintenance", environment=eager) as maintenance:
 
         async def has_looked_often() -> bool:
-            looks = 'db_query_duration_seconds_count{query_type="look_at_due_rings"}'
+            looks = 'db_query_duration_seconds_count{query_type="look_at_lanes"}'
             return bool(10 <= await maintenance.counted(looks))
 
         await eventually(has_looked_often, within=5)

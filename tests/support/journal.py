@@ -102,7 +102,13 @@ SELECT revisions.job_id::text, revisions.claim_no, variants.key, variants.width,
   FROM variants
   JOIN image_revisions AS revisions USING (image_id, revision)
 """
-READ_RINGS: Final = "SELECT job_id::text, extract(epoch FROM now() - due_at)::float8 FROM rings"
+# Overdue is what has no message, and waits for nothing but its turn.
+READ_RINGS: Final = """
+SELECT job_id::text,
+       CASE WHEN sent_at IS NULL AND next_at < 'infinity'
+            THEN extract(epoch FROM now() - next_at)::float8 ELSE -1.0 END
+  FROM rings
+"""
 READ_TARGETS: Final = "SELECT target, running_job::text FROM targets WHERE running_job IS NOT NULL"
 READ_SOURCES: Final = "SELECT key, image_id::text FROM image_sources"
 READ_LEDGER: Final = """

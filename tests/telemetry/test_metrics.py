@@ -93,8 +93,10 @@ MAINTENANCE: dict[str, Shape] = FLEET | {
     "oldest_job_age_seconds": (GAUGE, {"job_type", "state"}),
     "jobs_stuck": (GAUGE, set()),
     "rescued_jobs_total": (COUNTER, set()),
-    "rings_due": (GAUGE, set()),
-    "oldest_ring_age_seconds": (GAUGE, set()),
+    "rings_announced": (GAUGE, {"lane"}),
+    "ring_window": (GAUGE, {"lane"}),
+    "oldest_ring_age_seconds": (GAUGE, {"lane"}),
+    "dispatcher_silence_seconds": (GAUGE, {"lane"}),
     "sqs_messages": (GAUGE, {"lane", "state"}),
     "queue_drift": (GAUGE, {"lane"}),
     "dead_letters_unacknowledged": (GAUGE, set()),
@@ -218,7 +220,13 @@ def sample_everything(metrics: MaintenanceMetrics) -> None:
         for job_type, age in (("unheard_of", 1), ("noop", -5), ("another", 2))
     )
     metrics.stuck_sampled(1)
-    metrics.rings_sampled(4, timedelta(seconds=5))
+    metrics.rings_sampled(
+        Lane.FAST,
+        announced=4,
+        window=6,
+        waited=timedelta(seconds=5),
+        silence=timedelta(seconds=1),
+    )
     metrics.lane_sampled(Lane.FAST, due=10, visible=6, in_flight=1)
     metrics.dead_letters_sampled(2)
     metrics.invalidations_sampled(7, timedelta(seconds=8), 9, 11)

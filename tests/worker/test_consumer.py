@@ -4,12 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Verdict, new_job_id
+from imagefleet.jobs.model import (
+    Claim,
+    ClaimAnswer,
+    JobMessage,
+    Lane,
+    Verdict,
+    encode_message,
+    new_job_id,
+)
 from imagefleet.runtime import Drain
 from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection, open_pool
@@ -20,13 +28,13 @@ from imagefleet.worker.dismissals import (
     MOST_DEFERRED,
     UNKNOWN_FOR,
     UNKNOWN_RECEIVES,
-    UNROUTABLE_FOR,
 )
+from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.slots import Slots
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
-from tests.support.queues import FakeQueue, a_message, a_ringing
+from tests.support.queues import LONGEST_POLL, FakeQueue, a_message, a_ringing
 from tests.support.rows import job_row, ring_row
 
 NOTHING = timedelta()
@@ -41,7 +49,7 @@ ANSWERS: dict[Verdict, timedelta | None] = {
     Verdict.EXHAUSTED: None,
     Verdict.ELSEWHERE: None,
     Verdict.BUSY: timedelta(minutes=8),
-    Verdict.UNROUTABLE: UNROUTABLE_FOR,
+    Verdict.UNROUTABLE: None,
     Verdict.CONTENDED: CONTENDED_FOR,
     Verdict.UNKNOWN: UNKNOWN_FOR,
 }
@@ -133,6 +141,7 @@ class Listening:
     dead_letters: FakeQueue
     slots: Slots
     lease: Lease
+    hearing: Hearing
     consumer: Consumer
     drain: Drain
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = field(default_factory=list)
@@ -156,13 +165,14 @@ async def listening(
 ) -> AsyncIterator[Listening]:
     own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
-    room = Slots(slots)
+    room, hearing = Slots(slots), Hearing(Lane)
     ears = Ears(
         pool=bench.pool,
         worker_id=bench.worker_id,
         types=types,
         lease=lease,
         dismissals=bench.dismissals(dead_letters),
+        hearing=hearing,
         metrics=bench.tools.metrics,
         start=lambda *one: started.append(one),
     )
@@ -172,7 +182,7 @@ async def listening(
     consumer = Consumer(lane, room, queues, ears, timedelta(seconds=20))
     async with asyncio.TaskGroup() as group:
         group.create_task(consumer.run(drain))
-        yield Listening(bench, own, dead_letters, room, lease, consumer, drain, started)
+        yield Listening(bench, own, dead_letters, room, lease, hearing, consumer, drain, started)
         drain.request("the test is over")
     assert 0 == room.reserved
 
@@ -286,13 +296,84 @@ async def test_an_expired_lock_of_the_last_attempt_is_ended_and_its_message_dele
     assert "failed" == (await job_row(superuser, claim.job_id))["state"]
 
 
-async def test_a_type_that_this_worker_lacks_comes_back_for_others(bench: Bench) -> None:
+async def test_a_type_that_this_worker_lacks_is_left_to_its_ring(
+    bench: Bench, superuser: Connection
+) -> None:
+    """The dispatcher announces it again, where a living worker has the type."""
     submission = await bench.submit()
     async with listening(bench, types=("process_image",)) as heard:
         heard.own.waiting.append(a_ringing(submission.job_id))
-        await eventually(lambda: heard.own.changed)
+        await eventually(lambda: heard.own.deleted)
 
-    assert [UNROUTABLE_FOR] == [span for _, span in heard.own.changed]
+    ring = await ring_row(superuser, submission.job_id)
+    assert [] == heard.own.changed
+    assert ring is not None
+    assert ring["sent_at"] is None
+
+
+# What it has heard, by lane; dispatchers know from it which messages are lost.
+
+ANNOUNCED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+TOMORROW = datetime.now(UTC) + timedelta(days=1)
+NEWER = timedelta(minutes=1)
+
+
+async def test_a_message_by_which_a_job_was_claimed_is_heard_and_no_other(bench: Bench) -> None:
+    runs, later = await bench.submit(), await bench.submit(a_submission(run_at=TOMORROW))
+    async with listening(bench) as heard:
+        messages = {runs.job_id: ANNOUNCED_AT, later.job_id: ANNOUNCED_AT + NEWER}
+        heard.own.waiting += [
+            a_message(encode_message(JobMessage(job_id=job_id, announced_at=at)))
+            for job_id, at in messages.items()
+        ]
+        await heard.runs(1)
+        await eventually(lambda: heard.own.deleted)
+
+    assert {Lane.FAST: ANNOUNCED_AT} == heards(heard.hearing)
+
+
+async def test_a_long_poll_that_brings_nothing_is_a_silence_since_it_began(bench: Bench) -> None:
+    async with listening(bench) as heard:
+        before = asyncio.get_running_loop().time()
+        await eventually(lambda: len(heard.own.asked) > 2)
+        told = heard.hearing.told()
+        after = asyncio.get_running_loop().time()
+
+    silences = dict(zip(Lane, told.silent_for, strict=True))
+    span = silences.pop(Lane.FAST)
+    assert [None, None] == list(silences.values())
+    assert span is not None
+    assert NOTHING < span <= timedelta(seconds=after - before) + timedelta(seconds=LONGEST_POLL)
+
+
+async def test_a_poll_that_does_not_wait_is_no_silence(bench: Bench) -> None:
+    """General slots ask the fast lane in passing: an answer of one server of many."""
+    helps = FakeQueue("helps")
+    async with listening(bench, lane=Lane.GENERAL, helps=helps) as heard:
+        await eventually(lambda: NOTHING in helps.polls and heard.hearing.told().silent_for[1])
+
+    silent = dict(zip(Lane, heard.hearing.told().silent_for, strict=True))
+    assert silent[Lane.FAST] is None
+    assert silent[Lane.GENERAL] is not None
+
+
+async def test_a_poll_that_fails_or_brings_something_is_no_silence(bench: Bench) -> None:
+    submission = await bench.submit()
+    async with listening(bench, slots=1) as heard:
+        heard.own.waiting.append(a_ringing(submission.job_id))
+        await heard.runs(1)
+        assert [None] * 3 == heard.hearing.told().silent_for
+        heard.own.say = Unavailable("sqs_unavailable", "away")
+        asked = len(heard.own.asked)
+        heard.started[0][2]()
+        await eventually(lambda: len(heard.own.asked) > asked)
+
+        assert [None] * 3 == heard.hearing.told().silent_for
+
+
+def heards(hearing: Hearing) -> dict[Lane, datetime]:
+    told = zip(Lane, hearing.told().heard_at, strict=True)
+    return {lane: at for lane, at in told if at is not None}
 
 
 async def test_nothing_is_received_while_the_beat_is_old(bench: Bench) -> None:

@@ -111,10 +111,12 @@ class Case:
     times: int = 1
     """How often the verdict is told until then."""
     rings_in: tuple[int, int] | None = None
-    """Seconds until the ring row is due; None: there is none."""
+    """Seconds until the ring row is due, which knows of no message; None: there is none."""
 
 
 HOUR = timedelta(hours=1)
+SOON = (-30, 1)  # a second after it was told, some time ago
+PARKED = (0, 0)  # until its target is free
 
 
 def later() -> Submission:
@@ -134,12 +136,10 @@ CASES: dict[Verdict, Case] = {
         how=lambda s: s.submitted(later()), message="deleted", state="queued", rings_in=(3500, 3600)
     ),
     Verdict.TARGET_BUSY: Case(
-        how=behind_another, message="deleted", state="queued", rings_in=(40, 60)
+        how=behind_another, message="deleted", state="queued", rings_in=PARKED
     ),
-    Verdict.PAUSED: Case(how=paused, message="deleted", state="queued", rings_in=(40, 60)),
-    Verdict.BREAKER: Case(
-        how=behind_a_breaker, message="deleted", state="queued", rings_in=(40, 60)
-    ),
+    Verdict.PAUSED: Case(how=paused, message="deleted", state="queued", rings_in=SOON),
+    Verdict.BREAKER: Case(how=behind_a_breaker, message="deleted", state="queued", rings_in=SOON),
     Verdict.EXHAUSTED: Case(
         how=lambda s: s.made(
             JobState.PROCESSING,
@@ -151,9 +151,9 @@ CASES: dict[Verdict, Case] = {
     ),
     Verdict.UNROUTABLE: Case(
         how=lambda s: s.made(submission=a_submission(type="cancel_job")),
-        message="waits",
+        message="deleted",
         state="queued",
-        rings_in=(-60, 60),
+        rings_in=SOON,
     ),
     Verdict.ELSEWHERE: Case(
         how=rung_in_another_lane,
@@ -228,5 +228,7 @@ async def is_left(superuser: Connection, job_id: JobId, case: Case) -> None:
     if case.rings_in is not None:
         assert ring is not None
         least, most = case.rings_in
-        assert least <= ring["due_in"].total_seconds() <= most
+        assert ring["sent_at"] is None
+        assert ring["parked"] is (case.rings_in == PARKED)
+        assert ring["parked"] or least <= ring["next_in"].total_seconds() <= most
         assert row["lane"] == ring["lane"]

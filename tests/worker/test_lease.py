@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import CancelCode, Claim, Fence, JobMessage
+from imagefleet.jobs.model import CancelCode, Claim, Fence, JobMessage, Lane
 from imagefleet.runtime import Drain, supervise
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
@@ -22,6 +22,7 @@ from imagefleet.worker.attempt import Stop
 from imagefleet.worker.attempts import Attempts
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.handling import Handler, JobContext
+from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.lease import Lease
 from tests.support.bench import NOOP, Bench, Run, never
 from tests.support.eventually import eventually

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NewType, TypeAlias
 from uuid import UUID
@@ -249,9 +249,11 @@ def _id_or_none(value: object) -> UUID | None:
 def _moment_or_none(value: object) -> datetime | None:
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
+        if moment is None or moment.tzinfo is None:
+            return None
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):  # the first day of all, somewhere east of Greenwich
         return None
-    return moment if moment is not None and moment.tzinfo is not None else None
 
 
 def new_job_id() -> JobId:

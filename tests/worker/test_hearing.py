@@ -1,0 +1,101 @@
+"""What a worker tells with its beat of what it has heard: by lane, in its own order."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from imagefleet.jobs.model import JobMessage, Lane, new_job_id
+from imagefleet.store.dispatching import look_at_fleet
+from imagefleet.store.leases import Heard, renew_claims
+from imagefleet.worker.hearing import Hearing
+from tests.support.factories import a_worker
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def message(announced_at: datetime | None) -> JobMessage:
+    return JobMessage(job_id=new_job_id(), announced_at=announced_at)
+
+
+async def test_who_has_heard_nothing_says_so_of_every_lane() -> None:
+    told = Hearing([Lane.GENERAL, Lane.FAST]).told()
+
+    assert ([None, None], [None, None]) == (told.silent_for, told.heard_at)
+
+
+async def test_it_is_told_in_the_order_of_the_workers_lanes() -> None:
+    hearing = Hearing([Lane.QUARANTINE, Lane.FAST])
+    hearing.claimed(Lane.FAST, message(FIRST))
+    hearing.silence(Lane.QUARANTINE, asyncio.get_running_loop().time() - 3)
+
+    told = hearing.told()
+
+    assert [None, FIRST] == told.heard_at
+    silent, other = told.silent_for
+    assert other is None
+    assert silent is not None
+    assert timedelta(seconds=3) <= silent < timedelta(seconds=5)
+
+
+async def test_only_the_newest_counts_in_whatever_order_they_come() -> None:
+    hearing = Hearing([Lane.FAST])
+    now = asyncio.get_running_loop().time()
+    for at in (FIRST + SECOND, None, FIRST):
+        hearing.claimed(Lane.FAST, message(at))
+    for began in (now - 2, now - 9):
+        hearing.silence(Lane.FAST, began)
+
+    told = hearing.told()
+
+    assert [FIRST + SECOND] == told.heard_at
+    (silent,) = told.silent_for
+    assert silent is not None
+    assert timedelta(seconds=2) <= silent < timedelta(seconds=4)
+
+
+@pytest.mark.parametrize("lanes", [tuple(Lane), tuple(reversed(Lane))])
+async def test_a_beat_writes_it_by_the_databases_clock_for_the_right_lane(
+    worker: asyncpg.Connection, maintenance: asyncpg.Connection, lanes: tuple[Lane, ...]
+) -> None:
+    me = await a_worker(worker, lanes=lanes)
+    hearing = Hearing(lanes)
+    began = asyncio.get_running_loop().time() - 60
+    hearing.silence(Lane.FAST, began)
+    hearing.claimed(Lane.GENERAL, message(FIRST))
+
+    assert (await renew_claims(worker, me, [], hearing.told())).alive
+
+    fleets = await look_at_fleet(maintenance)
+    now = await maintenance.fetchval("SELECT now()")
+    assert {Lane.GENERAL: FIRST} == {
+        lane: fleet.heard_at for lane, fleet in fleets.items() if fleet.heard_at is not None
+    }
+    silent = {lane: fleet.silent_at for lane, fleet in fleets.items() if fleet.silent_at}
+    assert {Lane.FAST} == set(silent)
+    assert timedelta(seconds=60) <= now - silent[Lane.FAST] < timedelta(seconds=70)
+
+
+async def test_an_announcement_from_the_future_is_not_believed(
+    worker: asyncpg.Connection, maintenance: asyncpg.Connection
+) -> None:
+    """A message says what its sender wants: nothing that was sent just now is lost by it."""
+    me = await a_worker(worker, lanes=[Lane.FAST])
+    later = datetime.now(UTC) + timedelta(days=1)
+
+    await renew_claims(worker, me, [], Heard(silent_for=[None], heard_at=[later]))
+
+    fleet = (await look_at_fleet(maintenance))[Lane.FAST]
+    assert fleet.heard_at is not None
+    assert fleet.heard_at < later - timedelta(hours=23)
+
+
+async def test_a_beat_of_who_has_heard_nothing_takes_nothing_for_heard(
+    worker: asyncpg.Connection, maintenance: asyncpg.Connection
+) -> None:
+    await renew_claims(worker, await a_worker(worker), [])
+
+    for fleet in (await look_at_fleet(maintenance)).values():
+        assert (None, None) == (fleet.silent_at, fleet.heard_at)
