@@ -88,3 +88,29 @@ TO imagefleet_api, imagefleet_worker, imagefleet_maintenance, imagefleet_operato
 GRANT UPDATE (holder, until, room, looked_at, window_size, oldest_at) ON lanes TO imagefleet_maintenance;
 GRANT UPDATE (silent_at, heard_at) ON workers TO imagefleet_worker;
 GRANT UPDATE (weight) ON tenants TO imagefleet_operator;
+
+-- What should have a message is what says so now, and not what somebody meant to ring.
+CREATE OR REPLACE VIEW expected_messages AS
+SELECT
+    lanes.lane,
+    coalesce(waiting.jobs, 0) AS waiting,
+    coalesce(waiting.announced, 0) AS announced,
+    coalesce(running.jobs, 0) AS processing,
+    coalesce(waiting.announced, 0) + coalesce(running.jobs, 0) AS expected
+FROM (VALUES ('fast'), ('general'), ('quarantine')) AS lanes (lane)
+LEFT JOIN (
+    SELECT
+        rings.lane,
+        count(*) AS jobs,
+        count(*) FILTER (WHERE rings.sent_at IS NOT NULL) AS announced
+    FROM rings
+    GROUP BY rings.lane
+) AS waiting ON waiting.lane = lanes.lane
+LEFT JOIN (
+    SELECT
+        jobs.lane,
+        count(*) AS jobs
+    FROM jobs
+    WHERE jobs.state = 'processing'
+    GROUP BY jobs.lane
+) AS running ON running.lane = lanes.lane;

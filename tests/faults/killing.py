@@ -31,8 +31,8 @@ MOST_LOSSES: Final = 2
 UPLOADS_AT_ONCE: Final = 4
 ANYWHERE_WITHIN: Final = 0.3  # seconds after a claim
 
-# Messages that went down with a worker which had received but not yet claimed them: they are known to
-# be lost by a long poll that brings nothing, with a patience that doubles. The short run has none.
+# Messages that went down with a worker which had received but not yet claimed them: they are known
+# to be lost by a long poll that brings nothing, with a patience that doubles. A short run has none.
 AGE_RINGS: Final = """
 UPDATE rings SET sent_at = NULL, next_at = now()
  WHERE rings.sent_at < now() - interval '5 seconds'

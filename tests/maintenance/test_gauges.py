@@ -11,9 +11,10 @@ from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.gauges import Sampled, Sampler
 from imagefleet.store.breakers import report_failures
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.rings import expect_messages
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.factories import a_job
+from tests.support.factories import a_job, announce
 from tests.support.queues import FakeQueue
 
 OFTEN = timedelta(0)
@@ -93,6 +94,22 @@ async def test_the_elected_one_shows_what_there_is(
     age = told['oldest_job_age_seconds{job_type="noop",state="processing"}']
     assert 3 * 3600 <= age < 3 * 3600 + 60
     assert told["jobs_stuck"] == 1
+
+
+async def test_people_at_psql_are_told_of_the_same_messages(
+    worker: Connection, operator: Connection, superuser: Connection
+) -> None:
+    jobs = {state: await a_job(worker, superuser, state=state) for state in JobState}
+    await announce(worker, jobs[JobState.QUEUED].job_id)
+
+    view = await operator.fetch("SELECT * FROM expected_messages")
+    known = await expect_messages(operator)
+
+    told = {row["lane"]: (row["announced"], row["processing"], row["expected"]) for row in view}
+    assert (1, 1, 2) == told["fast"]
+    assert told == {
+        lane: (one.announced, one.processing, one.expected) for lane, one in known.items()
+    }
 
 
 async def test_only_one_samples_and_the_others_show_nothing(database: Database) -> None:
