@@ -128,6 +128,19 @@ async def test_a_handler_sees_what_its_job_is(bench: Bench) -> None:
     assert not job.cancelled
 
 
+async def test_a_field_that_a_newer_api_added_fails_no_job(bench: Bench) -> None:
+    seen: list[JobContext] = []
+
+    async def run(job: JobContext) -> Completed:
+        seen.append(job)
+        return Completed()
+
+    claim = await bench.claim(a_submission(payload={"note": "hello", "colour": "red"}))
+
+    assert Completed() == await bench.attempt(claim, run).work()
+    assert [Noop(note="hello")] == [job.payload for job in seen]
+
+
 @pytest.mark.parametrize(("lane", "code"), [(Lane.GENERAL, "memory"), (Lane.QUARANTINE, None)])
 async def test_a_suspect_may_use_more_memory_than_others(
     lane: Lane, code: str | None, bench: Bench

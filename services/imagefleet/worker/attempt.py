@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 import structlog
 
-from imagefleet.jobs.kinds import validate_payload
+from imagefleet.jobs.kinds import read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, JsonObject
 from imagefleet.store.database import acquire
@@ -99,7 +99,7 @@ class Attempt:
         return outcome
 
     async def _handle(self) -> Completed:
-        payload = validate_payload(self._handler.kind, self.claim.payload)
+        payload = read_payload(self._handler.kind, self.claim.payload)
         deadline = asyncio.get_running_loop().time() + self._timeout.total_seconds()
         async with asyncio.timeout_at(deadline) as self._scope:
             self.deadline = deadline
