@@ -3,24 +3,31 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import accumulate
 
 import pytest
 
+from imagefleet.embedded.topology import described
 from imagefleet.errors import Unavailable
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Verdict, new_job_id
 from imagefleet.runtime import Drain
 from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection, open_pool
+from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import Consumer, Ears
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import (
+    BUSY_FOR,
+    BUSY_RECEIVES,
     CONTENDED_FOR,
     MOST_DEFERRED,
     UNKNOWN_FOR,
     UNKNOWN_RECEIVES,
     UNROUTABLE_FOR,
+    busy_for,
 )
 from imagefleet.worker.slots import Slots
 from tests.support.bench import Bench
@@ -30,6 +37,7 @@ from tests.support.queues import FakeQueue, a_message, a_ringing
 from tests.support.rows import job_row, ring_row
 
 NOTHING = timedelta()
+MANY = 10_000
 
 # What a verdict does to the message: how it comes back, if it does. None is deleted.
 ANSWERS: dict[Verdict, timedelta | None] = {
@@ -40,7 +48,7 @@ ANSWERS: dict[Verdict, timedelta | None] = {
     Verdict.BREAKER: None,
     Verdict.EXHAUSTED: None,
     Verdict.ELSEWHERE: None,
-    Verdict.BUSY: timedelta(minutes=8),
+    Verdict.BUSY: BUSY_FOR,
     Verdict.UNROUTABLE: UNROUTABLE_FOR,
     Verdict.CONTENDED: CONTENDED_FOR,
     Verdict.UNKNOWN: UNKNOWN_FOR,
@@ -94,7 +102,7 @@ async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> 
     dismissals = bench.dismissals(FakeQueue())
     delivery = Delivery(
         queue=bench.queue.as_queue(),
-        received=a_message("x"),
+        received=replace(a_message("x"), receive_count=MANY),
         message=JobMessage(job_id=new_job_id()),
     )
     answer = ClaimAnswer(job_id=new_job_id(), verdict=Verdict.BUSY, wait=timedelta(days=3))
@@ -102,6 +110,65 @@ async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> 
     await eventually(lambda: bench.queue.changed)
 
     assert [MOST_DEFERRED] == [span for _, span in bench.queue.changed]
+
+
+# A message of a job that somebody has.
+
+LOCK = timedelta(minutes=10)
+# A beat renews what is older than a third of it: the least that a living job leaves to wait for.
+LEAST = LOCK * 2 / 3 - timedelta(seconds=2)
+HELD_BACK = timedelta(minutes=1)  # what an expired lock is told that may not be taken over now
+
+
+def visits(count: int, wait: timedelta) -> list[timedelta]:
+    """When its first receives are, after the first of all, if nothing of it changes."""
+    spans = (busy_for(receives, wait) for receives in range(1, count))
+    return list(accumulate(spans, initial=NOTHING))
+
+
+def test_the_message_of_a_short_job_is_back_soon_and_of_a_long_one_seldom() -> None:
+    spans = [busy_for(receives, LOCK).total_seconds() for receives in range(1, 12)]
+
+    assert [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 1200] == spans
+
+
+@pytest.mark.parametrize("taken", [timedelta(seconds=1), LOCK / 20, LOCK / 2])
+def test_a_job_that_is_over_leaves_a_message_for_no_longer_than_it_took(taken: timedelta) -> None:
+    back = next(at for at in visits(BUSY_RECEIVES, LOCK) if at >= taken)
+
+    assert back <= max(BUSY_FOR, 2 * taken + BUSY_FOR)
+
+
+@pytest.mark.parametrize("left", range(1, 601, 7))
+def test_a_message_is_back_when_the_lock_can_have_expired(left: int) -> None:
+    expires, now = timedelta(seconds=left), NOTHING
+    for receives in range(1, BUSY_RECEIVES):
+        now += busy_for(receives, expires - now)
+        if now >= expires:
+            break
+
+    assert expires <= now <= expires + CONTENDED_FOR
+
+
+def test_some_receives_outlast_the_longest_job_and_the_lock_that_it_may_leave() -> None:
+    longest = max(kind.timeout_in(lane) for kind in BUILT_IN.values() for lane in Lane)
+
+    assert visits(15, LEAST)[-1] > longest + RENEWAL_MARGIN + LOCK
+
+
+@pytest.mark.parametrize("lane", Lane)
+@pytest.mark.parametrize("wait", [LEAST, HELD_BACK], ids=["renewed", "held back"])
+def test_no_job_is_busy_so_often_that_its_message_goes_to_the_dead_letters(
+    lane: Lane, wait: timedelta
+) -> None:
+    most = described().queues[lane].max_receives
+    assert most is not None
+
+    assert visits(most, wait)[-1] > timedelta(days=2)
+
+
+def test_a_message_that_was_received_very_often_is_no_overflow() -> None:
+    assert MOST_DEFERRED == busy_for(MANY, LOCK)
 
 
 # The loop.
