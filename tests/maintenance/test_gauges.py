@@ -9,11 +9,10 @@ from imagefleet.aws.queue import Depth
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.gauges import Sampled, Sampler
-from imagefleet.store.breakers import report_failures
 from imagefleet.store.database import Connection, Pool
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.factories import a_job
+from tests.support.factories import a_job, open_breaker
 from tests.support.queues import FakeQueue
 
 OFTEN = timedelta(0)
@@ -57,7 +56,7 @@ async def test_the_elected_one_shows_what_there_is(
 ) -> None:
     for state in (JobState.QUEUED, JobState.FAILED_RETRYABLE, JobState.PROCESSING, JobState.FAILED):
         await a_job(worker, superuser, state=state)
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     await superuser.execute("UPDATE rings SET rings = 1, due_at = now() - interval '1 minute'")
     await superuser.execute(
         "UPDATE jobs SET claimed_at = now() - interval '2 hours', run_at = now() - interval '3 h' "

@@ -225,7 +225,11 @@ SELECT asked.id AS job_id,
        taken.parent_job_id, taken.replay_of, taken.traceparent, taken.tracestate,
        taken.created_at, taken.claimed_at,
        greatest(taken.claimed_at - taken.run_at, interval '0') AS queue_time, taken.cancel_code,
-       CASE chosen.verdict WHEN 'claimed' THEN chosen.half_open END AS probes
+       CASE chosen.verdict WHEN 'claimed' THEN chosen.half_open END AS probes,
+       ARRAY (SELECT breakers.service FROM circuit_breakers AS breakers
+               WHERE breakers.service = ANY (chosen.services)
+                 AND breakers.state = 'closed' AND breakers.judged_from IS NOT NULL
+                 AND breakers.window_ends_at > now()) AS watched
   FROM unnest($1::uuid[]) AS asked (id)
   CROSS JOIN fleet
   LEFT JOIN jobs AS known ON known.id = asked.id
@@ -291,5 +295,6 @@ def _claim(row: Record) -> Claim:
         "lane": Lane(row["lane"]),
         "cancel_code": None if code is None else CancelCode(code),
         "probes": tuple(row["probes"] or ()),
+        "watched": tuple(row["watched"]),
     }
     return Claim(**fields)

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 
 import structlog
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, JsonObject
@@ -124,11 +125,12 @@ class Attempt:
     async def _outcome_of(self, error: BaseException) -> Outcome | None:
         if self.stopped is not None and ends_with_a_stop(error):
             return self._outcome_of_stop(self.stopped)
-        service = service_behind(error, self._handler.kind.services)
-        if service is not None:
-            until = await self._tools.services.failed(service)
-            if until is not None:
-                return Released(why=f"breaker:{service}", run_at=until)
+        if isinstance(error, Unavailable):
+            service = service_behind(error.code, self._handler.kind.services)
+            if service is not None:
+                due = await self._tools.services.failed(self.claim, service, error.code)
+                if due is not None:
+                    return Released(why=f"breaker:{service}", run_at=due)
         return outcome_of(error)
 
     @staticmethod

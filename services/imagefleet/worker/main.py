@@ -119,7 +119,7 @@ async def equip(
     doorbell = Doorbell(
         outside.pool, outside.queues, confirming=lambda: metrics.query("confirm_rings")
     )
-    services = {service for handler in handlers.values() for service in handler.kind.services}
+    services = Services(outside.pool, metrics, settings.worker.breaker_limits())
     return Tools(
         pool=outside.pool,
         originals=await outside.session.objects(settings.aws.originals_bucket),
@@ -127,7 +127,7 @@ async def equip(
         renderer=await stack.enter_async_context(Renderer(preload=modules_of(handlers))),
         decoding=asyncio.Semaphore(settings.worker.render_children),
         doorbell=await stack.enter_async_context(doorbell.open()),
-        services=await stack.enter_async_context(Services(outside.pool, metrics, services).open()),
+        services=await stack.enter_async_context(services.open()),
         metrics=metrics,
         scratch=stack.enter_context(scratch_folder()),
     )
