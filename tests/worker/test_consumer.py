@@ -12,12 +12,20 @@ import pytest
 from imagefleet.embedded.topology import described
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Verdict, new_job_id
+from imagefleet.jobs.model import (
+    Claim,
+    ClaimAnswer,
+    JobMessage,
+    Lane,
+    Submission,
+    Verdict,
+    new_job_id,
+)
 from imagefleet.runtime import Drain
 from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.worker.attempt import RENEWAL_MARGIN
-from imagefleet.worker.consumer import Consumer, Ears
+from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import (
     BUSY_FOR,
@@ -30,6 +38,7 @@ from imagefleet.worker.dismissals import (
     busy_for,
 )
 from imagefleet.worker.slots import Slots
+from imagefleet.worker.solitude import Solitude
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
@@ -220,6 +229,7 @@ async def listening(
     slots: int = 2,
     helps: FakeQueue | None = None,
     types: tuple[str, ...] = ("noop",),
+    solitude: Solitude | None = None,
 ) -> AsyncIterator[Listening]:
     own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
@@ -229,6 +239,7 @@ async def listening(
         worker_id=bench.worker_id,
         types=types,
         lease=lease,
+        solitude=solitude or Solitude(),
         dismissals=bench.dismissals(dead_letters),
         metrics=bench.tools.metrics,
         start=lambda *one: started.append(one),
@@ -479,3 +490,78 @@ async def test_slots_are_told_of_as_they_change() -> None:
     await slots.all_free()
 
     assert [(2, 0, 0), (0, 2, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0)] == seen
+
+
+# Suspects.
+
+
+async def a_suspect(bench: Bench) -> Submission:
+    return await bench.submit(a_submission(lane=Lane.QUARANTINE))
+
+
+async def test_a_suspect_is_claimed_when_nothing_else_runs_and_nothing_else_while_it_does(
+    bench: Bench, superuser: Connection
+) -> None:
+    solitude = Solitude()
+    first, second, suspect = await bench.submit(), await bench.submit(), await a_suspect(bench)
+    async with (
+        listening(bench, solitude=solitude) as fast,
+        listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as quarantine,
+    ):
+        fast.own.waiting.append(a_ringing(first.job_id))
+        await fast.runs(1)
+        quarantine.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: solitude.is_shut)
+        fast.own.waiting.append(a_ringing(second.job_id))
+        assert "queued" == (await job_row(superuser, suspect.job_id))["state"]
+
+        fast.started[0][2]()
+        await quarantine.runs(1)
+        # What a receive brings that was on its way is for other workers.
+        on_its_way = a_ringing(second.job_id)
+        await fast.consumer._take(Lane.FAST, fast.own.as_queue(), [on_its_way], fast.drain)
+        await eventually(lambda: (on_its_way.receipt, NOTHING) in fast.own.changed)
+        assert 1 == len(fast.started)
+        assert "queued" == (await job_row(superuser, second.job_id))["state"]
+
+        quarantine.started[0][2]()
+        fast.own.waiting.append(a_ringing(second.job_id))
+        await fast.runs(2)
+
+
+async def test_a_suspect_that_would_wait_too_long_is_left_to_others(bench: Bench) -> None:
+    solitude = Solitude()
+    solitude.patience = timedelta(milliseconds=50)
+    suspect = await a_suspect(bench)
+    solitude.enter()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: len(heard.own.changed) == 2)
+
+    assert not solitude.is_shut
+    # Out of sight for as long as this worker may wait, and then back soon.
+    assert [solitude.patience / 2 + PAUSE_AFTER_ERROR, BUSY_FOR] == [
+        span for _, span in heard.own.changed
+    ]
+
+
+async def test_what_is_no_suspect_any_more_shuts_nobody_out(bench: Bench) -> None:
+    solitude = Solitude()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting += [a_ringing(new_job_id()), a_message("not ours")]
+        await eventually(lambda: heard.own.deleted and heard.own.changed, within=10)
+
+    assert not solitude.is_shut
+
+
+async def test_a_drain_does_not_wait_for_a_suspects_turn(bench: Bench) -> None:
+    solitude = Solitude()
+    suspect = await a_suspect(bench)
+    solitude.enter()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: solitude.is_shut)
+    await eventually(lambda: len(heard.own.changed) == 2)
+
+    assert NOTHING == heard.own.changed[-1][1]
+    assert not solitude.is_shut

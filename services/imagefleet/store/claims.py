@@ -121,9 +121,8 @@ taken AS (
 exhausted AS (
     UPDATE jobs
        SET state = 'failed', locked_by = NULL, locked_at = NULL,
-           failure_code = CASE jobs.lane WHEN 'quarantine' THEN 'poison'
-                               ELSE 'attempts_exhausted' END,
-           failure_message = CASE jobs.lane WHEN 'quarantine' THEN $6 ELSE $5 END,
+           -- Of a suspect too: what else its worker held nobody can tell by now.
+           failure_code = 'attempts_exhausted', failure_message = $5,
            failure_detail = 'the lock of claim ' || jobs.claim_no || ' expired on the last attempt',
            finished_at = now(), updated_at = now()
       FROM chosen
@@ -259,7 +258,6 @@ async def claim_jobs(
             list(types),
             worker_id,
             failure_sentence("attempts_exhausted"),
-            failure_sentence("poison"),
         )
     if rows and not rows[0]["alive"]:
         raise ClaimLost.of_worker(worker_id)

@@ -90,7 +90,7 @@ async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | No
             claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
             targets = await lock_targets(connection, [job_id for job_id, _ in claims])
             held = await lock_claims(connection, claims)
-            endings = [(one, _rescued(one)) for one in held.values()]
+            endings = [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()]
             await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
             rings = await free_targets(connection, targets, list(held))
     return Rescue(
@@ -100,13 +100,15 @@ async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | No
     )
 
 
-def _rescued(held: Held) -> Outcome:
+def _rescued(held: Held, *, neighbours: int) -> Outcome:
+    """A suspect is blamed only where nothing else was held by the worker that died with it."""
     dice = random.random()  # noqa: S311 - spreads retries, guards nothing
     lost = Retry(
         code="worker_lost",
         message=failure_sentence("worker_lost"),
-        detail=f"worker {held.worker_id} went silent",
+        detail=f"worker {held.worker_id} went silent, with {neighbours} other jobs",
         crashed=True,
+        alone=neighbours == 0,
         run_at=held.now + RESCUE_SPREAD * dice,
     )
     return decide(lost, held.standing, RetryPolicy(), held.now, jitter=dice)

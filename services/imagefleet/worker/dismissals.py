@@ -23,6 +23,7 @@ BUSY_FOR: Final = timedelta(seconds=5)  # most jobs are over by then, and their 
 BUSY_RECEIVES: Final = 10  # of a job that long, one may be late at its end, but not wear this out
 BUSY_SPREAD: Final = 0.1  # of the wait, so that a dead worker's messages come one by one
 BUSY_DOUBLINGS: Final = 20  # any longer than SQS allows
+PUT_OFF_FOR: Final = timedelta(minutes=10)  # at most, of the first receives
 MOST_DEFERRED: Final = timedelta(hours=11)  # SQS refuses what ends 12 hours after the receive
 
 log = structlog.get_logger()
@@ -63,6 +64,11 @@ class Dismissals:
         """Let messages come back after this long."""
         for one in received:
             self._deliveries.defer(queue, one, span)
+
+    def put_off(self, queue: Queue, received: Sequence[Received]) -> None:
+        """Let messages come back, for others at first, and more seldom with every receive."""
+        for one in received:
+            self._deliveries.defer(queue, one, busy_for(one.receive_count, PUT_OFF_FOR))
 
     async def readable(self, queue: Queue, received: Sequence[Received]) -> list[Delivery]:
         """Read every message; what is not ours is buried, the rest is returned in order."""

@@ -40,9 +40,10 @@ from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.shift import Shift
 from imagefleet.worker.slots import Slots
+from imagefleet.worker.solitude import Solitude
 from imagefleet.worker.visibility import Visibility
 
-QUARANTINE_SLOTS: Final = 1  # a suspect runs alone
+QUARANTINE_SLOTS: Final = 1  # a suspect runs alone: see solitude.py
 
 
 async def main(settings: WorkerSettings, drain: Drain) -> None:
@@ -160,6 +161,7 @@ async def assemble(
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
+        solitude=Solitude(shared=len(slots) > 1),
         dismissals=Dismissals(deliveries, outside.dead_letters, redrives, metrics),
         metrics=metrics,
         start=attempts.start,
