@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from imagefleet.errors import Misconfigured
+from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.settings import (
@@ -275,6 +276,40 @@ def test_lanes_are_known_and_at_least_one() -> None:
         (line,) = faults(Worker, {"WORKER_LANES": value})
 
         assert line.startswith("WORKER_LANES: expected one or more of fast, general, quarantine")
+
+
+def test_the_limits_of_breakers_are_given_by_service_and_for_all_others() -> None:
+    given = '{"*": {"failures": 20}, "s3": {"ratio": 0.2, "window_seconds": 10, "open_seconds": 5}}'
+    limits = load(Worker, {"BREAKERS": given}).breaker_limits()
+
+    assert {
+        "*": BreakerLimits(failures=20),
+        "s3": BreakerLimits(
+            failures=20, ratio=0.2, window=timedelta(seconds=10), open_for=timedelta(seconds=5)
+        ),
+    } == limits
+    assert {"*": BreakerLimits()} == load(Worker, {}).breaker_limits()
+    assert given == masked(load(Worker, {"BREAKERS": given}))["BREAKERS"].replace(".0", "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "s3",
+        "[]",
+        '{"s3": 5}',
+        '{"s3": {"failures": 0}}',
+        '{"s3": {"ratio": 1.1}}',
+        '{"s3": {"window_seconds": 0.5}}',
+        '{"s3": {"open_seconds": "soon"}}',
+        '{"s3": {"threshold": 5}}',
+        '{"": {}}',
+    ],
+)
+def test_the_limits_of_breakers_are_numbers_that_make_sense(value: str) -> None:
+    (line,) = faults(Worker, {"BREAKERS": value})
+
+    assert line.startswith('BREAKERS: expected JSON such as {"s3": {"failures": 20')
 
 
 def test_a_port_is_a_port() -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, WorkerId
-from imagefleet.store.breakers import force_open, report_failures
+from imagefleet.store.breakers import force_open
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
 from imagefleet.store.submissions import submit_job
@@ -29,6 +29,7 @@ from tests.support.factories import (
     a_worker,
     announce,
     claim_job,
+    open_breaker,
     settle_job,
 )
 from tests.support.http import is_problem
@@ -252,7 +253,7 @@ REASONS: dict[str, tuple[Make, str, str]] = {
         ),
     ),
     "breaker": (
-        with_services(lambda c: report_failures(c, "s3", 5)),
+        with_services(open_breaker),
         "breaker_open",
         "The circuit breaker of s3 is open until T.",
     ),

@@ -10,13 +10,19 @@ import pytest
 
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.pruner import PERIOD
-from imagefleet.store.breakers import report_failures
 from imagefleet.store.database import Connection
 from imagefleet.store.elections import begin_period, finish_period
 from tests.support.api import Running, Serve
 from tests.support.emulators import free_port
 from tests.support.eventually import eventually
-from tests.support.factories import a_job, a_submission, a_worker, age_finished_jobs, announce
+from tests.support.factories import (
+    a_job,
+    a_submission,
+    a_worker,
+    age_finished_jobs,
+    announce,
+    open_breaker,
+)
 from tests.support.http import is_problem, submitted
 from tests.support.rows import ring_row
 
@@ -154,7 +160,7 @@ async def test_a_breaker_is_opened_and_reset_by_somebody(
 async def test_a_breaker_whose_time_has_come_is_half_open(
     operating: httpx.AsyncClient, worker: Connection, superuser: Connection
 ) -> None:
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     await superuser.execute("UPDATE circuit_breakers SET retry_at = now()")
 
     (breaker,) = (await asked(operating, "breakers"))["breakers"]

@@ -1,4 +1,7 @@
-"""Suspects run alone: what kills its worker ends as poison, and whoever was near it completes."""
+"""Suspects run alone: what kills its worker ends as poison, and whoever was near it completes.
+
+In one worker that has all lanes.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Literal
@@ -29,10 +32,14 @@ SELECT count(*) FROM jobs WHERE lane = 'quarantine' AND state = 'processing'
 OVERLAPS = """
 SELECT count(*) FROM attempts AS one
   JOIN attempts AS other ON other.worker_id = one.worker_id AND other.job_id > one.job_id
-                        AND other.lane = one.lane AND other.claimed_at < one.ended_at
-                        AND one.claimed_at < other.ended_at
- WHERE one.lane = 'quarantine'
+                        AND other.claimed_at < one.ended_at AND one.claimed_at < other.ended_at
+ WHERE one.lane = 'quarantine' OR other.lane = 'quarantine'
 """
+PAUSE = """
+INSERT INTO pauses (scope, paused_by, reason) VALUES ('all', 'tests', 'to make a suspect')
+"""
+SUSPECT = "UPDATE jobs SET lane = 'quarantine' WHERE id = $1"
+SUSPECT_RING = "UPDATE rings SET lane = 'quarantine', due_at = now() WHERE job_id = $1"
 ENDED_MEANWHILE = """
 SELECT count(*) FROM jobs
  WHERE id = ANY ($1::uuid[])
@@ -61,7 +68,7 @@ async def all_ended(owner: asyncpg.Connection) -> None:
     await eventually(nothing_open, within=90)
 
 
-async def test_suspects_run_one_at_a_time_while_their_worker_goes_on(stack: Stack) -> None:
+async def test_suspects_run_alone_and_their_worker_goes_on_between_them(stack: Stack) -> None:
     picture = saved(quadrants(40, 25)) + b"poison:suspect"
     async with stack.producer() as producer, stack.database() as owner:
         suspects = [(await producer.upload(picture)).json()["jobId"] for _ in range(SUSPECTS)]
@@ -119,3 +126,40 @@ async def test_a_job_that_kills_its_workers_fails_nobody_else(stack: Stack) -> N
         assert all(row["attempts"] <= row["max_attempts"] for row in rows)
         assert 3 == director.killed[killer] == len(stack.journal.kills)
         assert max(director.killed[one] for one in near) > 1  # they were suspects themselves
+
+
+async def test_nothing_is_begun_beside_a_suspect_that_could_kill_its_worker(stack: Stack) -> None:
+    director, killed_before = stack.director, len(stack.journal.kills)
+    async with stack.producer() as producer, stack.database() as owner:
+        await owner.execute(PAUSE)
+        (suspect,) = await producer.submit_many(1, {"milliseconds": 3000})
+        await owner.execute(SUSPECT, suspect)
+        await owner.execute(SUSPECT_RING, suspect)
+        await owner.execute("DELETE FROM pauses")
+
+        async def in_quarantine() -> bool:
+            await age_rings(owner)
+            return bool(await owner.fetchval(SUSPECTED))
+
+        await eventually(in_quarantine, within=30)
+        killers = await producer.submit_many(4, {"milliseconds": 1})
+
+        def decide(reached: Reached) -> Literal["go", "kill"]:
+            held = director.holding.get(reached.pid, set())
+            return "kill" if suspect in held and held & set(killers) else "go"
+
+        director.decide = decide
+        try:
+            await all_ended(owner)
+        finally:
+            director.decide = lambda _: "go"
+
+        row = await owner.fetchrow("SELECT * FROM jobs WHERE id = $1", suspect)
+        assert row is not None
+        assert ("completed", "quarantine", 1, 0) == (
+            row["state"],
+            row["lane"],
+            row["claim_no"],
+            row["crashes"],
+        )
+        assert killed_before == len(stack.journal.kills)

@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
 
 from imagefleet.errors import Misconfigured, RequestRejected
 from imagefleet.jobs.kinds import (
@@ -21,6 +22,7 @@ from imagefleet.jobs.kinds import (
     ProcessImage,
     choose_lane,
     image_target,
+    read_payload,
     validate_payload,
 )
 from imagefleet.jobs.model import CancelCode, JsonObject, Lane
@@ -40,6 +42,43 @@ class Stamp(BaseModel):
 
 
 STAMP = JobKind(name="stamp", payload=Stamp)
+
+
+class Corner(BaseModel):
+    """A model of somebody else, as strict as ours; so are the two below."""
+
+    model_config = ConfigDict(extra="forbid")
+    x: int
+
+
+class Circle(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    radius: int
+
+
+@dataclass(config=ConfigDict(extra="forbid"))
+class Colour:
+    name: str
+
+
+class Notes(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Drawing(Payload):
+    shapes: tuple[Corner | Circle, ...] = ()
+    named: dict[str, Corner] | None = None
+    colour: Colour | None = None
+    notes: Notes = Notes()
+
+
+DRAWING = JobKind(name="drawing", payload=Drawing)
+NEWER: JsonObject = {
+    "shapes": [{"x": 1, "y": 2}, {"radius": 3, "unit": "mm"}],
+    "named": {"first": {"x": 4, "y": 5}},
+    "colour": {"name": "red", "alpha": 0.5},
+    "title": "what no release knew until now",
+}
 
 
 def refusal(name: str, payload: JsonObject) -> str:
@@ -208,6 +247,38 @@ def test_a_fault_is_named_by_field_and_kind(change: dict[str, object], named: st
     assert f"The payload is not valid for process_image: {named}." == sentence
 
 
+def test_what_a_newer_release_added_is_left_out_at_every_depth() -> None:
+    expected = Drawing(
+        shapes=(Corner(x=1), Circle(radius=3)),
+        named={"first": Corner(x=4)},
+        colour=Colour(name="red"),
+    )
+
+    assert expected == read_payload(DRAWING, NEWER)
+
+
+def test_what_is_submitted_has_no_unknown_field_at_any_depth() -> None:
+    for field, value in NEWER.items():
+        with pytest.raises(RequestRejected, match=f"{field}.*(extra_forbidden|unexpected_keyword)"):
+            validate_payload(DRAWING, {field: value})
+
+
+def test_a_model_that_allows_unknown_fields_has_them() -> None:
+    drawing = read_payload(DRAWING, {"notes": {"by": "ada"}})
+
+    assert isinstance(drawing, Drawing)
+    assert {"by": "ada"} == drawing.notes.model_extra
+
+
+def test_an_unknown_field_excuses_no_other_fault() -> None:
+    with pytest.raises(RequestRejected) as refused:
+        read_payload(BUILT_IN["noop"], {"milliseconds": "5", "colour": "red"})
+
+    assert "The payload is not valid for noop: milliseconds (int_type)." == (
+        refused.value.public_message
+    )
+
+
 def test_all_faults_are_named_at_once() -> None:
     sentence = refusal("noop", {"milliseconds": 60_001, "note": 5})
 
@@ -271,7 +342,9 @@ json_values = st.recursive(
 )
 def test_any_payload_is_either_read_or_refused(name: str, payload: dict[str, object]) -> None:
     with suppress(RequestRejected):
-        assert isinstance(validate_payload(BUILT_IN[name], payload), Payload)
+        assert isinstance(read_payload(BUILT_IN[name], payload), Payload)
+    with suppress(RequestRejected):
+        assert read_payload(BUILT_IN[name], payload) == validate_payload(BUILT_IN[name], payload)
 
 
 # The registry.

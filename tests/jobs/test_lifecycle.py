@@ -287,6 +287,18 @@ def test_a_crash_in_quarantine_is_poison(standing: Standing) -> None:
     )
 
 
+@given(unflagged)
+def test_a_crash_in_quarantine_that_others_may_have_caused_is_retried_there(
+    standing: Standing,
+) -> None:
+    decision = decided_retry(
+        replace(CRASH, alone=False), replace(standing, lane=Lane.QUARANTINE, crashes=2)
+    )
+
+    assert decision.lane is Lane.QUARANTINE
+    assert decision.charged is (standing.attempts < standing.max_attempts)
+
+
 def test_an_ordinary_error_in_quarantine_is_an_ordinary_error() -> None:
     assert decided_retry(ERROR, replace(FRESH, lane=Lane.QUARANTINE)).code == "unavailable"
 

@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 
 from tests.localstack.fleet import WORKERS, Fleet
-from tests.localstack.redriving import depth
+from tests.localstack.redriving import depth, emptied
 from tests.support.eventually import eventually
 
 CLIENTS: Final = 4
@@ -42,7 +42,7 @@ async def drained(fleet: Fleet, *, jobs: int) -> str:
         fleet.start(worker)
     await fleet.ready()
     await fleet.nothing_open(within=DRAINED_WITHIN)
-    await eventually(lambda: depth(fleet, *LANES) == 0, within=SENT_WITHIN)
+    await emptied(fleet, *LANES)
     requests = await fleet.sqs_requests() - before
     each = requests.total() / jobs
 

@@ -9,12 +9,11 @@ from imagefleet.aws.queue import Depth
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.gauges import Sampled, Sampler
-from imagefleet.store.breakers import report_failures
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.rings import expect_messages
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.factories import a_job, announce
+from tests.support.factories import a_job, announce, open_breaker
 from tests.support.queues import FakeQueue
 
 OFTEN = timedelta(0)
@@ -58,7 +57,7 @@ async def test_the_elected_one_shows_what_there_is(
 ) -> None:
     for state in (JobState.QUEUED, JobState.FAILED_RETRYABLE, JobState.PROCESSING, JobState.FAILED):
         await a_job(worker, superuser, state=state)
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     await superuser.execute("UPDATE rings SET sends = 1, sent_at = now()")
     await superuser.execute(
         "UPDATE lanes SET window_size = 7, looked_at = now() - interval '5 seconds', "

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from imagefleet.jobs.breakers import STANDARD
 from imagefleet.jobs.kinds import TIMEOUTS
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER
 from imagefleet.settings.slices import Maintenance, Worker
-from imagefleet.store.breakers import OPEN_FOR, THRESHOLD
 from imagefleet.store.upkeep import RESCUE_SPREAD
 from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import MOST_AT_ONCE
@@ -38,8 +38,10 @@ NUMBERS: dict[str, tuple[object, object]] = {
     "general slots": (5, Worker().general_slots),
     "grace of a worker": (300 * SECOND, Worker().shutdown_grace),
     "messages of one receive": (10, MOST_AT_ONCE),
-    "failures that open a breaker": (5, THRESHOLD),
-    "time a breaker is open": (60 * SECOND, OPEN_FOR),
+    "failures that a breaker needs to open": (5, STANDARD.failures),
+    "share of failures that opens a breaker": (0.5, STANDARD.ratio),
+    "time in which they have to happen": (30 * SECOND, STANDARD.window),
+    "time a breaker is open": (60 * SECOND, STANDARD.open_for),
 }
 
 

@@ -1,26 +1,42 @@
 """A breaker row: what opens it, who may try, what closes it."""
 
+from datetime import timedelta
 from functools import partial
 
 import asyncpg
 import pytest
 
+from imagefleet.errors import StoreRejected
+from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import ClaimAnswer, JobId, Verdict
 from imagefleet.store.breakers import (
-    THRESHOLD,
+    Calls,
+    Judgement,
     force_open,
-    report_failures,
-    report_success,
+    report_calls,
+    report_probe_failed,
+    report_probe_worked,
     reset_breaker,
 )
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.submissions import submit_job
 from tests.support.database import Database
-from tests.support.factories import ALL_LANES, TYPES, a_submission, a_worker, claim_job
+from tests.support.factories import (
+    ALL_LANES,
+    TYPES,
+    a_submission,
+    a_worker,
+    claim_job,
+    open_breaker,
+)
 from tests.support.races import all_at_once, many_connections
 from tests.support.rows import ring_row
 
-BREAKER = "SELECT state, forced, failures, trips FROM circuit_breakers WHERE service = 's3'"
+BREAKER = """
+SELECT state, forced, window_failures, window_successes, trips FROM circuit_breakers
+ WHERE service = 's3'
+"""
+AT_LEAST_FIVE = BreakerLimits(failures=5, listen_for=timedelta(0))
 HALF_OPEN = "UPDATE circuit_breakers SET retry_at = now() - interval '1 second'"
 
 
@@ -36,28 +52,110 @@ async def verdict_of(worker: asyncpg.Connection, job_id: JobId) -> Verdict:
     return (await claim_job(worker, job_id, await a_worker(worker))).verdict
 
 
-async def test_failures_below_the_threshold_are_only_counted(worker: asyncpg.Connection) -> None:
-    opened = [await report_failures(worker, "s3", 1) for _ in range(THRESHOLD - 1)]
+async def report(
+    connection: asyncpg.Connection, failures: int, successes: int = 0, code: str | None = None
+) -> Judgement:
+    calls = Calls(service="s3", failures=failures, successes=successes, code=code)
+    return await report_calls(connection, calls, AT_LEAST_FIVE)
 
-    assert [False] * (THRESHOLD - 1) == opened
-    assert {"state": "closed", "forced": False, "failures": 4, "trips": 0} == await breaker(worker)
-    assert Verdict.CLAIMED is await verdict_of(worker, await a_job_of_s3(worker))
+
+@pytest.mark.parametrize("reports", [[4], [1, 1, 1, 1]], ids=str)
+async def test_fewer_failures_than_the_limit_are_only_counted(
+    reports: list[int], worker: asyncpg.Connection
+) -> None:
+    judged = [await report(worker, failures) for failures in reports]
+
+    assert {Judgement()} == set(judged)
+    assert {
+        "state": "closed",
+        "forced": False,
+        "window_failures": 4,
+        "window_successes": 0,
+        "trips": 0,
+    } == await breaker(worker)
+    claim = (await claim_job(worker, await a_job_of_s3(worker), await a_worker(worker))).claim
+    assert claim is not None
+    assert () == claim.watched
 
 
-@pytest.mark.parametrize("reports", [(THRESHOLD,), (1,) * THRESHOLD, (2, 4)], ids=str)
-async def test_the_threshold_opens_it_however_the_failures_came(
+@pytest.mark.parametrize("reports", [(5,), (1,) * 5, (2, 4)], ids=str)
+async def test_the_limit_opens_it_however_the_failures_came(
     reports: tuple[int, ...], worker: asyncpg.Connection
 ) -> None:
-    opened = [await report_failures(worker, "s3", failures) for failures in reports]
+    held = [(await report(worker, failures)).held_for for failures in reports]
 
     found = await breaker(worker)
-    assert [*[False] * (len(reports) - 1), True] == opened
-    assert ("open", sum(reports), 1) == (found["state"], found["failures"], found["trips"])
+    assert [*[None] * (len(reports) - 1), timedelta(seconds=60)] == held
+    assert ("open", sum(reports), 1) == (found["state"], found["window_failures"], found["trips"])
     assert Verdict.BREAKER is await verdict_of(worker, await a_job_of_s3(worker))
 
 
+async def test_many_successes_keep_it_closed_whoever_tells_of_them(
+    worker: asyncpg.Connection,
+) -> None:
+    await report(worker, 4)
+    await report(worker, 0, 50)
+    judged = await report(worker, 40)
+
+    assert judged.held_for is None
+    assert "closed" == (await breaker(worker))["state"]
+    assert (await report(worker, 6)).held_for is not None, "44 failures and 6 of 50 successes"
+
+
+async def test_while_failures_are_judged_claims_ask_for_successes(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    judged = await report_calls(worker, Calls(service="s3", failures=5))
+
+    assert Judgement(listening=True) == judged
+    claims = [
+        (await claim_job(worker, job_id, await a_worker(worker))).claim
+        for job_id in (
+            await a_job_of_s3(worker),
+            (await submit_job(worker, a_submission(services=("other",)))).job_id,
+        )
+    ]
+    assert [("s3",), ()] == [claim.watched for claim in claims if claim is not None]
+
+    await superuser.execute("UPDATE circuit_breakers SET window_ends_at = now()")
+    later = (await claim_job(worker, await a_job_of_s3(worker), await a_worker(worker))).claim
+    assert later is not None
+    assert () == later.watched
+
+
+async def test_a_report_that_says_nothing_new_writes_nothing(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    await report_calls(worker, Calls(service="s3", failures=5))
+    counted = await superuser.fetchrow("SELECT xmin, * FROM circuit_breakers")
+    await report_calls(worker, Calls(service="s3"))
+    assert counted == await superuser.fetchrow("SELECT xmin, * FROM circuit_breakers")
+
+
+async def test_many_that_report_at_once_are_all_counted(
+    database: Database, worker: asyncpg.Connection
+) -> None:
+    async def tell(connection: asyncpg.Connection) -> Judgement:
+        return await report_calls(connection, Calls(service="s3", failures=1, successes=2))
+
+    async with many_connections(database, "worker", 20) as connections:
+        await all_at_once([partial(tell, one) for one in connections])
+
+    found = await breaker(worker)
+    assert (20, 40) == (found["window_failures"], found["window_successes"])
+
+
+async def test_it_remembers_the_last_word_of_a_failure(worker: asyncpg.Connection) -> None:
+    for code in ("s3_throttled", "s3_timeout", None):
+        await report(worker, 1, code=code)
+
+    assert "s3_timeout" == await worker.fetchval("SELECT last_error_code FROM circuit_breakers")
+    with pytest.raises(StoreRejected):
+        await report(worker, 1, code="Access key AKIA… is wrong")
+
+
 async def test_it_holds_back_only_what_needs_the_service(worker: asyncpg.Connection) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
     job = await submit_job(worker, a_submission(services=("cloudfront",)))
 
     assert Verdict.CLAIMED is await verdict_of(worker, job.job_id)
@@ -66,7 +164,7 @@ async def test_it_holds_back_only_what_needs_the_service(worker: asyncpg.Connect
 async def test_a_job_is_told_when_the_service_may_be_tried_again(
     worker: asyncpg.Connection,
 ) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
 
     answer = await claim_job(worker, await a_job_of_s3(worker), await a_worker(worker))
 
@@ -74,22 +172,17 @@ async def test_a_job_is_told_when_the_service_may_be_tried_again(
     assert (retry_at, "s3") == (answer.until, answer.why)
 
 
-async def test_more_failures_of_an_open_one_are_no_second_trip(worker: asyncpg.Connection) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
-
-    still_open = await report_failures(worker, "s3", 3)
-
-    assert still_open
-    assert {"state": "open", "forced": False, "failures": 8, "trips": 1} == await breaker(worker)
-
-
-async def test_a_reporter_with_a_higher_threshold_does_not_close_it(
-    worker: asyncpg.Connection,
+async def test_failures_of_an_open_one_change_nothing(
+    worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
+    before = await superuser.fetchrow("SELECT xmin, xmax, * FROM circuit_breakers")
 
-    assert await report_failures(worker, "s3", 1, threshold=100)
-    assert "open" == (await breaker(worker))["state"]
+    judged = await report(worker, 3)
+
+    assert judged.held_for is not None
+    assert timedelta(seconds=50) < judged.held_for <= timedelta(seconds=60)
+    assert before == await superuser.fetchrow("SELECT xmin, xmax, * FROM circuit_breakers")
 
 
 async def test_a_half_open_one_lets_exactly_one_probe_go_among_many(
@@ -97,7 +190,7 @@ async def test_a_half_open_one_lets_exactly_one_probe_go_among_many(
 ) -> None:
     jobs = [await a_job_of_s3(worker) for _ in range(20)]
     worker_id = await a_worker(worker)
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
     await superuser.execute(HALF_OPEN)
 
     async def claim(connection: asyncpg.Connection, job_id: JobId) -> ClaimAnswer:
@@ -116,7 +209,7 @@ async def test_a_half_open_one_lets_one_job_of_a_batch_go(
     worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
     jobs = [await a_job_of_s3(worker) for _ in range(5)]
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
     await superuser.execute(HALF_OPEN)
 
     answers = await claim_jobs(
@@ -131,7 +224,7 @@ async def test_a_probe_that_is_never_heard_of_again_is_followed_by_another(
     worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
     first, second, third = [await a_job_of_s3(worker) for _ in range(3)]
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
     await superuser.execute(HALF_OPEN)
 
     verdicts = [await verdict_of(worker, first), await verdict_of(worker, second)]
@@ -141,44 +234,45 @@ async def test_a_probe_that_is_never_heard_of_again_is_followed_by_another(
     assert [Verdict.CLAIMED, Verdict.BREAKER, Verdict.CLAIMED] == verdicts
 
 
-async def test_a_success_closes_it(
+async def test_a_probe_that_works_closes_it_and_counting_begins_anew(
     worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
+    await report(worker, 100)
     await superuser.execute(HALF_OPEN)
 
-    await report_success(worker, "s3")
+    await report_probe_worked(worker, "s3")
 
-    assert {"state": "closed", "forced": False, "failures": 0, "trips": 1} == await breaker(worker)
+    assert (await report(worker, 1)).held_for is None
+    found = await breaker(worker)
+    assert ("closed", 1, 1) == (found["state"], found["window_failures"], found["trips"])
     assert Verdict.CLAIMED is await verdict_of(worker, await a_job_of_s3(worker))
 
 
-async def test_a_success_that_is_no_probes_does_not_close_it(worker: asyncpg.Connection) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
-
-    await report_success(worker, "s3", probe=False)
-
-    assert "open" == (await breaker(worker))["state"]
-
-
-async def test_a_success_forgets_failures_that_did_not_open_it(worker: asyncpg.Connection) -> None:
-    await report_failures(worker, "s3", THRESHOLD - 1)
-    await report_success(worker, "s3")
-
-    assert not await report_failures(worker, "s3", 1)
-    assert 1 == (await breaker(worker))["failures"]
-
-
-async def test_a_failed_probe_opens_it_again(
+async def test_a_failed_probe_opens_it_again_and_is_no_second_trip(
     worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
     await superuser.execute(HALF_OPEN)
 
-    reopened = await report_failures(worker, "s3", 1)
+    judged = await report_probe_failed(worker, "s3", "s3_timeout")
 
-    assert reopened
+    assert timedelta(seconds=60) == judged.held_for
     assert Verdict.BREAKER is await verdict_of(worker, await a_job_of_s3(worker))
+    found = await superuser.fetchrow("SELECT trips, last_error_code FROM circuit_breakers")
+    assert (1, "s3_timeout") == tuple(found or ())
+
+
+async def test_a_probe_that_fails_after_a_reset_is_a_failure_as_others(
+    operator: asyncpg.Connection, worker: asyncpg.Connection
+) -> None:
+    await open_breaker(worker)
+    await reset_breaker(operator, "s3", by="ada")
+
+    judged = await report_probe_failed(worker, "s3", "s3_timeout", AT_LEAST_FIVE)
+
+    assert Judgement() == judged
+    found = await breaker(worker)
+    assert ("closed", 1) == (found["state"], found["window_failures"])
 
 
 async def test_one_that_is_forced_open_hears_no_reports(
@@ -186,11 +280,17 @@ async def test_one_that_is_forced_open_hears_no_reports(
 ) -> None:
     await force_open(operator, "s3", by="ada")
 
-    still_open = await report_failures(worker, "s3", 7)
-    await report_success(worker, "s3")
+    judged = [await report(worker, 7), await report_probe_failed(worker, "s3", None)]
+    await report_probe_worked(worker, "s3")
 
-    assert still_open
-    assert {"state": "open", "forced": True, "failures": 0, "trips": 1} == await breaker(worker)
+    assert [timedelta(seconds=60)] * 2 == [one.held_for for one in judged]
+    found = await breaker(worker)
+    assert ("open", True, 0, 1) == (
+        found["state"],
+        found["forced"],
+        found["window_failures"],
+        found["trips"],
+    )
 
 
 async def test_one_that_is_forced_open_lets_no_probe_go(
@@ -205,7 +305,7 @@ async def test_one_that_is_forced_open_lets_no_probe_go(
 async def test_forcing_an_open_one_is_no_second_trip(
     operator: asyncpg.Connection, worker: asyncpg.Connection
 ) -> None:
-    await report_failures(worker, "s3", THRESHOLD)
+    await open_breaker(worker)
 
     await force_open(operator, "s3", by="ada")
 
@@ -220,7 +320,7 @@ async def test_a_reset_closes_it_for_what_it_held_back_and_writes_no_other_row(
     worker: asyncpg.Connection,
 ) -> None:
     held, other = await a_job_of_s3(worker), (await submit_job(worker, a_submission())).job_id
-    await (force_open(operator, "s3", by="ada") if forced else report_failures(worker, "s3", 5))
+    await (force_open(operator, "s3", by="ada") if forced else open_breaker(worker))
     await verdict_of(worker, held)
     before = await rings(worker, held, other)
 
@@ -231,7 +331,7 @@ async def test_a_reset_closes_it_for_what_it_held_back_and_writes_no_other_row(
     assert [ring["next_at"] for ring in before] == [
         ring["next_at"] for ring in await rings(worker, held, other)
     ]
-    assert ("closed", False, 0) == (found["state"], found["forced"], found["failures"])
+    assert ("closed", False, 0) == (found["state"], found["forced"], found["window_failures"])
     assert before[0]["sent_at"] is None, "the dispatcher announces it in its turn"
     assert Verdict.CLAIMED is await verdict_of(worker, held)
 
@@ -249,7 +349,7 @@ async def test_a_breaker_remembers_who_touched_it_last(
     operator: asyncpg.Connection, worker: asyncpg.Connection
 ) -> None:
     who = "SELECT updated_by FROM circuit_breakers"
-    await report_failures(worker, "s3", 1)
+    await open_breaker(worker)
     seen = [await worker.fetchval(who)]
     await force_open(operator, "s3", by="ada")
     seen.append(await worker.fetchval(who))

@@ -26,7 +26,6 @@ from imagefleet.jobs.model import (
     Verdict,
     WorkerId,
 )
-from imagefleet.store.breakers import report_failures
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, retire_worker
 from imagefleet.store.database import Connection
@@ -46,6 +45,7 @@ from tests.support.factories import (
     claim_job,
     due_rings,
     make_due,
+    open_breaker,
     settle_job,
 )
 from tests.support.races import all_at_once, many_connections, meanwhile, no_deadlocks
@@ -419,7 +419,7 @@ async def test_a_ring_that_is_confirmed_beside_the_claim_is_deleted_or_deferred_
     me = await a_worker(worker)
     runs = await submit_job(worker, a_submission())
     waits = await submit_job(worker, a_submission(services=("s3",)))
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     ringer = maintenance if role == "dispatcher" else api
 
     transaction = ringer.transaction()
@@ -584,7 +584,7 @@ async def test_a_half_open_breaker_lets_one_job_of_twenty_backends_probe(
     async with many_connections(database, "worker", 20) as askers:
         workers = [await a_worker(askers[0]) for _ in askers]
         ids = await submit(askers[0], [a_submission(services=("s3",)) for _ in range(60)])
-        await report_failures(askers[0], "s3", 5)
+        await open_breaker(askers[0])
         await superuser.execute("UPDATE circuit_breakers SET retry_at = now()")
 
         answers = await all_at_once(

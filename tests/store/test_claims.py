@@ -9,7 +9,7 @@ import pytest
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, Verdict, WorkerId, new_job_id
-from imagefleet.store.breakers import force_open, report_failures
+from imagefleet.store.breakers import force_open
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
@@ -33,6 +33,7 @@ from tests.support.factories import (
     claim_job,
     expire_lock,
     make_due,
+    open_breaker,
     ring_for,
     settle_job,
 )
@@ -398,7 +399,7 @@ async def test_an_open_breaker_holds_back_what_needs_its_service_and_its_closing
     needy = await submit_job(worker, a_submission(services=("s3",)))
     await announce(worker, needy.job_id)
     other = await submit_job(worker, a_submission(services=("smtp",)))
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
 
     held_back = await claim_job(worker, needy.job_id, me)
     passed = await claim_job(worker, other.job_id, me)

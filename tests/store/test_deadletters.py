@@ -97,7 +97,10 @@ ENDS_THAT_ARE_FAILURES: dict[str, tuple[End, str]] = {
         found_exhausted_by_a_claim(Lane.FAST),
         "attempts_exhausted",
     ),
-    "a lock that expired in quarantine": (found_exhausted_by_a_claim(Lane.QUARANTINE), "poison"),
+    "a lock that expired in quarantine": (
+        found_exhausted_by_a_claim(Lane.QUARANTINE),
+        "attempts_exhausted",
+    ),
     "a worker lost in quarantine": (rescued(Lane.QUARANTINE), "poison"),
 }
 

@@ -131,6 +131,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
                 insert=columns("service state failures trips opened_at retry_at last_failure_at"),
                 update=columns(
                     "state failures trips opened_at retry_at last_failure_at updated_by updated_at"
+                    " window_ends_at window_failures window_successes judged_from last_error_code"
                 ),
             ),
             "operator": May(insert=True, update=True),

@@ -25,7 +25,7 @@ from imagefleet.jobs.lifecycle import (
     is_legal,
 )
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, Lane, Verdict
-from imagefleet.store.breakers import force_open, report_failures, report_success, reset_breaker
+from imagefleet.store.breakers import force_open, report_probe_worked, reset_breaker
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import (
     Pause,
@@ -58,6 +58,7 @@ from tests.support.factories import (
     age_finished_jobs,
     claim_job,
     due_rings,
+    open_breaker,
     settle_job,
 )
 
@@ -181,8 +182,8 @@ async def pause_and_resume(connection: Connection, job: MadeJob) -> None:
 
 
 async def trip_and_close(connection: Connection, job: MadeJob) -> None:
-    await report_failures(connection, "s3", 5)
-    await report_success(connection, "s3")
+    await open_breaker(connection)
+    await report_probe_worked(connection, "s3")
 
 
 async def force_and_reset(connection: Connection, job: MadeJob) -> None:

@@ -8,13 +8,13 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.model import JobId, Lane, Ring
-from imagefleet.store.breakers import THRESHOLD, report_failures
+from imagefleet.store.breakers import Calls, report_calls
 from imagefleet.store.dispatching import hold_lanes
 from imagefleet.store.elections import hold_election
 from imagefleet.store.rings import confirm_rings, forget_lost
 from imagefleet.store.submissions import submit_job
 from tests.support.database import Database
-from tests.support.factories import TENANT, a_submission, a_worker, claim_job
+from tests.support.factories import TENANT, a_submission, a_worker, claim_job, open_breaker
 from tests.support.rows import ring_row
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -139,18 +139,27 @@ async def retry_in(connection: asyncpg.Connection) -> timedelta | None:
     return span
 
 
-async def test_the_fifth_failure_opens_a_breaker_for_a_minute(moment: asyncpg.Connection) -> None:
-    assert not await report_failures(moment, "s3", 4)
-    assert await retry_in(moment) is None
-    assert await report_failures(moment, "s3", 1)
+async def test_a_breaker_that_trips_is_open_for_a_minute(moment: asyncpg.Connection) -> None:
+    await open_breaker(moment)
 
     assert 60 * SECOND == await retry_in(moment)
+
+
+async def test_a_job_of_a_service_that_is_down_is_due_again_in_a_second(
+    moment: asyncpg.Connection,
+) -> None:
+    await open_breaker(moment)
+
+    answer = await report_calls(moment, Calls(service="s3", failures=1))
+
+    assert await moment.fetchval("SELECT now()") + SECOND == answer.due
+    assert 60 * SECOND == answer.held_for
 
 
 async def test_there_are_thirty_seconds_between_two_probes(moment: asyncpg.Connection) -> None:
     submission = a_submission(services=("s3",))
     await submit_job(moment, submission)
-    await report_failures(moment, "s3", THRESHOLD)
+    await open_breaker(moment)
     await moment.execute("UPDATE circuit_breakers SET retry_at = now()")
 
     answer = await claim_job(moment, submission.job_id, await a_worker(moment))

@@ -95,7 +95,7 @@ async def test_a_replay_is_the_same_job_anew_and_says_whose_idea_it_was(
 ) -> None:
     submission = replace(
         a_submission(
-            payload={"note": "again"},
+            payload={"note": "again", "colour": "of a newer release"},
             target="t:1",
             priority=30,
             max_attempts=3,

@@ -20,7 +20,7 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
-from imagefleet.store.breakers import force_open, report_failures
+from imagefleet.store.breakers import force_open
 from imagefleet.store.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.explanations import EXPLAIN_JOB, explain_job
@@ -45,6 +45,7 @@ from tests.support.factories import (
     claim_job,
     expire_lock,
     make_due,
+    open_breaker,
     settle_job,
 )
 
@@ -404,7 +405,7 @@ def needs_s3() -> object:
 async def with_an_open_breaker(
     worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> MadeJob:
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     return await made(submission=needs_s3)(worker, superuser)
 
 
@@ -418,7 +419,7 @@ async def with_a_forced_breaker(
 async def with_a_half_open_breaker(
     worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> MadeJob:
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     await superuser.execute("UPDATE circuit_breakers SET retry_at = now() - interval '1 second'")
     return await made(submission=needs_s3)(worker, superuser)
 
@@ -428,7 +429,7 @@ async def expired_with_an_open_breaker(
 ) -> MadeJob:
     job = await made(state=PROCESSING, submission=needs_s3)(worker, superuser)
     await expire_lock(superuser, job.job_id)
-    await report_failures(worker, "s3", 5)
+    await open_breaker(worker)
     return job
 
 

@@ -330,6 +330,32 @@ async def test_the_second_loss_leads_to_quarantine_and_the_third_to_poison(
     assert [tuple(letter) for letter in letters] == [(submitted.job_id, "poison")]
 
 
+async def test_a_suspect_is_not_blamed_for_a_worker_that_held_anything_else(
+    worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    """Again and again: its attempts do not run out by it either."""
+    suspect = await submit_job(worker, a_submission(lane=Lane.QUARANTINE, max_attempts=2))
+    for _ in range(4):
+        me = await a_worker(worker)
+        neighbour = (await submit_job(worker, a_submission())).job_id
+        for job_id in (suspect.job_id, neighbour):
+            await make_due(superuser, job_id)
+            assert (await claim_job(worker, job_id, me)).claim is not None
+        (seen,) = [one for one in await look_at_workers(maintenance) if one.worker_id == me]
+
+        rescue = await rescue_worker(maintenance, seen)
+
+        assert rescue is not None
+        assert ({suspect.job_id, neighbour}, ()) == (set(rescue.retried), rescue.failed)
+    row = await job_row(worker, suspect.job_id)
+    assert ("failed_retryable", "quarantine", 4) == (row["state"], row["lane"], row["crashes"])
+    assert "with 1 other jobs" in row["failure_detail"]
+
+    await lose(worker, maintenance, superuser, suspect.job_id)
+
+    assert "poison" == (await job_row(worker, suspect.job_id))["failure_code"]
+
+
 async def test_a_lost_worker_alone_fails_no_job_though_its_attempts_are_used_up(
     worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
 ) -> None:

@@ -87,7 +87,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
     async with (
         database.pool("worker") as pool,
         Doorbell(pool, {}).open() as doorbell,
-        Services(pool, metrics, ("s3",)).open() as services,
+        Services(pool, metrics, {}).open() as services,
         Settler(pool, worker_id, doorbell, metrics).open() as settler,
         Deliveries(deletes_linger=0).open() as deliveries,
     ):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Retry
 from imagefleet.jobs.model import (
     CancelCode,
@@ -20,6 +21,7 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.breakers import Calls, report_calls
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import WorkerCard, cancel_job, register_worker
 from imagefleet.store.database import Connection
@@ -128,6 +130,16 @@ async def settle_job(worker: Connection, job: MadeJob, outcome: Outcome) -> Rece
     )
     report = await settle_jobs(worker, job.worker_id, [settlement])
     return report.receipts[0]
+
+
+AT_ONCE = BreakerLimits(failures=1, listen_for=timedelta(0))
+
+
+async def open_breaker(worker: Connection, service: str = "s3") -> None:
+    """By one failure, with limits that nobody would set."""
+    calls = Calls(service=service, failures=1, code=f"{service}_unavailable")
+    judged = await report_calls(worker, calls, AT_ONCE)
+    assert judged.held_for is not None, "an operator holds it open"
 
 
 async def expire_lock(superuser: Connection, job_id: JobId) -> None:

@@ -208,8 +208,7 @@ class Fleet:
             elif verdict is Verdict.EXHAUSTED:
                 freed.append(job.target)
                 self._end(job, JobState.FAILED, "exhausted")
-                poison = job.lane is Lane.QUARANTINE
-                job.failure = "poison" if poison else "attempts_exhausted"
+                job.failure = "attempts_exhausted"
             elif job.bell is not None:
                 job.bell = Bell(self._deferred(job, verdict, now))
         self._free(freed, now)
@@ -336,7 +335,7 @@ class Fleet:
                 self._wait(job, _backoff(job, now), "retried", charged=True)
 
     def _crash(self, job: Job, outcome: Retry, now: datetime, ended_as: str | None) -> None:
-        if job.lane is Lane.QUARANTINE:
+        if job.lane is Lane.QUARANTINE and outcome.alone:
             job.failure = "poison"
             self._end(job, JobState.FAILED, ended_as or "failed")
             return
@@ -366,7 +365,7 @@ class Fleet:
         self.dead.add(worker_id)
         lost = [job for job in self.jobs.values() if job.holder == worker_id]
         for job in lost:
-            retry = Retry(code="worker_lost", message="-", crashed=True)
+            retry = Retry(code="worker_lost", message="-", crashed=True, alone=len(lost) == 1)
             self._write(job, retry, now, ended_as="rescued")
         self._free([job.target for job in lost], now)
 

@@ -19,8 +19,7 @@ from imagefleet.errors import (
 )
 from imagefleet.jobs.kinds import Noop
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Lane, Verdict
-from imagefleet.store.breakers import force_open
+from imagefleet.jobs.model import CancelCode, Lane
 from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
 from imagefleet.worker.attempt import Stop
@@ -32,7 +31,7 @@ from imagefleet.worker.renderer import (
     ChildDeadline,
     ChildFailed,
 )
-from tests.support.bench import NOOP, Bench, Run, done, needing, never, raising
+from tests.support.bench import NOOP, Bench, Run, done, never, raising
 from tests.support.children import reserve, task
 from tests.support.factories import a_submission, claim_job
 from tests.support.rows import attempts_rows, job_row
@@ -126,6 +125,19 @@ async def test_a_handler_sees_what_its_job_is(bench: Bench) -> None:
     assert Noop(note="hello") == job.payload
     assert 100 < job.seconds_left <= 120
     assert not job.cancelled
+
+
+async def test_a_field_that_a_newer_api_added_fails_no_job(bench: Bench) -> None:
+    seen: list[JobContext] = []
+
+    async def run(job: JobContext) -> Completed:
+        seen.append(job)
+        return Completed()
+
+    claim = await bench.claim(a_submission(payload={"note": "hello", "colour": "red"}))
+
+    assert Completed() == await bench.attempt(claim, run).work()
+    assert [Noop(note="hello")] == [job.payload for job in seen]
 
 
 @pytest.mark.parametrize(("lane", "code"), [(Lane.GENERAL, "memory"), (Lane.QUARANTINE, None)])
@@ -320,104 +332,3 @@ async def test_progress_of_a_lost_claim_ends_it_without_a_word(
     assert await bench.attempt(zombie, run).run() is None
     assert "processing" == (await job_row(superuser, claim.job_id))["state"]
     assert [] == await attempts_rows(superuser, claim.job_id)
-
-
-# Circuit breakers.
-
-S3_AWAY = Unavailable("s3_unavailable", "away", "503")
-
-
-@pytest.mark.parametrize(
-    ("service", "away"),
-    [("s3", S3_AWAY), ("geocoder", Unavailable("geocoder_timeout", "away"))],
-    ids=["ours", "one that a handler names"],
-)
-async def test_failures_of_a_service_open_its_breaker_and_then_cost_nothing(
-    service: str, away: Unavailable, bench: Bench, superuser: Connection
-) -> None:
-    """Five at once: the report that opens it gives all of them back, until its retry time."""
-    claims = [await bench.claim(a_submission(services=(service,))) for _ in range(5)]
-    attempts = [bench.attempt(one, raising(away), needing(service)) for one in claims]
-
-    outcomes = await asyncio.gather(*(attempt.work() for attempt in attempts))
-
-    breaker = await superuser.fetchrow("SELECT * FROM circuit_breakers WHERE service = $1", service)
-    assert breaker is not None
-    assert ("open", 5, 1) == (breaker["state"], breaker["failures"], breaker["trips"])
-    assert {Released(why=f"breaker:{service}", run_at=breaker["retry_at"])} == set(outcomes)
-    held_back = await bench.ask(await bench.submit(a_submission(services=(service,))))
-    assert (Verdict.BREAKER, service) == (held_back.verdict, held_back.why)
-
-
-async def test_a_failure_below_the_threshold_is_charged_and_forgotten_after_a_success(
-    bench: Bench, superuser: Connection
-) -> None:
-    failing = bench.attempt(await bench.claim(), raising(S3_AWAY), needing("s3"))
-    outcome = await failing.work()
-    assert isinstance(outcome, Retry)
-    assert "unavailable" == outcome.code
-
-    await bench.attempt(await bench.claim(), done, needing("s3")).work()
-    # Reports are a second apart: one that waits for its answer comes after the success's.
-    assert await bench.tools.services.failed("other") is None
-
-    failures = await superuser.fetchval("SELECT failures FROM circuit_breakers WHERE service='s3'")
-    assert 0 == failures
-
-
-async def test_a_service_that_the_type_does_not_name_is_a_failure_like_any_other(
-    bench: Bench, superuser: Connection
-) -> None:
-    outcome = await bench.attempt(await bench.claim(), raising(S3_AWAY)).work()
-
-    assert isinstance(outcome, Retry)
-    assert [] == await superuser.fetch("SELECT FROM circuit_breakers")
-
-
-async def test_a_breaker_forced_open_gives_its_jobs_back(
-    bench: Bench, operator: Connection, superuser: Connection
-) -> None:
-    claim = await bench.claim()
-    await force_open(operator, "s3", by="tests")
-
-    outcome = await bench.attempt(claim, raising(S3_AWAY), needing("s3")).work()
-
-    assert isinstance(outcome, Released)
-    assert outcome.run_at is not None
-
-
-async def test_only_a_probe_closes_an_open_breaker(bench: Bench, superuser: Connection) -> None:
-    await superuser.execute(
-        "INSERT INTO circuit_breakers (service, state, failures, trips, opened_at, retry_at)"
-        " VALUES ('s3', 'open', 5, 1, now() - interval '2 minutes', now() - interval '1 minute')"
-    )
-    probe = await bench.claim(a_submission(services=("s3",)))
-    assert ("s3",) == probe.probes
-
-    held_back = await bench.ask(await bench.submit(a_submission(services=("s3",))))
-    assert "breaker" == held_back.verdict
-
-    bystander = replace(probe, probes=())
-    await bench.attempt(bystander, done, needing("s3")).work()
-    await bench.tools.services.failed("other")
-    state = "SELECT state FROM circuit_breakers WHERE service = 's3'"
-    assert "open" == await superuser.fetchval(state)
-
-    await bench.attempt(probe, done, needing("s3")).work()
-    await bench.tools.services.failed("other")
-    assert "closed" == await superuser.fetchval(state)
-
-
-async def test_success_is_reported_once_and_not_for_every_job(
-    bench: Bench, superuser: Connection
-) -> None:
-    async def works() -> None:
-        await bench.attempt(await bench.claim(), done, needing("s3")).work()
-        await bench.tools.services.failed("other")  # comes back when all was reported
-
-    await works()
-    await superuser.execute("INSERT INTO circuit_breakers (service, failures) VALUES ('s3', 2)")
-    await works()
-
-    failures = await superuser.fetchval("SELECT failures FROM circuit_breakers WHERE service='s3'")
-    assert 2 == failures, "what others count is theirs to forget"

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 import pytest
 
+from imagefleet.embedded.topology import described
 from imagefleet.errors import Unavailable
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import (
     Claim,
     ClaimAnswer,
     JobMessage,
     Lane,
+    Submission,
     Verdict,
     encode_message,
     new_job_id,
@@ -21,16 +25,21 @@ from imagefleet.jobs.model import (
 from imagefleet.runtime import Drain
 from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection, open_pool
-from imagefleet.worker.consumer import Consumer, Ears
+from imagefleet.worker.attempt import RENEWAL_MARGIN
+from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import (
+    BUSY_FOR,
+    BUSY_RECEIVES,
     CONTENDED_FOR,
     MOST_DEFERRED,
     UNKNOWN_FOR,
     UNKNOWN_RECEIVES,
+    busy_for,
 )
 from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.slots import Slots
+from imagefleet.worker.solitude import Solitude
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
@@ -38,6 +47,7 @@ from tests.support.queues import LONGEST_POLL, FakeQueue, a_message, a_ringing
 from tests.support.rows import job_row, ring_row
 
 NOTHING = timedelta()
+MANY = 10_000
 
 # What a verdict does to the message: how it comes back, if it does. None is deleted.
 ANSWERS: dict[Verdict, timedelta | None] = {
@@ -48,7 +58,7 @@ ANSWERS: dict[Verdict, timedelta | None] = {
     Verdict.BREAKER: None,
     Verdict.EXHAUSTED: None,
     Verdict.ELSEWHERE: None,
-    Verdict.BUSY: timedelta(minutes=8),
+    Verdict.BUSY: BUSY_FOR,
     Verdict.UNROUTABLE: None,
     Verdict.CONTENDED: CONTENDED_FOR,
     Verdict.UNKNOWN: UNKNOWN_FOR,
@@ -102,7 +112,7 @@ async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> 
     dismissals = bench.dismissals(FakeQueue())
     delivery = Delivery(
         queue=bench.queue.as_queue(),
-        received=a_message("x"),
+        received=replace(a_message("x"), receive_count=MANY),
         message=JobMessage(job_id=new_job_id()),
     )
     answer = ClaimAnswer(job_id=new_job_id(), verdict=Verdict.BUSY, wait=timedelta(days=3))
@@ -110,6 +120,65 @@ async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> 
     await eventually(lambda: bench.queue.changed)
 
     assert [MOST_DEFERRED] == [span for _, span in bench.queue.changed]
+
+
+# A message of a job that somebody has.
+
+LOCK = timedelta(minutes=10)
+# A beat renews what is older than a third of it: the least that a living job leaves to wait for.
+LEAST = LOCK * 2 / 3 - timedelta(seconds=2)
+HELD_BACK = timedelta(minutes=1)  # what an expired lock is told that may not be taken over now
+
+
+def visits(count: int, wait: timedelta) -> list[timedelta]:
+    """When its first receives are, after the first of all, if nothing of it changes."""
+    spans = (busy_for(receives, wait) for receives in range(1, count))
+    return list(accumulate(spans, initial=NOTHING))
+
+
+def test_the_message_of_a_short_job_is_back_soon_and_of_a_long_one_seldom() -> None:
+    spans = [busy_for(receives, LOCK).total_seconds() for receives in range(1, 12)]
+
+    assert [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 1200] == spans
+
+
+@pytest.mark.parametrize("taken", [timedelta(seconds=1), LOCK / 20, LOCK / 2])
+def test_a_job_that_is_over_leaves_a_message_for_no_longer_than_it_took(taken: timedelta) -> None:
+    back = next(at for at in visits(BUSY_RECEIVES, LOCK) if at >= taken)
+
+    assert back <= max(BUSY_FOR, 2 * taken + BUSY_FOR)
+
+
+@pytest.mark.parametrize("left", range(1, 601, 7))
+def test_a_message_is_back_when_the_lock_can_have_expired(left: int) -> None:
+    expires, now = timedelta(seconds=left), NOTHING
+    for receives in range(1, BUSY_RECEIVES):
+        now += busy_for(receives, expires - now)
+        if now >= expires:
+            break
+
+    assert expires <= now <= expires + CONTENDED_FOR
+
+
+def test_some_receives_outlast_the_longest_job_and_the_lock_that_it_may_leave() -> None:
+    longest = max(kind.timeout_in(lane) for kind in BUILT_IN.values() for lane in Lane)
+
+    assert visits(15, LEAST)[-1] > longest + RENEWAL_MARGIN + LOCK
+
+
+@pytest.mark.parametrize("lane", Lane)
+@pytest.mark.parametrize("wait", [LEAST, HELD_BACK], ids=["renewed", "held back"])
+def test_no_job_is_busy_so_often_that_its_message_goes_to_the_dead_letters(
+    lane: Lane, wait: timedelta
+) -> None:
+    most = described().queues[lane].max_receives
+    assert most is not None
+
+    assert visits(most, wait)[-1] > timedelta(days=2)
+
+
+def test_a_message_that_was_received_very_often_is_no_overflow() -> None:
+    assert MOST_DEFERRED == busy_for(MANY, LOCK)
 
 
 # The loop.
@@ -162,6 +231,7 @@ async def listening(
     slots: int = 2,
     helps: FakeQueue | None = None,
     types: tuple[str, ...] = ("noop",),
+    solitude: Solitude | None = None,
 ) -> AsyncIterator[Listening]:
     own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
@@ -171,6 +241,7 @@ async def listening(
         worker_id=bench.worker_id,
         types=types,
         lease=lease,
+        solitude=solitude or Solitude(),
         dismissals=bench.dismissals(dead_letters),
         hearing=hearing,
         metrics=bench.tools.metrics,
@@ -493,3 +564,78 @@ async def test_slots_are_told_of_as_they_change() -> None:
     await slots.all_free()
 
     assert [(2, 0, 0), (0, 2, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0)] == seen
+
+
+# Suspects.
+
+
+async def a_suspect(bench: Bench) -> Submission:
+    return await bench.submit(a_submission(lane=Lane.QUARANTINE))
+
+
+async def test_a_suspect_is_claimed_when_nothing_else_runs_and_nothing_else_while_it_does(
+    bench: Bench, superuser: Connection
+) -> None:
+    solitude = Solitude()
+    first, second, suspect = await bench.submit(), await bench.submit(), await a_suspect(bench)
+    async with (
+        listening(bench, solitude=solitude) as fast,
+        listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as quarantine,
+    ):
+        fast.own.waiting.append(a_ringing(first.job_id))
+        await fast.runs(1)
+        quarantine.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: solitude.is_shut)
+        fast.own.waiting.append(a_ringing(second.job_id))
+        assert "queued" == (await job_row(superuser, suspect.job_id))["state"]
+
+        fast.started[0][2]()
+        await quarantine.runs(1)
+        # What a receive brings that was on its way is for other workers.
+        on_its_way = a_ringing(second.job_id)
+        await fast.consumer._take(Lane.FAST, fast.own.as_queue(), [on_its_way], fast.drain)
+        await eventually(lambda: (on_its_way.receipt, NOTHING) in fast.own.changed)
+        assert 1 == len(fast.started)
+        assert "queued" == (await job_row(superuser, second.job_id))["state"]
+
+        quarantine.started[0][2]()
+        fast.own.waiting.append(a_ringing(second.job_id))
+        await fast.runs(2)
+
+
+async def test_a_suspect_that_would_wait_too_long_is_left_to_others(bench: Bench) -> None:
+    solitude = Solitude()
+    solitude.patience = timedelta(milliseconds=50)
+    suspect = await a_suspect(bench)
+    solitude.enter()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: len(heard.own.changed) == 2)
+
+    assert not solitude.is_shut
+    # Out of sight for as long as this worker may wait, and then back soon.
+    assert [solitude.patience / 2 + PAUSE_AFTER_ERROR, BUSY_FOR] == [
+        span for _, span in heard.own.changed
+    ]
+
+
+async def test_what_is_no_suspect_any_more_shuts_nobody_out(bench: Bench) -> None:
+    solitude = Solitude()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting += [a_ringing(new_job_id()), a_message("not ours")]
+        await eventually(lambda: heard.own.deleted and heard.own.changed, within=10)
+
+    assert not solitude.is_shut
+
+
+async def test_a_drain_does_not_wait_for_a_suspects_turn(bench: Bench) -> None:
+    solitude = Solitude()
+    suspect = await a_suspect(bench)
+    solitude.enter()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: solitude.is_shut)
+    await eventually(lambda: len(heard.own.changed) == 2)
+
+    assert NOTHING == heard.own.changed[-1][1]
+    assert not solitude.is_shut

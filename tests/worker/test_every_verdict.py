@@ -130,7 +130,10 @@ CASES: dict[Verdict, Case] = {
         how=lambda s: s.made(JobState.COMPLETED), message="deleted", state="completed"
     ),
     Verdict.BUSY: Case(
-        how=lambda s: s.made(JobState.PROCESSING), message="waits", state="processing"
+        how=lambda s: s.made(JobState.PROCESSING),
+        message="comes back",
+        times=2,
+        state="processing",
     ),
     Verdict.NOT_DUE: Case(
         how=lambda s: s.submitted(later()), message="deleted", state="queued", rings_in=(3500, 3600)
@@ -183,6 +186,7 @@ async def test_each_verdict_happens_and_its_message_goes_where_it_should(
 ) -> None:
     # Each of the five receives of an unknown job is ten seconds after the one before.
     monkeypatch.setattr(dismissals, "UNKNOWN_FOR", timedelta(0))
+    monkeypatch.setattr(dismissals, "BUSY_FOR", timedelta(seconds=1))
     case = CASES[verdict]
     async with AsyncExitStack() as stack:
         job_id = await case.how(Scene(worker, superuser, stack))
@@ -201,6 +205,21 @@ async def test_each_verdict_happens_and_its_message_goes_where_it_should(
             assert reason == found.attributes["reason"]
     if case.state is not None:
         await is_left(superuser, job_id, case)
+
+
+async def test_the_second_message_of_a_job_is_soon_gone_when_the_job_is_done(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    """Whoever scales by the queue sees that it is done."""
+    async with inside(place, "worker", environment=LIMITED) as running:
+        submission = a_submission(payload={"milliseconds": 1500})
+        await place.submit(api, submission)
+        await place.ring(submission)
+        await eventually(lambda: has_told(running, Verdict.BUSY, 1), within=10)
+        await eventually(lambda: went(place, "deleted"), within=20)
+
+    row = await job_row(superuser, submission.job_id)
+    assert ("completed", 1) == (row["state"], row["claim_no"])
 
 
 async def has_told(running: Inside, verdict: Verdict, times: int) -> bool:

@@ -204,10 +204,12 @@ class BreakerView(Outgoing):
     state: str
     forced: bool
     failures: int
+    successes: int
     trips: int
     opened_at: datetime | None = None
     retry_at: datetime | None = None
     last_failure_at: datetime | None = None
+    last_error_code: str | None = None
     updated_by: str
     updated_at: datetime
 

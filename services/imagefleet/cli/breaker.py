@@ -33,11 +33,13 @@ def list_breakers(as_json: Json = False) -> None:
         print_json(found)
         return
     rows = [
-        (one["service"], one["state"], one["failures"], one["trips"], moment(one.get("retryAt")),
-         moment(one.get("lastFailureAt")), one["updatedBy"])
+        (one["service"], one["state"], _failed(one), one["trips"], moment(one.get("retryAt")),
+         moment(one.get("lastFailureAt")), one.get("lastErrorCode"), one["updatedBy"])
         for one in found["breakers"]
     ]  # fmt: skip
-    columns = ("service", "state", "failures", "trips", "retry (UTC)", "last failure (UTC)", "by")
+    columns = (
+        "service", "state", "failed", "trips", "retry (UTC)", "last failure (UTC)", "with", "by",
+    )  # fmt: skip
     print_table(columns, rows)
 
 
@@ -61,6 +63,11 @@ def reset(service: Service, as_json: Json = False) -> None:
         imagefleet breaker reset s3
     """
     _changed(ask("POST", f"{PATH}/{quote(service, safe='')}/reset"), as_json=as_json)
+
+
+def _failed(breaker: Document) -> str:
+    failures = breaker["failures"]
+    return f"{failures} of {failures + breaker.get('successes', 0)}"
 
 
 def _changed(found: Document, *, as_json: bool) -> None:

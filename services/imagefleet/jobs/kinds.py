@@ -120,13 +120,39 @@ def choose_lane(kind: JobKind, priority: int) -> Lane:
 
 
 def validate_payload(kind: JobKind, payload: JsonObject) -> BaseModel:
-    """Read a payload that anybody may have written; a refusal names fields and echoes no value."""
+    """Judge what is submitted; a refusal names fields and echoes no value."""
+    return _read(kind, payload, _as_declared)
+
+
+def read_payload(kind: JobKind, payload: JsonObject) -> BaseModel:
+    """Read what was accepted, perhaps by a newer release: fields unknown to this one are left out.
+
+    At every depth and whatever the models forbid, since else a rolling deploy would fail jobs. The
+    row keeps them.
+    """
+    return _read(kind, payload, _tolerantly)
+
+
+def _as_declared(model: type[BaseModel], document: bytes) -> BaseModel:
+    return model.model_validate_json(document, strict=True)
+
+
+def _tolerantly(model: type[BaseModel], document: bytes) -> BaseModel:
+    try:
+        return _as_declared(model, document)  # a model that allows unknown fields has them
+    except ValidationError:
+        return model.model_validate_json(document, strict=True, extra="ignore")
+
+
+def _read(
+    kind: JobKind, payload: JsonObject, reading: Callable[[type[BaseModel], bytes], BaseModel]
+) -> BaseModel:
     try:
         # By way of JSON, where strict still lets a string be a UUID, but no longer lets "5" be 5.
         document = to_json(dict(payload))
         if _NUL_IN_JSON.search(document):
             raise _invalid(kind, "it contains the character NUL, which cannot be stored")
-        return kind.payload.model_validate_json(document, strict=True)
+        return reading(kind.payload, document)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         named = [f"{_field(fault['loc'])} ({fault['type']})" for fault in faults[:_FAULTS_SHOWN]]

@@ -106,6 +106,8 @@ class Retry:
     detail: str | None = None
     crashed: bool = False
     """The worker or the decoding child died under this job, so that the job itself is a suspect."""
+    alone: bool = True
+    """With a crash: nothing else died with it. If something did, that may be the killer."""
     charged: bool = True
     """False gives the attempt of this claim back."""
     run_at: datetime | None = None
@@ -190,7 +192,7 @@ def _after_error(retry: Retry, standing: Standing) -> Retry | Failed:
 
 def _after_crash(retry: Retry, standing: Standing) -> Retry | Failed:
     """Blame the job only once it has crashed alone, in quarantine; until then it is run again."""
-    if standing.lane is Lane.QUARANTINE:
+    if standing.lane is Lane.QUARANTINE and retry.alone:
         return Failed(
             code="poison",
             message=failure_sentence("poison"),

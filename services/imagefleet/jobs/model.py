@@ -149,6 +149,8 @@ class Claim:
     """Set when the job was claimed only to be settled as failed, without running its handler."""
     probes: tuple[str, ...] = ()
     """Services whose breaker is half open: how this attempt fares decides for all that wait."""
+    watched: tuple[str, ...] = ()
+    """Services of which so much fails that successes have to be told, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

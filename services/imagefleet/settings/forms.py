@@ -1,13 +1,23 @@
 """What the values of variables look like, and how each kind of them is read."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import annotated_types
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+)
 
+from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Lane
 
 
@@ -51,6 +61,31 @@ def _database_url(value: SecretStr) -> SecretStr:
     return value
 
 
+class BreakerNumbers(BaseModel):
+    """The limits of one service, as they are written; what is left out is as for all others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    failures: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    ratio: Annotated[float, Field(gt=0, le=1)] | None = None
+    window_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
+    open_seconds: Annotated[float, Field(ge=1, le=86_400)] | None = None
+
+    def over(self, limits: BreakerLimits) -> BreakerLimits:
+        """Return these limits with what is written here instead."""
+        return replace(
+            limits,
+            failures=self.failures or limits.failures,
+            ratio=self.ratio or limits.ratio,
+            window=timedelta(seconds=self.window_seconds) if self.window_seconds else limits.window,
+            open_for=timedelta(seconds=self.open_seconds) if self.open_seconds else limits.open_for,
+        )
+
+
+def _breakers(value: object) -> object:
+    return json.loads(value) if isinstance(value, str) else value  # its fault is a ValueError
+
+
 Text = Annotated[str, Form("text")]
 Count = Annotated[int, Form("a whole number")]
 Switch = Annotated[bool, Form("true or false")]
@@ -69,4 +104,9 @@ Lanes = Annotated[
     tuple[Lane, ...],
     BeforeValidator(_names),
     Form(f"one or more of {', '.join(Lane)}, separated by commas"),
+]
+Breakers = Annotated[
+    dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], BreakerNumbers],
+    BeforeValidator(_breakers),
+    Form('JSON such as {"s3": {"failures": 20, "ratio": 0.5}}'),
 ]

@@ -10,9 +10,12 @@ from typing import Annotated, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from imagefleet.jobs.breakers import STANDARD, BreakerLimits
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.retry import LONGEST_CAP, MOST_ATTEMPTS, RetryPolicy
 from imagefleet.settings.forms import (
+    BreakerNumbers,
+    Breakers,
     Count,
     DatabaseUrl,
     Form,
@@ -203,6 +206,10 @@ class Worker(Slice):
         _span(20), ge=_span(1), le=_span(20), validation_alias="RECEIVE_WAIT_SECONDS"
     )
     """How long a receive waits for a message; SQS allows 20, and bills every one."""
+    breakers: Breakers = Field({}, validation_alias="BREAKERS")
+    """When a service that jobs need counts as down: `failures` (at least; 5) that are a `ratio`
+    (0.5) of its calls in `window_seconds` (30) open its breaker for `open_seconds` (60). `*` is
+    every service that is not named."""
     render_children: Count = Field(2, ge=1, le=64, validation_alias="RENDER_CHILDREN")
     """Images decoded at once; one or two a processor core."""
 
@@ -212,6 +219,13 @@ class Worker(Slice):
             msg = "WORKER_FAST_SLOTS and WORKER_GENERAL_SLOTS are both 0: nothing could ever run"
             raise ValueError(msg)
         return self
+
+    def breaker_limits(self) -> dict[str, BreakerLimits]:
+        """Return the limits by service; what one leaves out is as for all others."""
+        others = self.breakers.get("*", BreakerNumbers()).over(STANDARD)
+        return {"*": others} | {
+            service: numbers.over(others) for service, numbers in self.breakers.items()
+        }
 
 
 class Retry(Slice):

@@ -1,5 +1,6 @@
 """What is known about each variable: its names, form, default and meaning, and how it is shown."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ def written(value: object) -> str:
             return str(value).lower()
         case timedelta():
             return f"{value.total_seconds():g}"
+        case dict():
+            numbers = {name: one.model_dump(exclude_none=True) for name, one in value.items()}
+            return json.dumps(numbers)
         case tuple():
             return ",".join(str(item) for item in value)
         case SecretStr():

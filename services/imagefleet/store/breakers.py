@@ -1,86 +1,164 @@
 """Circuit breakers: one row a service, so that the whole fleet learns from a few failures.
 
-Closed counts failures; at the threshold it opens. While open, jobs that need the service are not
-handed out; once `retry_at` has passed it is half open, and the claim lets one probe go at a time. A
-success closes it, a failure opens it again.
+Closed, the row counts what workers report of a service that fails now and then; when failures are
+a large enough share of it, it opens. While open, jobs that need the service are not handed out;
+once `retry_at` has passed it is half open, and the claim lets one probe go at a time. A probe that
+succeeds closes it, one that fails opens it again. All that others report of it then changes nothing
+and writes nothing.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from asyncpg import Record
+
+from imagefleet.jobs.breakers import STANDARD, BreakerLimits, CallWindow
 from imagefleet.store.database import Connection, translated
 
-THRESHOLD: Final = 5
-OPEN_FOR: Final = timedelta(seconds=60)
 
-REPORT_FAILURES: Final = """
-INSERT INTO circuit_breakers AS breaker (service, state, failures, trips, opened_at, retry_at,
-                                         last_failure_at)
-SELECT $1, CASE WHEN $2::integer >= $3::integer THEN 'open' ELSE 'closed' END, $2,
-       ($2 >= $3)::integer, CASE WHEN $2 >= $3 THEN now() END,
-       CASE WHEN $2 >= $3 THEN now() + $4::interval END, now()
-    ON CONFLICT (service) DO UPDATE
-       SET failures = breaker.failures + excluded.failures,
-           -- An open one stays open, whatever threshold this reporter goes by.
-           state = CASE WHEN breaker.state = 'open' OR breaker.failures + excluded.failures >= $3
-                        THEN 'open' ELSE 'closed' END,
-           trips = breaker.trips + (breaker.state = 'closed'
-                                    AND breaker.failures + excluded.failures >= $3)::integer,
-           opened_at = CASE WHEN breaker.state = 'open' THEN breaker.opened_at
-                            WHEN breaker.failures + excluded.failures >= $3 THEN now() END,
-           retry_at = CASE WHEN breaker.state = 'open'
-                                OR breaker.failures + excluded.failures >= $3
-                           THEN now() + $4::interval END,
-           last_failure_at = now(), updated_by = 'worker', updated_at = now()
-     WHERE NOT breaker.forced
-RETURNING state = 'open' AS open
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """What a worker has seen of a service since its last report."""
+
+    service: str
+    failures: int = 0
+    successes: int = 0
+    code: str | None = None
+    """The code of the last failure: a word, never a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a report is answered."""
+
+    held_for: timedelta | None = None
+    """How long jobs that need the service are held back; None: they may run."""
+    due: datetime | None = None
+    """When a job that is given back because of that should be due; its breaker is asked again."""
+    listening: bool = False
+    """There are enough failures; others are heard before they are judged."""
+
+
+READ_BREAKER: Final = """
+SELECT breakers.state, breakers.window_ends_at, breakers.window_failures, breakers.window_successes,
+       breakers.judged_from, now() AS now, now() + interval '1 second' AS due,
+       CASE WHEN breakers.forced THEN interval '60 seconds'
+            ELSE greatest(breakers.retry_at - now(), interval '0') END AS held_for
+  FROM circuit_breakers AS breakers
+ WHERE breakers.service = $1
+"""
+
+LOCK_BREAKER: Final = f"""
+{READ_BREAKER}
+   FOR UPDATE
+"""
+
+ADD_BREAKER: Final = """
+INSERT INTO circuit_breakers (service) VALUES ($1) ON CONFLICT (service) DO NOTHING
+"""
+
+COUNT_CALLS: Final = """
+UPDATE circuit_breakers
+   SET window_ends_at = $2, window_failures = $3, window_successes = $4, judged_from = $5,
+       last_failure_at = CASE WHEN $6 THEN now() ELSE last_failure_at END,
+       last_error_code = coalesce($7, last_error_code),
+       updated_by = 'worker', updated_at = now()
+ WHERE service = $1
+"""
+
+TRIP_BREAKER: Final = """
+UPDATE circuit_breakers
+   SET state = 'open', trips = trips + 1, opened_at = now(), retry_at = now() + $2,
+       window_ends_at = NULL, judged_from = NULL, updated_by = 'worker', updated_at = now()
+ WHERE service = $1
 """
 
 
-async def report_failures(
-    connection: Connection,
-    service: str,
-    failures: int,
-    *,
-    threshold: int = THRESHOLD,
-    open_for: timedelta = OPEN_FOR,
-) -> bool:
-    """Add what a worker counted since its last report; True when the breaker is open now."""
+async def report_calls(
+    connection: Connection, calls: Calls, limits: BreakerLimits = STANDARD
+) -> Judgement:
+    """Add what a worker counted; whether the service's jobs are held back now."""
     with translated():
-        opened: bool | None = await connection.fetchval(
-            REPORT_FAILURES, service, failures, threshold, open_for
+        row = await connection.fetchrow(READ_BREAKER, calls.service)
+        if row is not None and row["state"] == "open":
+            return _held(row)
+        async with connection.transaction():
+            row = await connection.fetchrow(LOCK_BREAKER, calls.service)
+            if row is None:
+                await connection.execute(ADD_BREAKER, calls.service)
+                row = await connection.fetchrow(LOCK_BREAKER, calls.service)
+            assert row is not None  # noqa: S101 - nobody may delete one
+            if row["state"] == "open":
+                return _held(row)
+            return await _count(connection, calls, limits, row)
+
+
+async def _count(
+    connection: Connection, calls: Calls, limits: BreakerLimits, row: Record
+) -> Judgement:
+    before = CallWindow(
+        ends_at=row["window_ends_at"],
+        failures=row["window_failures"],
+        successes=row["window_successes"],
+        judged_from=row["judged_from"],
+    )
+    after = before.counting(calls.failures, calls.successes, limits, row["now"])
+    if after != before:
+        await connection.execute(
+            COUNT_CALLS,
+            calls.service,
+            after.ends_at,
+            after.failures,
+            after.successes,
+            after.judged_from,
+            calls.failures > 0,
+            calls.code,
         )
-    return opened is not False  # no row: an operator forced it open, and reports do not count
+    if not after.trips(limits, row["now"]):
+        return Judgement(listening=after.is_listening(row["now"]))
+    await connection.execute(TRIP_BREAKER, calls.service, limits.open_for)
+    return Judgement(held_for=limits.open_for, due=row["due"])
 
 
-OPEN_UNTIL: Final = """
-SELECT CASE WHEN forced THEN now() + interval '60 seconds' ELSE retry_at END AS until
-  FROM circuit_breakers
- WHERE service = $1 AND state = 'open' AND (forced OR retry_at > now())
-"""
+def _held(row: Record) -> Judgement:
+    return Judgement(held_for=row["held_for"], due=row["due"])
 
 
-async def open_until(connection: Connection, service: str) -> datetime | None:
-    """When jobs that need the service are worth another try; None: they may run."""
-    with translated():
-        until: datetime | None = await connection.fetchval(OPEN_UNTIL, service)
-    return until
-
-
-REPORT_SUCCESS: Final = """
+CLOSE_BREAKER: Final = """
 UPDATE circuit_breakers
    SET state = 'closed', failures = 0, opened_at = NULL, retry_at = NULL,
+       window_ends_at = NULL, window_failures = 0, window_successes = 0, judged_from = NULL,
        updated_by = 'worker', updated_at = now()
- WHERE service = $1 AND NOT forced
-   AND ((state = 'open' AND $2) OR (state = 'closed' AND failures > 0))
+ WHERE service = $1 AND state = 'open' AND NOT forced
 """
 
 
-async def report_success(connection: Connection, service: str, *, probe: bool = True) -> None:
-    """A call went through: forget the failures. Only a probe closes a breaker that is open."""
+async def report_probe_worked(connection: Connection, service: str) -> None:
+    """The one job that might try the service got what it needed: it is back for all."""
     with translated():
-        await connection.execute(REPORT_SUCCESS, service, probe)
+        await connection.execute(CLOSE_BREAKER, service)
+
+
+REOPEN_BREAKER: Final = """
+UPDATE circuit_breakers
+   SET retry_at = now() + $2, last_failure_at = now(),
+       last_error_code = coalesce($3, last_error_code),
+       updated_by = 'worker', updated_at = now()
+ WHERE service = $1 AND state = 'open' AND NOT forced
+RETURNING now() + interval '1 second' AS due
+"""
+
+
+async def report_probe_failed(
+    connection: Connection, service: str, code: str | None, limits: BreakerLimits = STANDARD
+) -> Judgement:
+    """It did not; where an operator has reset the breaker meanwhile, it is a failure as others."""
+    with translated():
+        row = await connection.fetchrow(REOPEN_BREAKER, service, limits.open_for, code)
+    if row is not None:
+        return Judgement(held_for=limits.open_for, due=row["due"])
+    return await report_calls(connection, Calls(service=service, failures=1, code=code), limits)
 
 
 FORCE_OPEN: Final = """
@@ -103,6 +181,7 @@ async def force_open(connection: Connection, service: str, *, by: str) -> None:
 RESET_BREAKER: Final = """
 UPDATE circuit_breakers
    SET state = 'closed', forced = false, failures = 0, opened_at = NULL, retry_at = NULL,
+       window_ends_at = NULL, window_failures = 0, window_successes = 0, judged_from = NULL,
        updated_by = $2, updated_at = now()
  WHERE service = $1
 RETURNING service
@@ -120,10 +199,16 @@ SELECT breakers.service,
        CASE WHEN breakers.state = 'closed' THEN 'closed'
             WHEN breakers.forced OR breakers.retry_at > now() THEN 'open'
             ELSE 'half_open' END AS state,
-       breakers.forced, breakers.failures, breakers.trips, breakers.opened_at,
+       breakers.forced,
+       CASE WHEN counted.shown THEN breakers.window_failures ELSE 0 END AS failures,
+       CASE WHEN counted.shown THEN breakers.window_successes ELSE 0 END AS successes,
+       breakers.trips, breakers.opened_at,
        CASE WHEN NOT breakers.forced THEN breakers.retry_at END AS retry_at,
-       breakers.last_failure_at, breakers.updated_by, breakers.updated_at
+       breakers.last_failure_at, breakers.last_error_code, breakers.updated_by, breakers.updated_at
   FROM circuit_breakers AS breakers
+ CROSS JOIN LATERAL (
+     SELECT breakers.state = 'open' OR breakers.window_ends_at > now() AS shown
+ ) AS counted
  ORDER BY breakers.service
 """
 
@@ -136,10 +221,13 @@ class Breaker:
     state: str
     forced: bool
     failures: int
+    """Of the current window, or those that opened it."""
+    successes: int
     trips: int
     opened_at: datetime | None
     retry_at: datetime | None
     last_failure_at: datetime | None
+    last_error_code: str | None
     updated_by: str
     updated_at: datetime
 

@@ -121,9 +121,8 @@ taken AS (
 exhausted AS (
     UPDATE jobs
        SET state = 'failed', locked_by = NULL, locked_at = NULL,
-           failure_code = CASE jobs.lane WHEN 'quarantine' THEN 'poison'
-                               ELSE 'attempts_exhausted' END,
-           failure_message = CASE jobs.lane WHEN 'quarantine' THEN $6 ELSE $5 END,
+           -- Of a suspect too: what else its worker held nobody can tell by now.
+           failure_code = 'attempts_exhausted', failure_message = $5,
            failure_detail = 'the lock of claim ' || jobs.claim_no || ' expired on the last attempt',
            finished_at = now(), updated_at = now()
       FROM chosen
@@ -233,7 +232,11 @@ SELECT asked.id AS job_id,
        taken.parent_job_id, taken.replay_of, taken.traceparent, taken.tracestate,
        taken.created_at, taken.claimed_at,
        greatest(taken.claimed_at - taken.run_at, interval '0') AS queue_time, taken.cancel_code,
-       CASE chosen.verdict WHEN 'claimed' THEN chosen.half_open END AS probes
+       CASE chosen.verdict WHEN 'claimed' THEN chosen.half_open END AS probes,
+       ARRAY (SELECT breakers.service FROM circuit_breakers AS breakers
+               WHERE breakers.service = ANY (chosen.services)
+                 AND breakers.state = 'closed' AND breakers.judged_from IS NOT NULL
+                 AND breakers.window_ends_at > now()) AS watched
   FROM unnest($1::uuid[]) AS asked (id)
   CROSS JOIN fleet
   LEFT JOIN jobs AS known ON known.id = asked.id
@@ -263,7 +266,6 @@ async def claim_jobs(
             list(types),
             worker_id,
             failure_sentence("attempts_exhausted"),
-            failure_sentence("poison"),
         )
     if rows and not rows[0]["alive"]:
         raise ClaimLost.of_worker(worker_id)
@@ -299,5 +301,6 @@ def _claim(row: Record) -> Claim:
         "lane": Lane(row["lane"]),
         "cancel_code": None if code is None else CancelCode(code),
         "probes": tuple(row["probes"] or ()),
+        "watched": tuple(row["watched"]),
     }
     return Claim(**fields)

@@ -118,7 +118,8 @@ async def _rescue_in_transaction(
             await lock_targets(connection, [job_id for job_id, _ in claims])
             held = await lock_claims(connection, claims)
             endings, rings = await take_back(
-                connection, [(one, _rescued(one)) for one in held.values()]
+                connection,
+                [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
             )
     return Rescue(
         retried=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Retry)),
@@ -180,13 +181,15 @@ def _tell(event: str, held: Held, error: FleetError) -> None:
     )
 
 
-def _rescued(held: Held) -> Outcome:
+def _rescued(held: Held, *, neighbours: int) -> Outcome:
+    """A suspect is blamed only where nothing else was held by the worker that died with it."""
     dice = random.random()  # noqa: S311 - spreads retries, guards nothing
     lost = Retry(
         code="worker_lost",
         message=failure_sentence("worker_lost"),
-        detail=f"worker {held.worker_id} went silent",
+        detail=f"worker {held.worker_id} went silent, with {neighbours} other jobs",
         crashed=True,
+        alone=neighbours == 0,
         run_at=held.now + RESCUE_SPREAD * dice,
     )
     return decide(lost, held.standing, RetryPolicy(), held.now, jitter=dice)

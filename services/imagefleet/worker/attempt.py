@@ -11,7 +11,8 @@ from typing import Final, assert_never
 
 import structlog
 
-from imagefleet.jobs.kinds import validate_payload
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.kinds import read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, JsonObject
 from imagefleet.store.database import acquire
@@ -99,7 +100,7 @@ class Attempt:
         return outcome
 
     async def _handle(self) -> Completed:
-        payload = validate_payload(self._handler.kind, self.claim.payload)
+        payload = read_payload(self._handler.kind, self.claim.payload)
         deadline = asyncio.get_running_loop().time() + self._timeout.total_seconds()
         async with asyncio.timeout_at(deadline) as self._scope:
             self.deadline = deadline
@@ -124,11 +125,12 @@ class Attempt:
     async def _outcome_of(self, error: BaseException) -> Outcome | None:
         if self.stopped is not None and ends_with_a_stop(error):
             return self._outcome_of_stop(self.stopped)
-        service = service_behind(error, self._handler.kind.services)
-        if service is not None:
-            until = await self._tools.services.failed(service)
-            if until is not None:
-                return Released(why=f"breaker:{service}", run_at=until)
+        if isinstance(error, Unavailable):
+            service = service_behind(error.code, self._handler.kind.services)
+            if service is not None:
+                due = await self._tools.services.failed(self.claim, service, error.code)
+                if due is not None:
+                    return Released(why=f"breaker:{service}", run_at=due)
         return outcome_of(error)
 
     @staticmethod

@@ -2,7 +2,8 @@
 
 A receive is sent only for slots that are free and reserved, and only while the worker's beat is
 young, so that an outage of Postgres does not wear out healthy messages. The general lane's slots
-serve `fast` too, whenever `general` has nothing for them; the fast lane's slots are its own.
+serve `fast` too, whenever `general` has nothing for them; the fast lane's slots are its own. What
+comes from the quarantine has the worker to itself.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import CONTENDED_FOR, Dismissals
 from imagefleet.worker.hearing import Hearing
 from imagefleet.worker.slots import Slots
+from imagefleet.worker.solitude import Solitude
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
@@ -54,6 +56,7 @@ class Ears:
     worker_id: WorkerId
     types: tuple[str, ...]
     lease: Freshness
+    solitude: Solitude
     dismissals: Dismissals
     hearing: Hearing
     metrics: WorkerMetrics
@@ -136,7 +139,7 @@ class Consumer:
     async def _receive(
         self, queue: Queue, most: int, wait: timedelta, drain: Drain
     ) -> Sequence[Received] | None:
-        await unless(drain, self._ears.lease.fresh())
+        await unless(drain, self._may_receive())
         if drain.requested:
             return None
         self._receiving_since = self._now()
@@ -145,17 +148,69 @@ class Consumer:
         finally:
             self._receiving_since = None
 
+    async def _may_receive(self) -> None:
+        solitude = self._ears.solitude
+        if self._lane is Lane.QUARANTINE:
+            await solitude.others_had_their_turn()
+        else:
+            await solitude.opened()
+        await self._ears.lease.fresh()
+
     async def _take(
         self, lane: Lane, queue: Queue, received: Sequence[Received], drain: Drain
     ) -> None:
+        """Begin what came, unless a suspect is alone here; a suspect once nothing else runs."""
+        solitude = self._ears.solitude
+        if self._lane is Lane.QUARANTINE:
+            if not await self._is_left_alone(queue, received, drain):
+                return
+            started = 0
+            try:
+                started = await self._begin(lane, queue, received, drain, ended=solitude.end)
+            finally:
+                if not started:
+                    solitude.end()
+        elif solitude.is_shut:
+            self._ears.dismissals.give_back(queue, received)
+        else:
+            solitude.enter()
+            try:
+                await self._begin(lane, queue, received, drain, ended=solitude.leave)
+            finally:
+                solitude.leave()
+
+    async def _is_left_alone(
+        self, queue: Queue, received: Sequence[Received], drain: Drain
+    ) -> bool:
+        solitude, dismissals = self._ears.solitude, self._ears.dismissals
+        if solitude.others:
+            dismissals.give_back(queue, received, solitude.patience + PAUSE_AFTER_ERROR)
+        alone = await unless(drain, solitude.begin())
+        if alone is None:
+            dismissals.give_back(queue, received)
+        elif not alone:  # perhaps another worker has nothing long to wait for
+            log.info("suspect.put_off", others=solitude.others)
+            dismissals.put_off(queue, received)
+        return bool(alone)
+
+    async def _begin(
+        self,
+        lane: Lane,
+        queue: Queue,
+        received: Sequence[Received],
+        drain: Drain,
+        *,
+        ended: Callable[[], None],
+    ) -> int:
+        """Claim, and start what is ours; each start ends once. How many there are."""
         dismissals = self._ears.dismissals
         # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
         if drain.requested or self._ears.lease.stale():
             dismissals.give_back(queue, received)
-            return
+            return 0
         deliveries = await dismissals.readable(queue, received)
         if not deliveries:
-            return
+            return 0
         try:
             with self._ears.metrics.query("claim"):
                 async with acquire(self._ears.pool) as connection:
@@ -170,12 +225,23 @@ class Consumer:
             # Perhaps it was claimed all the same; then the beat finds the stray.
             dismissals.give_back(queue, [one.received for one in deliveries], CONTENDED_FOR)
             raise
+        before = self._taken
         for delivery, answer in zip(deliveries, answers, strict=True):
             self._ears.metrics.claimed(answer.verdict)
             if answer.claim is None:
                 await dismissals.dismiss(delivery, answer)
             else:
-                self._taken += 1
-                self._slots.occupy()
                 self._ears.hearing.claimed(lane, delivery.message)
-                self._ears.start(answer.claim, delivery, self._slots.leave)
+                self._start(answer.claim, delivery, ended)
+        return self._taken - before
+
+    def _start(self, claim: Claim, delivery: Delivery, ended: Callable[[], None]) -> None:
+        def leave() -> None:
+            self._slots.leave()
+            ended()
+
+        self._taken += 1
+        self._slots.occupy()
+        if self._lane is not Lane.QUARANTINE:
+            self._ears.solitude.enter()
+        self._ears.start(claim, delivery, leave)

@@ -18,10 +18,28 @@ AT_ONCE: Final = timedelta()
 CONTENDED_FOR: Final = timedelta(seconds=2)
 UNKNOWN_FOR: Final = timedelta(seconds=10)
 UNKNOWN_RECEIVES: Final = 5  # then nobody will ever commit that row
+BUSY_FOR: Final = timedelta(seconds=5)  # most jobs are over by then, and their queue is empty
+BUSY_RECEIVES: Final = 10  # of a job that long, one may be late at its end, but not wear this out
 BUSY_SPREAD: Final = 0.1  # of the wait, so that a dead worker's messages come one by one
+BUSY_DOUBLINGS: Final = 20  # any longer than SQS allows
+PUT_OFF_FOR: Final = timedelta(minutes=10)  # at most, of the first receives
 MOST_DEFERRED: Final = timedelta(hours=11)  # SQS refuses what ends 12 hours after the receive
 
 log = structlog.get_logger()
+
+
+def busy_for(receives: int, wait: timedelta) -> timedelta:
+    """How long a message of a job that somebody has is put away; the lock can expire in `wait`.
+
+    Soon at first, as a queue that is done must look done to whoever scales by it; twice as long
+    each time, but back when that lock can have expired: recovery then needs nobody else. A lock
+    that is renewed again and again moves that moment. So later the wait for it doubles as well, or
+    SQS, which counts receives, would move the message of a living job to the dead letters.
+    """
+    soon = BUSY_FOR * (1 << min(max(receives - 1, 0), BUSY_DOUBLINGS))
+    late = min(max(0, receives - BUSY_RECEIVES), BUSY_DOUBLINGS)
+    expired = max(wait, CONTENDED_FOR) * (1 << late)
+    return min(soon, expired, MOST_DEFERRED)
 
 
 class Dismissals:
@@ -46,6 +64,11 @@ class Dismissals:
         for one in received:
             self._deliveries.defer(queue, one, span)
 
+    def put_off(self, queue: Queue, received: Sequence[Received]) -> None:
+        """Let messages come back, for others at first, and more seldom with every receive."""
+        for one in received:
+            self._deliveries.defer(queue, one, busy_for(one.receive_count, PUT_OFF_FOR))
+
     async def readable(self, queue: Queue, received: Sequence[Received]) -> list[Delivery]:
         """Read every message; what is not ours is buried, the rest is returned in order."""
         deliveries: list[Delivery] = []
@@ -67,9 +90,9 @@ class Dismissals:
                 msg = f"{answer.verdict} is not for dismissal"
                 raise ValueError(msg)
             case Verdict.BUSY:
-                # Back when that lock can have expired: recovery then needs nobody else.
                 spread = 1 + BUSY_SPREAD * random.random()  # noqa: S311 - spreads, guards nothing
-                self._defer(delivery, (answer.wait or CONTENDED_FOR) * spread)
+                span = busy_for(delivery.received.receive_count, answer.wait or BUSY_FOR)
+                self._defer(delivery, span * spread)
             case Verdict.CONTENDED:
                 self._defer(delivery, CONTENDED_FOR)
             case Verdict.UNKNOWN:

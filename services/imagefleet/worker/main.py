@@ -41,9 +41,10 @@ from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.shift import Shift
 from imagefleet.worker.slots import Slots
+from imagefleet.worker.solitude import Solitude
 from imagefleet.worker.visibility import Visibility
 
-QUARANTINE_SLOTS: Final = 1  # a suspect runs alone
+QUARANTINE_SLOTS: Final = 1  # a suspect runs alone: see solitude.py
 
 
 async def main(settings: WorkerSettings, drain: Drain) -> None:
@@ -120,7 +121,7 @@ async def equip(
     doorbell = Doorbell(
         outside.pool, outside.queues, confirming=lambda: metrics.query("confirm_rings")
     )
-    services = {service for handler in handlers.values() for service in handler.kind.services}
+    services = Services(outside.pool, metrics, settings.worker.breaker_limits())
     return Tools(
         pool=outside.pool,
         originals=await outside.session.objects(settings.aws.originals_bucket),
@@ -128,7 +129,7 @@ async def equip(
         renderer=await stack.enter_async_context(Renderer(preload=modules_of(handlers))),
         decoding=asyncio.Semaphore(settings.worker.render_children),
         doorbell=await stack.enter_async_context(doorbell.open()),
-        services=await stack.enter_async_context(Services(outside.pool, metrics, services).open()),
+        services=await stack.enter_async_context(services.open()),
         metrics=metrics,
         scratch=stack.enter_context(scratch_folder()),
     )
@@ -162,6 +163,7 @@ async def assemble(
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
+        solitude=Solitude(shared=len(slots) > 1),
         dismissals=Dismissals(deliveries, outside.dead_letters, redrives, metrics),
         hearing=hearing,
         metrics=metrics,
