@@ -74,10 +74,18 @@ from imagefleet.store.explanations import explain_job
 from imagefleet.store.images import list_images
 from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
 from imagefleet.store.leases import Hold, renew_claims, report_progress
+from imagefleet.store.ledger import (
+    fold_entries,
+    fold_ledger,
+    read_ledger,
+    sample_depths,
+    sample_oldest,
+)
 from imagefleet.store.oversight import list_workers, oversee_jobs
 from imagefleet.store.pointers import find_current
+from imagefleet.store.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
+from imagefleet.store.pruning import count_prunable, prune_jobs
 from imagefleet.store.queues import (
-    count_prunable,
     list_failures,
     list_stuck,
     load_of_lanes,
@@ -116,9 +124,7 @@ from imagefleet.store.sweeping import (
 from imagefleet.store.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.upkeep import (
     look_at_workers,
-    prune_jobs,
     rescue_worker,
-    sample_depths,
 )
 from imagefleet.store.walks import count_superseded, list_named, list_sweep_runs, read_walk
 from tests.support.database import Database, Server, copied_database
@@ -149,6 +155,7 @@ TOLD: Final = 10_000
 GONE: Final = 900_000  # ids beyond this are of deleted images
 PAGE: Final = 50
 WORKERS: Final = 30
+HOURS: Final = 700
 LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 # The number n makes an id that sorts by n, as the ids of real jobs sort by age.
@@ -295,6 +302,26 @@ INSERT INTO targets (tenant_id, target, next_seq, running_job)
 SELECT jobs.tenant_id, jobs.target, max(jobs.target_seq) + 1,
        (array_agg(jobs.id) FILTER (WHERE jobs.state = 'processing'))[1]
   FROM jobs WHERE jobs.target IS NOT NULL GROUP BY jobs.tenant_id, jobs.target;
+
+-- A month of the ledger's book, and what was not folded yet.
+INSERT INTO ledger_counts (hour, type, lane, queued, processing, failed_retryable, completed,
+                           failed)
+SELECT n, type, lane, 0, 0, 0, 1, 1
+  FROM generate_series(1, {HOURS}) AS n, unnest('{{noop,process_image}}'::text[]) AS type,
+       unnest('{{fast,general,quarantine}}'::text[]) AS lane;
+
+INSERT INTO ledger_entries (hour, type, lane, queued, processing, failed_retryable, completed,
+                            failed)
+SELECT hour_of(jobs.id), jobs.type, jobs.lane, count(*) FILTER (WHERE jobs.state = 'queued'),
+       count(*) FILTER (WHERE jobs.state = 'processing'), 0,
+       count(*) FILTER (WHERE jobs.state = 'completed'),
+       count(*) FILTER (WHERE jobs.state = 'failed')
+  FROM jobs GROUP BY 1, 2, 3;
+
+INSERT INTO ledger_entries (hour, type, lane, queued, processing)
+SELECT n % 5, 'noop', 'fast', -1, 1 FROM generate_series(1, {TOLD}) AS n;
+
+INSERT INTO ledger (accepted) SELECT 1 FROM generate_series(1, {TOLD}) AS n;
 
 INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
                       queue_time, charged, outcome, why)
@@ -474,6 +501,16 @@ async def rescue(connection: Connection) -> None:
 
 async def prune(connection: Connection) -> None:
     assert await prune_jobs(connection, limit=100) == 100
+
+
+async def prove_a_page(connection: Connection) -> None:
+    """As the proof does, in a snapshot of its own; of an hour of a quarter of a million rows."""
+    first, last = id_of(1), id_of(GONE)
+    hour = await connection.fetchval("SELECT hour_of($1)", first)
+    assert hour == await connection.fetchval(FIND_HOUR, hour - 1, first)
+    await connection.fetch(READ_HOUR, hour)
+    rows = await connection.fetch(COUNT_PAGE, first, last, PAGE)
+    assert PAGE == sum(row["jobs"] for row in rows)
 
 
 async def submit(connection: Connection) -> None:
@@ -841,8 +878,17 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "expired locks": Case(
             lambda c: find_expired(c, limit=PAGE), "maintenance", 2 * PROCESSING, 800
         ),
-        # Each open job twice: in an index, and on its page. Nothing of the history.
-        "sample": Case(sample_depths, "maintenance", 2 * (QUEUED + PROCESSING) + 1000, 4000),
+        # No job at all: a month of sums, and the entries since the last fold.
+        "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),
+        "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
+        "sample the oldest": Case(sample_oldest, "maintenance", 10, 60),
+        "fold a hundred entries": Case(
+            lambda c: fold_entries(c, limit=100), "maintenance", 400, 2000
+        ),
+        "fold a hundred submits": Case(
+            lambda c: fold_ledger(c, limit=100), "maintenance", 400, 1000
+        ),
+        "prove a page": Case(prove_a_page, "maintenance", 2 * PAGE + 2 * TOLD + 6 * HOURS, 700),
         "list": Case(listing(JobFilter()), "api", PAGE, 100),
         "list, deep": Case(listing(JobFilter(), before=100_000), "api", PAGE, 100),
         "list of a small tenant": Case(listing(JobFilter(), tenant=SMALL), "api", PAGE, 100),

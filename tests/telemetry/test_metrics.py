@@ -213,8 +213,9 @@ def move_fleet(metrics: WorkerMetrics | MaintenanceMetrics) -> None:
 
 def sample_everything(metrics: MaintenanceMetrics) -> None:
     metrics.depths_sampled({"noop": 3})
-    metrics.states_sampled(
-        (job_type, "queued", 2, timedelta(seconds=age))
+    metrics.states_sampled((name, "queued", 2) for name in ("unheard_of", "noop", "another"))
+    metrics.ages_sampled(
+        (job_type, "queued", timedelta(seconds=age))
         for job_type, age in (("unheard_of", 1), ("noop", -5), ("another", 2))
     )
     metrics.stuck_sampled(1)

@@ -17,6 +17,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
+from imagefleet.maintenance.bookkeeper import FOLD_EVERY, PROVE_EVERY, Bookkeeper
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.deletions import DeletionKeeper
 from imagefleet.maintenance.dispatcher import LOOK_EVERY, Dispatcher
@@ -44,6 +45,7 @@ SWEEP_DEAD_LETTERS_EVERY: Final = timedelta(minutes=1)  # looks whether the peri
 SWEEP_EVERY: Final = timedelta(minutes=1)
 KEEP_DELETIONS_EVERY: Final = timedelta(seconds=5)  # without an edge that is how late dark is seen
 STEP_WITHIN: Final = timedelta(seconds=30)
+PROVE_WITHIN: Final = timedelta(minutes=2)  # one hour is proven in one go
 LEAVE_WITHIN: Final = 5.0  # seconds
 LONGEST_SILENCE: Final = timedelta(minutes=3)  # a failing loop pauses for up to 1.2 minutes
 
@@ -113,9 +115,17 @@ async def reach_out(
 class Duty:
     """A step that is taken again and again, and how it fared last."""
 
-    def __init__(self, step: Step, interval: timedelta, *, leave: Step | None = None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        interval: timedelta,
+        *,
+        leave: Step | None = None,
+        within: timedelta = STEP_WITHIN,
+    ) -> None:
         """`leave` is for the end: to hand an office on at once."""
         self.interval = interval
+        self._within = within
         self.pulse = Pulse(LONGEST_SILENCE)
         self.failing: str | None = None
         self._step = step
@@ -123,7 +133,7 @@ class Duty:
 
     async def look_after(self, name: str, drain: Drain) -> None:
         """Take it until the drain."""
-        await every(self.interval, self, stop=drain, name=name, timeout=STEP_WITHIN)
+        await every(self.interval, self, stop=drain, name=name, timeout=self._within)
         if self._leave is None:
             return
         try:
@@ -186,6 +196,9 @@ class Duties:
             has_edge=edge is not None,
         )
         self._sampling = Duty(sampler.run_once, RENEW_EVERY, leave=sampler.resign)
+        bookkeeper = Bookkeeper(pool, uuid4(), metrics, rest=drain.wait_at_most)
+        self._folding = Duty(bookkeeper.fold, FOLD_EVERY, leave=bookkeeper.resign)
+        self._proving = Duty(bookkeeper.prove, PROVE_EVERY, within=PROVE_WITHIN)
         by_tag = settings.aws.invalidate_by_tag
         budget = settings.aws.monthly_paths
         flusher = Flusher(pool, edge, uuid4(), metrics, by_tag=by_tag, monthly_paths=budget)
@@ -223,6 +236,8 @@ class Duties:
             "dead_letter_sender": self._sending,
             "dead_letter_sweeper": self._sweeping,
             "sampler": self._sampling,
+            "ledger_folder": self._folding,
+            "ledger_prover": self._proving,
             "flusher": self._flushing,
             "deletions": self._emptying,
             "sweeper": self._tidying,

@@ -1,4 +1,4 @@
-"""Forgets what is past retention: finished jobs, complete invalidations, dead workers, small sums.
+"""Forgets what is past retention: finished jobs, complete invalidations, dead workers, empty sums.
 
 Every minute is a period, and the first process to take it prunes; a period that nobody took is not
 made up for. Batches are small, so that no statement holds many rows for long.
@@ -14,14 +14,14 @@ import structlog
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.edge import prune_batches
 from imagefleet.store.elections import begin_period, finish_period, forget_periods
-from imagefleet.store.upkeep import fold_ledger, prune_jobs, prune_workers
+from imagefleet.store.ledger import forget_empty_counts
+from imagefleet.store.pruning import prune_jobs, prune_workers
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 BATCH: Final = 500  # jobs of one statement
 BATCHES: Final = 50  # of invalidations
 MOST_BATCHES: Final = 20  # of one period: 10,000 jobs a minute leave faster than they come
-LEDGER_ENTRIES: Final = 10_000  # folded at once; submit writes one a statement
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class Pruner:
         with self._metrics.query("prune"):
             async with acquire(self._pool) as connection:
                 await prune_workers(connection)
-                await fold_ledger(connection, limit=LEDGER_ENTRIES)
+                await forget_empty_counts(connection)
                 await forget_periods(connection)
                 await finish_period(connection, "prune", start, asdict(pruned))
         if pruned.jobs:
