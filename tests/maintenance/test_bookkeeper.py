@@ -1,7 +1,5 @@
 """The book is folded and proven by one process, while there is work, and not beyond the end."""
 
-from collections.abc import Callable
-from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,20 +15,9 @@ from imagefleet.store.submissions import submit_job
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_submission
+from tests.support.resting import Resting
 
 AN_HOUR = 3_600_000 << 80
-
-
-class Resting:
-    """Rests without waiting, and tells when the end is wished for."""
-
-    def __init__(self, ends: Callable[[int], bool] = lambda _rests: False) -> None:
-        self.rests: list[timedelta] = []
-        self._ends = ends
-
-    async def __call__(self, span: timedelta) -> bool:
-        self.rests.append(span)
-        return self._ends(len(self.rests))
 
 
 def a_bookkeeper(pool: Pool, rest: Rest | None = None) -> Bookkeeper:

@@ -187,7 +187,9 @@ async def test_a_sample_that_waits_too_long_takes_no_other_with_it(
     assert (("ledger",), ()) == (waiting.failed, again.failed)
     cancelled = 'db_query_errors_total{error_type="cancelled",query_type="sample_ledger"}'
     assert (1, None) == (told[cancelled], told.get("ledger_accepted"))
-    assert {"jobs_stuck", 'ring_window{lane="fast"}', 'job_queue_depth{job_type="noop"}'} <= set(told)
+    assert {"jobs_stuck", 'ring_window{lane="fast"}', 'job_queue_depth{job_type="noop"}'} <= set(
+        told
+    )
 
 
 async def test_nothing_is_shown_when_nobody_knows_whose_office_it_is(

@@ -99,7 +99,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "targets": {
             "api": May(insert=TARGET, update=columns("next_seq")),
             "worker": May(insert=TARGET, update=columns("next_seq running_job runs")),
-            "maintenance": May(insert=TARGET, update=columns("next_seq running_job")),
+            "maintenance": May(insert=TARGET, update=columns("next_seq running_job"), delete=True),
             "operator": May(insert=TARGET, update=columns("next_seq")),
         },
         "idempotency_aliases": {
@@ -162,8 +162,9 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "worker": May(
                 update=columns("recipe source_seq revision claim_no job_id published_at updated_at")
             ),
+            "maintenance": May(delete=True),
         },
-        "image_sources": {"api": May(insert=True)},
+        "image_sources": {"api": May(insert=True), "maintenance": May(delete=True)},
         "image_revisions": {
             "worker": May(insert=True, update=columns("superseded_at invalidation_id")),
             "maintenance": May(update=columns("swept_at invalidation_id"), delete=True),
@@ -181,7 +182,9 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "image_tombstones": {
             "api": May(insert=True, update=columns("job_id")),
             "worker": May(update=columns("objects_deleted_at objects invalidation_id")),
-            "maintenance": May(update=columns("dark_at emptied_again_at invalidation_id")),
+            "maintenance": May(
+                update=columns("dark_at emptied_again_at invalidation_id"), delete=True
+            ),
         },
         "invalidations": {
             "worker": May(insert=True, update=columns("reason debts last_owed_at")),

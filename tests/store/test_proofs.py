@@ -336,7 +336,7 @@ async def test_statements_of_the_release_before_work_beside_the_book(
     await age_finished_jobs(superuser)
 
     old = await maintenance.fetchval(PRUNE_OF_0_2_0, 2)
-    new = await prune_jobs(maintenance, limit=100)
+    new = (await prune_jobs(maintenance, limit=100)).pruned
     for _ in range(2):
         await maintenance.execute(FOLD_OF_0_2_0, 3)
         await fold_entries(maintenance, limit=3)

@@ -1,18 +1,22 @@
 """Forgetting: finished jobs past retention with what belongs to them, workers long dead."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
 import asyncpg
 import pytest
 
+from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.lifecycle import Completed, Released
-from imagefleet.jobs.model import CancelCode, JobId, JobState
+from imagefleet.jobs.model import CancelCode, JobId, JobState, new_job_id
 from imagefleet.store.claims import claim_jobs
+from imagefleet.store.database import Connection
 from imagefleet.store.deadletters import acknowledge_dead_letters, get_dead_letter
 from imagefleet.store.ledger import read_ledger
 from imagefleet.store.pruning import prune_jobs, prune_workers
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.submissions import insert_submissions, submit_job, submit_jobs
 from imagefleet.store.upkeep import look_at_workers
 from tests.support.database import Database
 from tests.support.factories import (
@@ -51,7 +55,7 @@ async def test_prune_forgets_what_is_finished_and_past_retention_and_nothing_els
     await age_finished_jobs(superuser)
     young = [await a_job(worker, superuser, state=state) for state in (COMPLETED, FAILED)]
 
-    pruned = await prune_jobs(maintenance, limit=100)
+    pruned = (await prune_jobs(maintenance, limit=100)).pruned
 
     still_open = [old[state].job_id for state in (QUEUED, PROCESSING, FAILED_RETRYABLE)]
     assert 2 == pruned
@@ -66,11 +70,11 @@ async def test_prune_keeps_a_failure_that_nobody_has_acknowledged(
 ) -> None:
     job = await a_job(worker, superuser, state=FAILED)
     await age_finished_jobs(superuser)
-    before = await prune_jobs(maintenance, limit=100)
+    before = (await prune_jobs(maintenance, limit=100)).pruned
 
     await acknowledge(operator, job)
 
-    assert (0, 1) == (before, await prune_jobs(maintenance, limit=100))
+    assert (0, 1) == (before, (await prune_jobs(maintenance, limit=100)).pruned)
 
 
 async def test_prune_forgets_a_job_that_was_cancelled(
@@ -79,7 +83,7 @@ async def test_prune_forgets_a_job_that_was_cancelled(
     await a_cancelled_job(worker, superuser)
     await age_finished_jobs(superuser)
 
-    assert 1 == await prune_jobs(maintenance, limit=100)
+    assert 1 == (await prune_jobs(maintenance, limit=100)).pruned
 
 
 async def a_cancelled_job(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
@@ -136,7 +140,7 @@ async def test_prune_takes_the_oldest_first_and_no_more_than_it_may(
     jobs = [await a_job(worker, superuser, state=COMPLETED) for _ in range(5)]
     await age_finished_jobs(superuser)
 
-    assert 2 == await prune_jobs(maintenance, limit=2)
+    assert 2 == (await prune_jobs(maintenance, limit=2)).pruned
     assert {job.job_id for job in jobs[2:]} == await jobs_left(worker)
 
 
@@ -153,12 +157,12 @@ async def test_prunes_beside_each_other_share_the_work(
     await age_finished_jobs(superuser)
 
     async with many_connections(database, "maintenance", 6) as connections:
-        pruned = await all_at_once([partial(prune_jobs, one, limit=20) for one in connections])
-        pruned.append(await prune_jobs(connections[0], limit=100))  # what all had locked and left
+        pages = await all_at_once([partial(prune_jobs, one, limit=20) for one in connections])
+        pages.append(await prune_jobs(connections[0], limit=100))  # what all had locked and left
 
     ledger = await read_ledger(superuser)
     assert ledger is not None
-    assert [60, 60] == [sum(pruned), ledger.pruned]
+    assert [60, 60] == [sum(page.pruned for page in pages), ledger.pruned]
 
 
 async def settle_completed(worker: asyncpg.Connection, job: MadeJob) -> None:
@@ -197,3 +201,130 @@ async def test_a_look_at_the_workers_sees_the_living_ones(
     seen = await look_at_workers(maintenance)
 
     assert [(living, 0)] == [(one.worker_id, one.beats) for one in seen]
+
+
+# Targets.
+
+
+PALETTE = "palette:1"
+OF_A_TARGET = "SELECT next_seq FROM targets WHERE target = $1"
+
+
+async def a_finished_job_of(
+    target: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> MadeJob:
+    submission = a_submission(target=target)
+    job = await a_job(worker, superuser, state=COMPLETED, submission=submission)
+    await age_finished_jobs(superuser)
+    return job
+
+
+async def test_a_target_is_forgotten_with_the_last_of_its_jobs(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    await a_finished_job_of(PALETTE, worker, superuser)
+    await a_job(worker, superuser, state=COMPLETED, submission=a_submission(target=PALETTE))
+
+    await prune_jobs(maintenance, limit=100)
+    kept = await superuser.fetchval(OF_A_TARGET, PALETTE)
+    await age_finished_jobs(superuser)
+    await prune_jobs(maintenance, limit=100)
+
+    assert (3, None) == (kept, await superuser.fetchval(OF_A_TARGET, PALETTE))
+
+
+async def test_the_order_of_an_image_is_never_forgotten_with_its_jobs(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    """Its revisions are numbers of that order: one that came twice would be served from caches."""
+    await a_finished_job_of(image_target(new_job_id()), worker, superuser)
+
+    assert 1 == (await prune_jobs(maintenance, limit=100)).pruned
+
+    assert 2 == await superuser.fetchval("SELECT next_seq FROM targets")
+
+
+async def test_a_target_that_somebody_submits_about_just_now_is_kept(
+    maintenance: asyncpg.Connection,
+    api: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    await a_finished_job_of(PALETTE, worker, superuser)
+    async with api.transaction():
+        await insert_submissions(api, [a_submission(target=PALETTE)])
+        await prune_jobs(maintenance, limit=100)
+
+    assert 3 == await superuser.fetchval(OF_A_TARGET, PALETTE)
+    assert 2 == await superuser.fetchval("SELECT target_seq FROM jobs")
+
+
+class Interrupted:
+    """A connection on which somebody else is faster after the first statement."""
+
+    def __init__(
+        self, connection: asyncpg.Connection, meanwhile: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._connection = connection
+        self._meanwhile = meanwhile
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    async def fetchrow(self, *arguments: object) -> object:
+        row = await self._connection.fetchrow(*arguments)  # type: ignore[call-overload]
+        await self._meanwhile()
+        return row
+
+
+async def test_a_target_that_got_a_job_since_the_prune_began_is_kept(
+    maintenance: asyncpg.Connection,
+    api: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    await a_finished_job_of(PALETTE, worker, superuser)
+    meanwhile = partial(submit_job, api, a_submission(target=PALETTE))
+
+    await prune_jobs(cast("Connection", Interrupted(maintenance, meanwhile)), limit=100)
+
+    assert 3 == await superuser.fetchval(OF_A_TARGET, PALETTE)
+
+
+async def test_submits_and_prunes_of_one_target_never_leave_a_job_without_its_place(
+    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    async def submit(connection: asyncpg.Connection) -> None:
+        for _ in range(10):
+            await submit_job(connection, a_submission(target=PALETTE))
+
+    async def prune(connection: asyncpg.Connection) -> None:
+        for _ in range(10):
+            await prune_jobs(connection, limit=1)
+
+    for _ in range(10):
+        await a_job(worker, superuser, state=COMPLETED, submission=a_submission(target=PALETTE))
+    await age_finished_jobs(superuser)
+    async with many_connections(database, "maintenance", 4) as connections:
+        acts = [submit, submit, prune, prune]
+        await all_at_once([partial(act, one) for act, one in zip(acts, connections, strict=True)])
+
+    seqs = [row[0] for row in await superuser.fetch("SELECT target_seq FROM jobs ORDER BY 1")]
+    assert 20 == len(set(seqs))
+    assert max(seqs) + 1 == await superuser.fetchval(OF_A_TARGET, PALETTE)
+
+
+async def test_a_page_goes_on_behind_what_was_seen_and_kept(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    kept = await a_job(worker, superuser, state=FAILED)
+    await a_job(worker, superuser, state=COMPLETED)
+    await age_finished_jobs(superuser)
+
+    first = await prune_jobs(maintenance, limit=1)
+    second = await prune_jobs(maintenance, limit=1, after=first.last)
+    third = await prune_jobs(maintenance, limit=1, after=second.last)
+
+    assert [(1, 0), (1, 1), (0, 0)] == [(one.seen, one.pruned) for one in (first, second, third)]
+    assert first.last is not None
+    assert (kept.job_id, None) == (first.last[1], third.last)

@@ -61,6 +61,7 @@ class Bookkeeper:
                     entries = await fold_entries(connection, limit=ENTRIES)
                     submits = await fold_ledger(connection, limit=ENTRIES)
             folded += entries + submits
+            self._metrics.upkept("fold", entries + submits)
             return max(entries, submits) >= ENTRIES
 
         if await self._is_elected():
@@ -82,6 +83,7 @@ class Bookkeeper:
                     )
             self._tell(proof)
             hours += proof is not None
+            self._metrics.upkept("prove", 0 if proof is None else proof.jobs)
             return proof is not None
 
         try:

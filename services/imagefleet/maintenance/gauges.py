@@ -18,6 +18,8 @@ import structlog
 from imagefleet.aws.queue import Depth, Queue
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
+from imagefleet.maintenance.sweeper import WALK_EVERY
+from imagefleet.store.backlogs import sample_behind
 from imagefleet.store.breakers import list_breakers
 from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.store.deadletters import count_unacknowledged
@@ -81,6 +83,7 @@ class Sampler:
             "walk": self._take_walk,
             "breakers": self._take_breakers,
             "ledger": self._take_ledger,
+            "behind": self._take_behind,
         }
         if has_edge:
             self._samples["edge"] = self._take_edge
@@ -181,6 +184,9 @@ class Sampler:
         self._metrics.unsampled("ledger")
         if ledger is not None:
             self._metrics.ledger_sampled(asdict(ledger) | {"missing": ledger.missing})
+
+    async def _take_behind(self, connection: Connection) -> None:
+        self._metrics.behind_sampled(await sample_behind(connection, walk_within=WALK_EVERY))
 
     async def _sample_queues(self) -> None:
         """What SQS says of each lane, and how far that is from what Postgres expects."""

@@ -45,6 +45,7 @@ SWEEP_DEAD_LETTERS_EVERY: Final = timedelta(minutes=1)  # looks whether the peri
 SWEEP_EVERY: Final = timedelta(minutes=1)
 KEEP_DELETIONS_EVERY: Final = timedelta(seconds=5)  # without an edge that is how late dark is seen
 STEP_WITHIN: Final = timedelta(seconds=30)
+TIDY_WITHIN: Final = timedelta(minutes=2)  # a backlog is worked off for most of a minute
 PROVE_WITHIN: Final = timedelta(minutes=2)  # one hour is proven in one go
 LEAVE_WITHIN: Final = 5.0  # seconds
 LONGEST_SILENCE: Final = timedelta(minutes=3)  # a failing loop pauses for up to 1.2 minutes
@@ -182,8 +183,12 @@ class Duties:
         )
         self._heading = Duty(self._dispatcher.ring_heads, RING_HEADS_EVERY)
         self._expiring = Duty(self._dispatcher.ring_expired, RING_EXPIRED_EVERY)
-        self._pruning = Duty(Pruner(pool, uuid4(), metrics).run_once, PRUNE_EVERY)
-        sender = DeadLetterSender(pool, dead_letters, metrics)
+        self._pruning = Duty(
+            Pruner(pool, uuid4(), metrics, rest=drain.wait_at_most).run_once,
+            PRUNE_EVERY,
+            within=TIDY_WITHIN,
+        )
+        sender = DeadLetterSender(pool, dead_letters, metrics, rest=drain.wait_at_most)
         self._sending = Duty(sender.run_once, SEND_DEAD_LETTERS_EVERY)
         sweeper = DeadLetterSweeper(pool, dead_letters, queues, uuid4(), metrics)
         self._sweeping = Duty(sweeper.run_once, SWEEP_DEAD_LETTERS_EVERY)
@@ -213,8 +218,9 @@ class Duties:
             has_edge=edge is not None,
             grace=wanted.sweep_grace,
             deletes=wanted.sweep_deletes,
+            rest=drain.wait_at_most,
         )
-        self._tidying = Duty(storage.run_once, SWEEP_EVERY)
+        self._tidying = Duty(storage.run_once, SWEEP_EVERY, within=TIDY_WITHIN)
         self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics

@@ -36,6 +36,7 @@ SAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "walk": ("missing_objects",),
         "breakers": ("breaker_open", "breaker_trips_total"),
         "ledger": tuple(f"ledger_{account}" for account in LEDGER),
+        "behind": ("upkeep_behind_seconds",),
     }
 )
 
@@ -61,6 +62,9 @@ class MaintenanceMetrics(FleetMetrics):
         )
         self._swept = self._counter("swept_objects_total", "objects deleted from S3", "kind")
         self._swept_bytes = self._counter("swept_bytes_total", "their bytes", "kind")
+        self._upkept = self._counter(
+            "upkeep_done_total", "pieces of work that a step of upkeep has done", "step"
+        )
         self._samples = self._sampled(
             ("job_queue_depth", "jobs that wait", "job_type"),
             ("jobs_open", "jobs that are not over", "job_type", "state"),
@@ -78,6 +82,7 @@ class MaintenanceMetrics(FleetMetrics):
             ("invalidation_paths_in_flight", "paths that CloudFront works on"),
             ("invalidation_paths_this_month", "paths sent in this month of UTC"),
             ("missing_objects", "objects that rows name and S3 does not have"),
+            ("upkeep_behind_seconds", "how long a step's oldest work is overdue", "step"),
             ("breaker_open", "1 while calls of the service are held back", "service"),
             ("breaker_trips_total", "how often the service's breaker opened", "service"),
             *((f"ledger_{account}", f"the conservation ledger: {account}") for account in LEDGER),
@@ -105,6 +110,11 @@ class MaintenanceMetrics(FleetMetrics):
         """Count objects that were deleted: of `superseded` versions, `litter` or `original`."""
         self._swept.labels(kind).inc(objects)
         self._swept_bytes.labels(kind).inc(size_bytes)
+
+    def upkept(self, step: str, pieces: int) -> None:
+        """Count what a step of upkeep did: rows, entries, objects or messages."""
+        if pieces:
+            self._upkept.labels(step).inc(pieces)
 
     def depths_sampled(self, jobs: Mapping[str, int]) -> None:
         """Take how many jobs wait, by type; a registered type without any is shown as 0."""
@@ -179,6 +189,11 @@ class MaintenanceMetrics(FleetMetrics):
         """Take the six accounts of LEDGER, read in one statement."""
         for account in LEDGER:
             self._samples.show(f"ledger_{account}", accounts[account])
+
+    def behind_sampled(self, found: Mapping[str, timedelta]) -> None:
+        """Take for how long the oldest work of each step has been overdue; zero where none is."""
+        behind: Values = {(step,): span.total_seconds() for step, span in found.items()}
+        self._samples.show("upkeep_behind_seconds", behind)
 
     def unsampled(self, sample: str) -> None:
         """Show nothing of this one of SAMPLES: a look at it failed, or a new one begins."""
