@@ -36,6 +36,7 @@ from imagefleet.store.deadletters import (
     get_dead_letter,
 )
 from imagefleet.store.deadmail import DeadMessage, judge_messages, take_due_sends
+from imagefleet.store.pruning import prune_strays
 from imagefleet.store.replays import replay_redriven
 from imagefleet.store.submissions import submit_job
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
@@ -43,6 +44,7 @@ from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, settle_job
 from tests.support.fleet import SOME_TIME, Place, inside
+from tests.support.resting import Resting
 from tests.support.rows import job_row, ring_row
 
 FAILED = JobState.FAILED
@@ -68,7 +70,7 @@ async def dead_letters(place: Place) -> Queue:
 
 @pytest.fixture
 def sender(pool: Pool, dead_letters: Queue, metrics: MaintenanceMetrics) -> DeadLetterSender:
-    return DeadLetterSender(pool, dead_letters, metrics)
+    return DeadLetterSender(pool, dead_letters, metrics, rest=Resting())
 
 
 @pytest.fixture
@@ -142,6 +144,22 @@ async def test_an_announcement_carries_the_trace_of_its_job(
     assert TRACE == json.loads(announcing(send).body)["traceparent"]
 
 
+async def test_all_that_is_due_is_announced_batch_by_batch(
+    pool: Pool,
+    dead_letters: Queue,
+    metrics: MaintenanceMetrics,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    for _ in range(5):
+        await failed(worker, superuser)
+    resting = Resting()
+
+    sent = await DeadLetterSender(pool, dead_letters, metrics, rest=resting, batch=2).run_once()
+
+    assert (Sent(due=5, sent=5), 2) == (sent, len(resting.rests))
+
+
 async def test_what_the_queue_does_not_take_is_sent_later(
     place: Place,
     pool: Pool,
@@ -152,7 +170,7 @@ async def test_what_the_queue_does_not_take_is_sent_later(
     await failed(worker, superuser)
     nowhere = await place.session.queue(f"{place.emulator.url}/000000000000/{uuid4()}")
 
-    sent = await DeadLetterSender(pool, nowhere, metrics).run_once()
+    sent = await DeadLetterSender(pool, nowhere, metrics, rest=Resting()).run_once()
 
     waits = "SELECT sends, due_at > now() + interval '50 seconds' FROM dead_letter_sends"
     assert Sent(due=1, sent=0) == sent
@@ -465,7 +483,6 @@ async def test_strays_of_one_queue_are_one_group(
 
 
 async def test_an_acknowledged_stray_is_forgotten_after_retention_and_no_other_letter(
-    sweeper: DeadLetterSweeper,
     maintenance: Connection,
     worker: Connection,
     superuser: Connection,
@@ -482,8 +499,9 @@ async def test_an_acknowledged_stray_is_forgotten_after_retention_and_no_other_l
         """
     )
 
-    await sweeper.run_once()
+    pages = [await prune_strays(maintenance, limit=10) for _ in range(2)]
 
+    assert [1, 0] == [page.pruned for page in pages]
     left = "SELECT coalesce(snapshot ->> 'body', 'of a job') FROM dead_letters ORDER BY 1"
     assert ["of a job", "open", "young"] == [row[0] for row in await superuser.fetch(left)]
 

@@ -38,9 +38,10 @@ def a_sampler(
     *,
     interval: timedelta = OFTEN,
     depth: Depth | None = Depth(visible=1, in_flight=2, delayed=0),  # noqa: B008 - frozen
+    within: float = 5.0,
 ) -> Sampler:
     queues = {Lane.FAST: CountedQueue(depth).as_queue()}
-    return Sampler(pool, queues, uuid4(), metrics, interval=interval)
+    return Sampler(pool, queues, uuid4(), metrics, interval=interval, within=within)
 
 
 def shown(metrics: MaintenanceMetrics) -> dict[str, float]:
@@ -158,14 +159,89 @@ async def test_a_queue_that_does_not_answer_leaves_only_its_own_gauges_out(
     assert 'sqs_messages{lane="fast",state="visible"}' not in told
 
 
-async def test_a_look_that_fails_shows_nothing(database: Database, owner: Connection) -> None:
+# A sample of each, and a table without which it cannot be taken.
+NEEDS = {
+    "ledger_accepted": "ledger",
+    'job_queue_depth{job_type="noop"}': "ledger_book",
+    "jobs_stuck": "stuck_jobs",
+    'ring_window{lane="fast"}': "lanes",
+    "dead_letters_unacknowledged": "dead_letters",
+    "invalidations_owed": "invalidation_months",
+}
+
+
+@pytest.mark.parametrize(("series", "table"), NEEDS.items())
+async def test_a_sample_that_fails_takes_no_other_with_it_and_comes_back(
+    series: str, table: str, database: Database, owner: Connection
+) -> None:
     metrics = MaintenanceMetrics(["noop"])
     async with database.pool("maintenance") as pool:
         sampler = a_sampler(pool, metrics)
         await sampler.run_once()
-        await owner.execute("REVOKE SELECT ON ledger FROM imagefleet_maintenance")
+        assert set(NEEDS) <= set(shown(metrics))
+
+        await owner.execute(f"REVOKE SELECT ON {table} FROM imagefleet_maintenance")  # noqa: S608
+        failing = await sampler.run_once()
+        without = shown(metrics)
+        await owner.execute(f"GRANT SELECT ON {table} TO imagefleet_maintenance")
+        healed = await sampler.run_once()
+
+    assert series not in without, "what is not known any more is not shown any more"
+    others = {each for each, needed in NEEDS.items() if needed != table}
+    if table == "ledger_book":  # which the ledger needs too
+        others -= {"ledger_accepted"}
+    assert others <= set(without)
+    assert failing.failed != ()
+    assert (healed.failed, series in shown(metrics)) == ((), True)
+
+
+async def test_a_sample_that_waits_too_long_takes_no_other_with_it(
+    database: Database, superuser: Connection
+) -> None:
+    metrics = MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        sampler = a_sampler(pool, metrics, within=0.2)
+        await sampler.run_once()
+        async with superuser.transaction():
+            await superuser.execute("LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE")
+            waiting = await sampler.run_once()
+            told = shown(metrics)
+
+        again = await sampler.run_once()
+
+    assert (("ledger",), ()) == (waiting.failed, again.failed)
+    cancelled = 'db_query_errors_total{error_type="cancelled",query_type="sample_ledger"}'
+    assert (1, None) == (told[cancelled], told.get("ledger_accepted"))
+    assert {"jobs_stuck", 'ring_window{lane="fast"}', 'job_queue_depth{job_type="noop"}'} <= set(
+        told
+    )
+
+
+async def test_nothing_is_shown_when_nobody_knows_whose_office_it_is(
+    database: Database, owner: Connection
+) -> None:
+    metrics = MaintenanceMetrics(["noop"])
+    async with database.pool("maintenance") as pool:
+        sampler = a_sampler(pool, metrics)
+        await sampler.run_once()
+        await owner.execute("REVOKE UPDATE ON elections FROM imagefleet_maintenance")
 
         with pytest.raises(Exception, match="store_rejected"):
             await sampler.run_once()
 
-    assert "ledger_accepted" not in shown(metrics)
+    assert set() == set(NEEDS) & set(shown(metrics))
+
+
+async def test_the_ledger_is_not_shown_before_its_book_is_open(
+    database: Database, superuser: Connection, worker: Connection
+) -> None:
+    await a_job(worker, superuser)
+    await superuser.execute("UPDATE ledger_proof SET opened_at = NULL")
+    metrics = MaintenanceMetrics(["noop"])
+
+    async with database.pool("maintenance") as pool:
+        answer = await a_sampler(pool, metrics).run_once()
+
+    told = shown(metrics)
+    assert (answer.failed, "ledger_missing" in told) == ((), False)
+    assert 1 == told['job_queue_depth{job_type="noop"}']

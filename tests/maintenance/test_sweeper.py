@@ -26,6 +26,7 @@ from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 from tests.support.fleet import Place, inside
+from tests.support.resting import Resting
 from tests.support.storage import Storage, a_storage, litter_key
 
 EVERYTHING_IS_OLD = timedelta(seconds=-60)
@@ -102,6 +103,7 @@ def a_sweeper(
         uuid4(),
         metrics or MaintenanceMetrics(()),
         has_edge=has_edge,
+        rest=Resting(),
         grace=GRACE,
         deletes=deletes,
         older_than=older_than,
@@ -374,7 +376,7 @@ async def test_one_whose_invalidation_does_not_get_on_holds_up_no_other(
     storage: Storage, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagefleet.maintenance.sweeper.REVISIONS", 1)
-    monkeypatch.setattr("imagefleet.maintenance.sweeper.MOST_PAGES", 1)
+    monkeypatch.setattr("imagefleet.maintenance.sweeper.LONGEST_ON_VERSIONS", timedelta(0))
     stuck, _ = await storage.published()
     await storage.published(stuck.image_id)
     await storage.age_superseded(by=LONG_AGO)
@@ -477,6 +479,7 @@ async def test_of_two_sweepers_one_has_the_period(storage: Storage, pool: Pool) 
             uuid4(),
             MaintenanceMetrics(()),
             has_edge=True,
+            rest=Resting(),
             period=timedelta(days=100_000),
         )
         for _ in range(2)
@@ -532,7 +535,7 @@ async def test_a_step_is_bounded_and_the_next_one_goes_on(
 ) -> None:
     for _ in range(4):
         await shown(storage)
-    monkeypatch.setattr("imagefleet.maintenance.sweeper.LONGEST", 0.0)
+    monkeypatch.setattr("imagefleet.maintenance.sweeper.LONGEST", timedelta(0))
     sweeper = a_sweeper(pool, storage, outputs=called(storage.outputs, SmallPages))
 
     swept = await through(sweeper, storage)

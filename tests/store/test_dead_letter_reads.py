@@ -163,6 +163,8 @@ SELECT md5('job ' || n)::uuid, 'acme', 'noop', 'fast', 'c', 'load', md5(n::text)
 INSERT INTO rings (job_id, lane, tenant_id, type, priority)
 SELECT id, lane, tenant_id, type, priority FROM jobs;
 INSERT INTO ledger (accepted) SELECT count(*) FROM jobs;
+INSERT INTO ledger_entries (hour, type, lane, queued)
+SELECT hour_of(id), type, lane, count(*) FROM jobs GROUP BY 1, 2, 3;
 INSERT INTO dead_letters (id, job_id, tenant_id, type, reason, fingerprint, message, snapshot,
                           died_at, acknowledged_at, acknowledged_by)
 SELECT md5('letter ' || n)::uuid, CASE WHEN n % 10 <> 3 THEN md5(n::text)::uuid END,

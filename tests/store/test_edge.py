@@ -43,7 +43,7 @@ async def test_complete_batches_are_forgotten_after_retention_and_stay_counted(
     await told(worker, maintenance, complete=False)
     before = await read_month(maintenance)
 
-    pruned = [await prune_batches(maintenance, limit=1) for _ in range(3)]
+    pruned = [(await prune_batches(maintenance, limit=1)).pruned for _ in range(3)]
 
     assert [1, 1, 0] == pruned
     assert (2, 2) == await left(superuser)
@@ -81,9 +81,9 @@ async def test_a_batch_stays_while_its_completion_is_still_to_be_read(
     await superuser.execute(AGE)
     await superuser.execute(reader)
 
-    kept = await prune_batches(maintenance, limit=9)
+    kept = (await prune_batches(maintenance, limit=9)).pruned
     await superuser.execute(reads)
 
     assert 0 == kept
-    assert 1 == await prune_batches(maintenance, limit=9)
+    assert 1 == (await prune_batches(maintenance, limit=9)).pruned
     assert (0, 0) == await left(superuser)

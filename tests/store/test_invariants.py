@@ -189,6 +189,11 @@ DAMAGES = [
         "UPDATE attempts SET job_id = gen_random_uuid()",
         "an attempts row is of a job",
     ),
+    (
+        JobState.FAILED_RETRYABLE,
+        "INSERT INTO ledger_entries (hour, type, lane, failed) VALUES (1, 'noop', 'fast', 1)",
+        "the ledger's book says of each hour what the rows say",
+    ),
 ]
 
 

@@ -40,10 +40,12 @@ from imagefleet.store.control import (
 from imagefleet.store.database import Connection
 from imagefleet.store.explanations import explain_job
 from imagefleet.store.leases import Hold, renew_claims, report_progress
+from imagefleet.store.ledger import fold_entries, fold_ledger
+from imagefleet.store.pruning import prune_jobs
 from imagefleet.store.reports import get_job
 from imagefleet.store.rings import adopt_rings, confirm_rings, forget_lost, ring_heads
 from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import fold_ledger, look_at_workers, prune_jobs, rescue_worker
+from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,
@@ -200,6 +202,7 @@ async def rescue(connection: Connection, job: MadeJob) -> None:
 async def prune(connection: Connection, job: MadeJob) -> None:
     await prune_jobs(connection, limit=100)
     await fold_ledger(connection, limit=100)
+    await fold_entries(connection, limit=100)
 
 
 async def read(connection: Connection, job: MadeJob) -> None:

@@ -27,6 +27,8 @@ from imagefleet.jobs.model import Claim, JobId, JobState, Lane, Ring, TenantId, 
 from imagefleet.jobs.reprocessing import Walk
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.jobs.sweeping import Bucket
+from imagefleet.maintenance.pruner import Prune
+from imagefleet.store.backlogs import sample_behind
 from imagefleet.store.batches import (
     Accepted,
     accept_batch,
@@ -71,13 +73,28 @@ from imagefleet.store.edge import (
 )
 from imagefleet.store.emptying import darken_without_edge, flag_void, list_to_empty_again
 from imagefleet.store.explanations import explain_job
+from imagefleet.store.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.images import list_images
 from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
 from imagefleet.store.leases import Hold, renew_claims, report_progress
+from imagefleet.store.ledger import (
+    fold_entries,
+    fold_ledger,
+    read_ledger,
+    sample_depths,
+    sample_oldest,
+)
 from imagefleet.store.oversight import list_workers, oversee_jobs
 from imagefleet.store.pointers import find_current
-from imagefleet.store.queues import (
+from imagefleet.store.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
+from imagefleet.store.pruning import (
+    LOCK_IDLE_TARGETS,
+    PRUNE_TARGETS,
     count_prunable,
+    prune_jobs,
+    prune_strays,
+)
+from imagefleet.store.queues import (
     list_failures,
     list_stuck,
     load_of_lanes,
@@ -116,9 +133,7 @@ from imagefleet.store.sweeping import (
 from imagefleet.store.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.upkeep import (
     look_at_workers,
-    prune_jobs,
     rescue_worker,
-    sample_depths,
 )
 from imagefleet.store.walks import count_superseded, list_named, list_sweep_runs, read_walk
 from tests.support.database import Database, Server, copied_database
@@ -146,9 +161,11 @@ SHOWN: Final = 5_000
 MANY: Final = 60_000
 CROWD: Final = 2_000
 TOLD: Final = 10_000
+OLDEST: Final = TOLD - 500  # those beyond are past retention
 GONE: Final = 900_000  # ids beyond this are of deleted images
 PAGE: Final = 50
 WORKERS: Final = 30
+HOURS: Final = 700
 LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 # The number n makes an id that sorts by n, as the ids of real jobs sort by age.
@@ -243,7 +260,8 @@ INSERT INTO uploads (id, tenant_id, image_id, key, content_type, max_bytes, crea
                      job_id, used_at)
 SELECT id_of(n), 'acme', id_of(n), 'o/upload/' || n, 'image/jpeg', 1, 'load',
        now() - interval '2 days', CASE WHEN n % 100 > 0 THEN id_of(n) END,
-       CASE WHEN n % 100 > 0 THEN now() END
+       CASE WHEN n % 100 = 0 THEN NULL WHEN n <= {OLDEST} THEN now()
+            ELSE now() - interval '40 days' - interval '1 second' * n END
   FROM generate_series(1, {TOLD}) AS n;
 
 -- What the edge was told, five images at a time, and a little that it has still to hear.
@@ -261,8 +279,25 @@ INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by, request
                               objects_deleted_at, dark_at, emptied_again_at)
 SELECT id_of({GONE} + n), 'acme', id_of(n), 'load', now() - interval '9 days',
        now() - interval '8 days' + interval '1 second' * n,
-       CASE WHEN n > 20 THEN now() END, CASE WHEN n > 2 * {PAGE} THEN now() END
+       CASE WHEN n > {OLDEST} THEN now() - interval '40 days' WHEN n > 20 THEN now() END,
+       CASE WHEN n > 2 * {PAGE} THEN now() END
   FROM generate_series(1, {TOLD}) AS n;
+
+INSERT INTO targets (tenant_id, target)
+SELECT 'acme', 'image:' || id_of({GONE} + n) FROM generate_series({OLDEST}, {TOLD}) AS n;
+
+INSERT INTO image_revisions (image_id, revision, tenant_id, source_seq, claim_no, job_id, recipe,
+                             format, width, height, bytes, sha256, encoder, superseded_at, swept_at)
+SELECT id_of({GONE} + n), 1, 'acme', 1, 1, id_of({GONE} + n), 'default', 'jpeg', 1, 1, 1, '',
+       'load', now() - interval '50 days',
+       now() - interval '20 days' - interval '1 hour' * (n % 500) - interval '1 second' * n
+  FROM generate_series(1, {TOLD}) AS n;
+
+-- Messages of no job, most of which were acknowledged lately.
+INSERT INTO dead_letters (reason, fingerprint, message, snapshot, acknowledged_at, acknowledged_by)
+SELECT 'unreadable', 'x', 'x', jsonb_build_object('sha256', n::text),
+       CASE WHEN n % 100 = 1 THEN now() - interval '40 days' ELSE now() END, 'load'
+  FROM generate_series(1, {TOLD} / 2) AS n;
 
 -- The general lane is all due, the quarantine is not at all, of the fast lane a hundred are.
 INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
@@ -295,6 +330,26 @@ INSERT INTO targets (tenant_id, target, next_seq, running_job)
 SELECT jobs.tenant_id, jobs.target, max(jobs.target_seq) + 1,
        (array_agg(jobs.id) FILTER (WHERE jobs.state = 'processing'))[1]
   FROM jobs WHERE jobs.target IS NOT NULL GROUP BY jobs.tenant_id, jobs.target;
+
+-- A month of the ledger's book, and what was not folded yet.
+INSERT INTO ledger_counts (hour, type, lane, queued, processing, failed_retryable, completed,
+                           failed)
+SELECT n, type, lane, 0, 0, 0, 1, 1
+  FROM generate_series(1, {HOURS}) AS n, unnest('{{noop,process_image}}'::text[]) AS type,
+       unnest('{{fast,general,quarantine}}'::text[]) AS lane;
+
+INSERT INTO ledger_entries (hour, type, lane, queued, processing, failed_retryable, completed,
+                            failed)
+SELECT hour_of(jobs.id), jobs.type, jobs.lane, count(*) FILTER (WHERE jobs.state = 'queued'),
+       count(*) FILTER (WHERE jobs.state = 'processing'), 0,
+       count(*) FILTER (WHERE jobs.state = 'completed'),
+       count(*) FILTER (WHERE jobs.state = 'failed')
+  FROM jobs GROUP BY 1, 2, 3;
+
+INSERT INTO ledger_entries (hour, type, lane, queued, processing)
+SELECT n % 5, 'noop', 'fast', -1, 1 FROM generate_series(1, {TOLD}) AS n;
+
+INSERT INTO ledger (accepted) SELECT 1 FROM generate_series(1, {TOLD}) AS n;
 
 INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
                       queue_time, charged, outcome, why)
@@ -476,7 +531,39 @@ async def rescue(connection: Connection) -> None:
 
 
 async def prune(connection: Connection) -> None:
-    assert await prune_jobs(connection, limit=100) == 100
+    page = await prune_jobs(connection, limit=100)
+    assert (page.seen, page.pruned) == (100, 97), "of five failures two are acknowledged"
+
+
+async def prune_behind_what_is_kept(connection: Connection) -> None:
+    """As if the five hundred that are past retention had all been seen, and kept."""
+    kept = await connection.fetchrow("SELECT finished_at, id FROM jobs WHERE id = $1", id_of(500))
+    assert kept is not None
+    page = await prune_jobs(connection, limit=100, after=(kept["finished_at"], kept["id"]))
+    assert (page.seen, page.pruned) == (0, 0)
+
+
+async def prune_idle_targets(connection: Connection) -> None:
+    tenants, names = ["shown"] * PAGE, [f"image:{id_of(IMAGES + n)}" for n in range(1, PAGE + 1)]
+    assert PAGE == len(await connection.fetch(LOCK_IDLE_TARGETS, tenants, names))
+    assert f"DELETE {PAGE}" == await connection.execute(PRUNE_TARGETS, tenants, names)
+
+
+def prunes(prune: Prune, pruned: int) -> Callable[[Connection], Awaitable[object]]:
+    async def prune_it(connection: Connection) -> None:
+        assert pruned == (await prune(connection, limit=PAGE)).pruned
+
+    return prune_it
+
+
+async def prove_a_page(connection: Connection) -> None:
+    """As the proof does, in a snapshot of its own; of an hour of a quarter of a million rows."""
+    first, last = id_of(1), id_of(GONE)
+    hour = await connection.fetchval("SELECT hour_of($1)", first)
+    assert hour == await connection.fetchval(FIND_HOUR, hour - 1, first)
+    await connection.fetch(READ_HOUR, hour)
+    rows = await connection.fetch(COUNT_PAGE, first, last, PAGE)
+    assert PAGE == sum(row["jobs"] for row in rows)
 
 
 async def submit(connection: Connection) -> None:
@@ -624,7 +711,7 @@ async def edge_status(connection: Connection) -> None:
 
 
 async def prune_edge(connection: Connection) -> None:
-    assert PAGE == await prune_batches(connection, limit=PAGE)
+    assert PAGE == (await prune_batches(connection, limit=PAGE)).pruned
 
 
 SHOWN_IMAGES: Final = [id_of(IMAGES + n) for n in range(1, 1001)]
@@ -800,6 +887,15 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "ring now": Case(lambda c: ring_now(c, WITH_TARGETS[0]), "operator", 6, 60),
         "resume a target": Case(pause_and_resume_a_target, "operator", 60, 200),
         "prune a hundred": Case(prune, "maintenance", 400, 1000),
+        "prune behind what is kept": Case(prune_behind_what_is_kept, "maintenance", 10, 60),
+        "prune idle targets": Case(prune_idle_targets, "maintenance", 4 * PAGE, 1200),
+        "prune uploads": Case(prunes(prune_uploads, 0), "maintenance", 4 * PAGE, 800),
+        "prune revisions": Case(prunes(prune_revisions, PAGE), "maintenance", 4 * PAGE, 800),
+        "prune images": Case(prunes(prune_images, PAGE), "maintenance", 20 * PAGE, 4000),
+        "prune letters of no job": Case(prunes(prune_strays, PAGE), "maintenance", 5 * PAGE, 1200),
+        "how far upkeep is behind": Case(
+            lambda c: sample_behind(c, walk_within=timedelta(hours=6)), "maintenance", 20, 60
+        ),
         "list across tenants": Case(overseeing(JobFilter()), "operator", PAGE, 100),
         "list across tenants, deep": Case(
             overseeing(JobFilter(), before=100_000), "operator", PAGE, 100
@@ -844,8 +940,17 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "expired locks": Case(
             lambda c: find_expired(c, limit=PAGE), "maintenance", 2 * PROCESSING, 800
         ),
-        # Each open job twice: in an index, and on its page. Nothing of the history.
-        "sample": Case(sample_depths, "maintenance", 2 * (QUEUED + PROCESSING) + 1000, 4000),
+        # No job at all: a month of sums, and the entries since the last fold.
+        "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),
+        "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
+        "sample the oldest": Case(sample_oldest, "maintenance", 10, 60),
+        "fold a hundred entries": Case(
+            lambda c: fold_entries(c, limit=100), "maintenance", 400, 2000
+        ),
+        "fold a hundred submits": Case(
+            lambda c: fold_ledger(c, limit=100), "maintenance", 400, 1000
+        ),
+        "prove a page": Case(prove_a_page, "maintenance", 2 * PAGE + 2 * TOLD + 6 * HOURS, 700),
         "list": Case(listing(JobFilter()), "api", PAGE, 100),
         "list, deep": Case(listing(JobFilter(), before=100_000), "api", PAGE, 100),
         "list of a small tenant": Case(listing(JobFilter(), tenant=SMALL), "api", PAGE, 100),

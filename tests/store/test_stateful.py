@@ -54,6 +54,7 @@ FORGET: Final = """
 SET session_replication_role = replica;
 DELETE FROM attempts; DELETE FROM rings; DELETE FROM jobs; DELETE FROM targets; DELETE FROM pauses;
 DELETE FROM workers; DELETE FROM dead_letters; DELETE FROM dead_letter_sends; DELETE FROM ledger;
+DELETE FROM ledger_entries; DELETE FROM ledger_counts;
 SET session_replication_role = origin;
 """
 AGE: Final = """

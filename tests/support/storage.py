@@ -128,7 +128,6 @@ class Storage:
     async def prune(self, job_id: JobId) -> None:
         """The job is past retention and forgotten."""
         async with self.superuser.transaction():
-            await self.superuser.execute("SET LOCAL session_replication_role = replica")
             await self.superuser.execute("DELETE FROM jobs WHERE id = $1", job_id)
             await self.superuser.execute("DELETE FROM dead_letters WHERE job_id = $1", job_id)
             await self.superuser.execute("DELETE FROM attempts WHERE job_id = $1", job_id)

@@ -109,6 +109,8 @@ MAINTENANCE: dict[str, Shape] = FLEET | {
     "invalidation_oldest_age_seconds": (GAUGE, set()),
     "invalidation_paths_in_flight": (GAUGE, set()),
     "missing_objects": (GAUGE, set()),
+    "upkeep_behind_seconds": (GAUGE, {"step"}),
+    "upkeep_done_total": (COUNTER, {"step"}),
     "swept_objects_total": (COUNTER, {"kind"}),
     "swept_bytes_total": (COUNTER, {"kind"}),
     "breaker_open": (GAUGE, {"service"}),
@@ -201,6 +203,7 @@ def test_maintenance_has_exactly_these_series() -> None:
     move_fleet(metrics)
     metrics.call_ended("cloudfront", "CreateInvalidation", "E1", 1, "cloudfront_throttled")
     metrics.swept("litter", 3, 4)
+    metrics.upkept("prune_jobs", 5)
     sample_everything(metrics)
 
     assert MAINTENANCE == Scrape.of(metrics).shapes
@@ -215,8 +218,9 @@ def move_fleet(metrics: WorkerMetrics | MaintenanceMetrics) -> None:
 
 def sample_everything(metrics: MaintenanceMetrics) -> None:
     metrics.depths_sampled({"noop": 3})
-    metrics.states_sampled(
-        (job_type, "queued", 2, timedelta(seconds=age))
+    metrics.states_sampled((name, "queued", 2) for name in ("unheard_of", "noop", "another"))
+    metrics.ages_sampled(
+        (job_type, "queued", timedelta(seconds=age))
         for job_type, age in (("unheard_of", 1), ("noop", -5), ("another", 2))
     )
     metrics.stuck_sampled(1)
@@ -231,6 +235,7 @@ def sample_everything(metrics: MaintenanceMetrics) -> None:
     metrics.dead_letters_sampled(2)
     metrics.invalidations_sampled(7, timedelta(seconds=8), 9, 11)
     metrics.missing_sampled(2)
+    metrics.behind_sampled({"prune": timedelta(days=1), "fold": timedelta(0)})
     metrics.breaker_sampled("s3", is_open=True, trips=3)
     metrics.ledger_sampled(
         {"accepted": 10, "open": 1, "completed": 5, "failed": 2, "pruned": 1, "missing": 1}

@@ -38,27 +38,25 @@ from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.deadletters import count_unacknowledged
+from imagefleet.store.ledger import read_balance
+from imagefleet.store.pruning import PruneRun, count_prunable, list_prune_runs
 from imagefleet.store.queues import (
+    Depth,
     Failures,
     Flow,
     LaneLoad,
-    PruneRun,
     StuckJob,
-    count_prunable,
     list_failures,
-    list_prune_runs,
     list_stuck,
     list_taken,
     load_of_lanes,
-    read_balance,
     read_queue_health,
     read_throughput,
 )
 from imagefleet.store.rings import ExpectedMessages, expect_messages
-from imagefleet.store.upkeep import Depth
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds
-LEDGER_IS_GOOD_FOR: Final = 10.0  # it reads an index of every job there is
+LEDGER_IS_GOOD_FOR: Final = 10.0  # for an hour after a first rollout it counts all jobs there are
 MOST_SHOWN: Final = 100
 MOST_PRUNABLE: Final = 10_000
 RUNS_SHOWN: Final = 10

@@ -28,6 +28,7 @@ from imagefleet.jobs.model import (
     encode_message,
     parse_message,
 )
+from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.deadmail import (
     STAYS,
@@ -35,7 +36,6 @@ from imagefleet.store.deadmail import (
     DeadMessage,
     Judgement,
     forget_sends,
-    forget_strays,
     judge_messages,
     take_due_sends,
 )
@@ -45,6 +45,7 @@ from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=5)  # two requests for ten messages that wait, each time
 WAIT: Final = timedelta(seconds=1)  # a receive that waits asks all of SQS's servers
+SEND_WITHIN: Final = timedelta(seconds=15)
 MOST_A_SWEEP: Final = 2000  # messages; SQS gives them in any order, so the next sweep sees others
 LONGEST_SWEEP: Final = 20.0  # seconds; then the first ones are about to become visible again
 LETTERS_AT_ONCE: Final = 500
@@ -72,15 +73,35 @@ class DeadLetterSender:
     """Empties the outbox of the dead-letter queue; any number may run."""
 
     def __init__(
-        self, pool: Pool, dead_letters: Queue, metrics: MaintenanceMetrics, *, batch: int = 100
+        self,
+        pool: Pool,
+        dead_letters: Queue,
+        metrics: MaintenanceMetrics,
+        *,
+        rest: Rest,
+        batch: int = 100,
     ) -> None:
         self._pool = pool
         self._dead_letters = dead_letters
         self._metrics = metrics
+        self._rest = rest
         self._batch = batch
 
     async def run_once(self) -> Sent:
-        """Send up to a batch; what SQS did not take, or we did not forget, is sent again."""
+        """Send all that is due; what SQS did not take, or we did not forget, is sent again."""
+        due = sent = 0
+
+        async def batch() -> bool:
+            nonlocal due, sent
+            one = await self._send_batch()
+            due, sent = due + one.due, sent + one.sent
+            # What SQS refuses is due again later, and asking on would only be refused on.
+            return one.sent == self._batch
+
+        await keep_at(batch, within=SEND_WITHIN, rest=self._rest)
+        return Sent(due=due, sent=sent)
+
+    async def _send_batch(self) -> Sent:
         with self._metrics.query("take_due_sends"):
             async with acquire(self._pool) as connection:
                 due = await take_due_sends(connection, limit=self._batch)
@@ -93,6 +114,7 @@ class DeadLetterSender:
         with self._metrics.query("forget_sends"):
             async with acquire(self._pool) as connection:
                 await forget_sends(connection, taken)
+        self._metrics.upkept("announce_letters", len(taken))
         log.info("dead_letter.sent", due=len(due), sent=len(taken))
         return Sent(due=len(due), sent=len(taken))
 
@@ -148,7 +170,6 @@ class DeadLetterSweeper:
         with self._metrics.query("close_replayed"):
             async with acquire(self._pool) as connection:
                 closed = await close_replayed(connection, limit=LETTERS_AT_ONCE)
-                await forget_strays(connection)
         found = await self.sweep()
         async with acquire(self._pool) as connection:
             report: dict[str, object] = {"found": dict(found), "closed": closed}

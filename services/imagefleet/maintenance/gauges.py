@@ -1,35 +1,42 @@
 """Samples for gauges: read by one elected process, shown to every scrape of it.
 
-Counting is not for scrapes: a dozen of them a minute would each read every open job. Whoever holds
-the office `sampler` reads once an interval; the others show no sampled series at all.
+Reading is not for scrapes, of which there are a dozen a minute. Whoever holds the office `sampler`
+reads once an interval; the others show no sampled series at all. Each sample stands alone: one that
+fails, or takes too long, shows nothing until it succeeds again, and costs no other its turn.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 import structlog
 
 from imagefleet.aws.queue import Depth, Queue
-from imagefleet.errors import Unavailable
+from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
-from imagefleet.store.breakers import Breaker, list_breakers
+from imagefleet.maintenance.sweeper import WALK_EVERY
+from imagefleet.store.backlogs import sample_behind
+from imagefleet.store.breakers import list_breakers
 from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.store.deadletters import count_unacknowledged
-from imagefleet.store.edge import InvalidationSample, sample_invalidations
+from imagefleet.store.edge import sample_invalidations
 from imagefleet.store.elections import hold_election, resign
+from imagefleet.store.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
+from imagefleet.store.queues import count_stuck
 from imagefleet.store.rings import ExpectedMessages, expect_messages
-from imagefleet.store.upkeep import Depth as JobDepth
-from imagefleet.store.upkeep import Ledger, count_stuck, read_ledger, sample_depths
-from imagefleet.store.walks import Walk, read_walk
+from imagefleet.store.walks import read_walk
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 OFFICE: Final = "sampler"
 RENEW_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal
+SAMPLE_WITHIN: Final = 2.0  # seconds; all of them together are less than a step may take
+
+Take: TypeAlias = Callable[[Connection], Awaitable[None]]
+"""Reads, and then shows without awaiting anything: no scrape sees half of it."""
 
 log = structlog.get_logger()
 
@@ -40,20 +47,8 @@ class Sampled:
 
     elected: bool
     sampled: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """One look at the database."""
-
-    open: Sequence[JobDepth]
-    stuck: int
-    messages: Mapping[Lane, ExpectedMessages]
-    ledger: Ledger
-    breakers: Sequence[Breaker]
-    unacknowledged: int
-    invalidations: InvalidationSample | None
-    walk: Walk | None
+    failed: tuple[str, ...] = ()
+    """The samples that are not shown now."""
 
 
 class Sampler:
@@ -68,6 +63,7 @@ class Sampler:
         *,
         interval: timedelta,
         has_edge: bool = True,
+        within: float = SAMPLE_WITHIN,
     ) -> None:
         """Without an edge there is nobody to owe it to: then debts are not read."""
         self._pool = pool
@@ -75,15 +71,29 @@ class Sampler:
         self._holder = holder
         self._metrics = metrics
         self._interval = interval.total_seconds()
-        self._has_edge = has_edge
+        self._within = within
         self._next = 0.0
+        self._expected: Mapping[Lane, ExpectedMessages] = {}
+        self._samples: dict[str, Take] = {
+            "depths": self._take_depths,
+            "oldest": self._take_oldest,
+            "stuck": self._take_stuck,
+            "rings": self._take_rings,
+            "letters": self._take_letters,
+            "walk": self._take_walk,
+            "breakers": self._take_breakers,
+            "ledger": self._take_ledger,
+            "behind": self._take_behind,
+        }
+        if has_edge:
+            self._samples["edge"] = self._take_edge
 
     async def run_once(self) -> Sampled:
         """Renew the office; sample if it is ours and time for it. Call it every two seconds."""
         try:
             return await self._run_once()
         except BaseException:
-            self._metrics.unelected()  # a sample that failed half way is none
+            self._metrics.unelected()  # whether it is still ours is not known
             self._next = 0.0
             raise
 
@@ -96,37 +106,48 @@ class Sampler:
 
     async def _run_once(self) -> Sampled:
         async with acquire(self._pool) as connection:
-            if await hold_election(connection, OFFICE, self._holder) is None:
-                self._metrics.unelected()
-                self._next = 0.0
-                return Sampled(elected=False)
-            now = asyncio.get_running_loop().time()
-            if now < self._next:
-                return Sampled(elected=True)
-            with self._metrics.query("sample"):
-                facts = await _facts(connection, has_edge=self._has_edge)
-        depths = await self._depths()
-        self._show(facts, depths)  # nothing is awaited in there: no scrape sees half of it
+            term = await hold_election(connection, OFFICE, self._holder)
+        if term is None:
+            self._metrics.unelected()
+            self._next = 0.0
+            return Sampled(elected=False)
+        now = asyncio.get_running_loop().time()
+        if now < self._next:
+            return Sampled(elected=True)
+        self._expected = {}
+        failed = [name for name, take in self._samples.items() if not await self._took(name, take)]
+        await self._sample_queues()
         self._next = now + self._interval
-        return Sampled(elected=True, sampled=True)
+        return Sampled(elected=True, sampled=True, failed=tuple(failed))
 
-    async def _depths(self) -> dict[Lane, Depth]:
-        depths: dict[Lane, Depth] = {}
-        for lane, queue in self._queues.items():
-            try:
-                depths[lane] = await queue.depth()
-            except Unavailable as error:
-                log.warning("sample.incomplete", lane=lane, code=error.code)
-        return depths
+    async def _took(self, name: str, take: Take) -> bool:
+        try:
+            async with asyncio.timeout(self._within):
+                with self._metrics.query(f"sample_{name}"):
+                    async with acquire(self._pool) as connection:
+                        await take(connection)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are to be shown
+            self._metrics.unsampled(name)
+            code = error.code if isinstance(error, FleetError) else type(error).__name__
+            log.warning("sample.failed", sample=name, code=code)
+            return False
+        return True
 
-    def _show(self, facts: Facts, depths: Mapping[Lane, Depth]) -> None:
-        self._metrics.unelected()  # what is not there any more is not to be shown any more
-        self._metrics.depths_sampled(_waiting(facts.open))
-        self._metrics.states_sampled(
-            (depth.type, depth.state, depth.jobs, depth.oldest_age) for depth in facts.open
-        )
-        self._metrics.stuck_sampled(facts.stuck)
-        for lane, one in facts.messages.items():
+    async def _take_depths(self, connection: Connection) -> None:
+        depths = await sample_depths(connection)
+        self._metrics.depths_sampled(_waiting(depths))
+        self._metrics.states_sampled((depth.type, depth.state, depth.jobs) for depth in depths)
+
+    async def _take_oldest(self, connection: Connection) -> None:
+        oldest = await sample_oldest(connection)
+        self._metrics.ages_sampled((one.type, one.state, one.age) for one in oldest)
+
+    async def _take_stuck(self, connection: Connection) -> None:
+        self._metrics.stuck_sampled(await count_stuck(connection))
+
+    async def _take_rings(self, connection: Connection) -> None:
+        self._expected = await expect_messages(connection)
+        for lane, one in self._expected.items():
             self._metrics.rings_sampled(
                 lane,
                 announced=one.announced,
@@ -134,41 +155,66 @@ class Sampler:
                 waited=one.waited,
                 silence=one.unattended_for,
             )
-        self._metrics.dead_letters_sampled(facts.unacknowledged)
-        if (edge := facts.invalidations) is not None:
-            self._metrics.invalidations_sampled(
-                edge.owed, edge.oldest_age, edge.in_flight, edge.month_paths
-            )
-        if facts.walk is not None:
-            self._metrics.missing_sampled(facts.walk.progress.all_missing)
-        self._metrics.ledger_sampled(asdict(facts.ledger) | {"missing": facts.ledger.missing})
-        for breaker in facts.breakers:
+
+    async def _take_letters(self, connection: Connection) -> None:
+        self._metrics.dead_letters_sampled(await count_unacknowledged(connection))
+
+    async def _take_edge(self, connection: Connection) -> None:
+        edge = await sample_invalidations(connection)
+        self._metrics.invalidations_sampled(
+            edge.owed, edge.oldest_age, edge.in_flight, edge.month_paths
+        )
+
+    async def _take_walk(self, connection: Connection) -> None:
+        walk = await read_walk(connection)
+        self._metrics.unsampled("walk")
+        if walk is not None:
+            self._metrics.missing_sampled(walk.progress.all_missing)
+
+    async def _take_breakers(self, connection: Connection) -> None:
+        breakers = await list_breakers(connection)
+        self._metrics.unsampled("breakers")
+        for breaker in breakers:
             self._metrics.breaker_sampled(
                 breaker.service, is_open=breaker.state == "open", trips=breaker.trips
             )
+
+    async def _take_ledger(self, connection: Connection) -> None:
+        ledger = await read_ledger(connection)
+        self._metrics.unsampled("ledger")
+        if ledger is not None:
+            self._metrics.ledger_sampled(asdict(ledger) | {"missing": ledger.missing})
+
+    async def _take_behind(self, connection: Connection) -> None:
+        self._metrics.behind_sampled(await sample_behind(connection, walk_within=WALK_EVERY))
+
+    async def _sample_queues(self) -> None:
+        """What SQS says of each lane, and how far that is from what Postgres expects."""
+        depths = {lane: await self._depth(lane, queue) for lane, queue in self._queues.items()}
+        self._metrics.unsampled("queues")
         for lane, depth in depths.items():
-            expected = facts.messages[lane].expected
-            self._metrics.lane_sampled(
-                lane, due=expected, visible=depth.visible, in_flight=depth.in_flight
-            )
+            if depth is not None:
+                expected = self._expected.get(lane)
+                self._metrics.lane_sampled(
+                    lane,
+                    due=None if expected is None else expected.expected,
+                    visible=depth.visible,
+                    in_flight=depth.in_flight,
+                )
+
+    async def _depth(self, lane: Lane, queue: Queue) -> Depth | None:
+        try:
+            async with asyncio.timeout(self._within):
+                return await queue.depth()
+        except (Unavailable, TimeoutError) as error:
+            code = error.code if isinstance(error, Unavailable) else "sqs_timeout"
+            log.warning("sample.incomplete", lane=lane, code=code)
+            return None
 
 
-def _waiting(depths: Sequence[JobDepth]) -> Counter[str]:
+def _waiting(depths: Sequence[OpenJobs]) -> Counter[str]:
     waiting: Counter[str] = Counter()
     for depth in depths:
         if depth.state != JobState.PROCESSING:
             waiting[depth.type] += depth.jobs
     return waiting
-
-
-async def _facts(connection: Connection, *, has_edge: bool) -> Facts:
-    return Facts(
-        open=await sample_depths(connection),
-        stuck=await count_stuck(connection),
-        messages=await expect_messages(connection),
-        ledger=await read_ledger(connection),
-        breakers=await list_breakers(connection),
-        unacknowledged=await count_unacknowledged(connection),
-        invalidations=await sample_invalidations(connection) if has_edge else None,
-        walk=await read_walk(connection),
-    )

@@ -17,6 +17,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
+from imagefleet.maintenance.bookkeeper import FOLD_EVERY, PROVE_EVERY, Bookkeeper
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.deletions import DeletionKeeper
 from imagefleet.maintenance.dispatcher import LOOK_EVERY, Dispatcher
@@ -44,6 +45,8 @@ SWEEP_DEAD_LETTERS_EVERY: Final = timedelta(minutes=1)  # looks whether the peri
 SWEEP_EVERY: Final = timedelta(minutes=1)
 KEEP_DELETIONS_EVERY: Final = timedelta(seconds=5)  # without an edge that is how late dark is seen
 STEP_WITHIN: Final = timedelta(seconds=30)
+TIDY_WITHIN: Final = timedelta(minutes=2)  # a backlog is worked off for most of a minute
+PROVE_WITHIN: Final = timedelta(minutes=2)  # one hour is proven in one go
 LEAVE_WITHIN: Final = 5.0  # seconds
 LONGEST_SILENCE: Final = timedelta(minutes=3)  # a failing loop pauses for up to 1.2 minutes
 
@@ -113,9 +116,17 @@ async def reach_out(
 class Duty:
     """A step that is taken again and again, and how it fared last."""
 
-    def __init__(self, step: Step, interval: timedelta, *, leave: Step | None = None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        interval: timedelta,
+        *,
+        leave: Step | None = None,
+        within: timedelta = STEP_WITHIN,
+    ) -> None:
         """`leave` is for the end: to hand an office on at once."""
         self.interval = interval
+        self._within = within
         self.pulse = Pulse(LONGEST_SILENCE)
         self.failing: str | None = None
         self._step = step
@@ -123,7 +134,7 @@ class Duty:
 
     async def look_after(self, name: str, drain: Drain) -> None:
         """Take it until the drain."""
-        await every(self.interval, self, stop=drain, name=name, timeout=STEP_WITHIN)
+        await every(self.interval, self, stop=drain, name=name, timeout=self._within)
         if self._leave is None:
             return
         try:
@@ -172,8 +183,12 @@ class Duties:
         )
         self._heading = Duty(self._dispatcher.ring_heads, RING_HEADS_EVERY)
         self._expiring = Duty(self._dispatcher.ring_expired, RING_EXPIRED_EVERY)
-        self._pruning = Duty(Pruner(pool, uuid4(), metrics).run_once, PRUNE_EVERY)
-        sender = DeadLetterSender(pool, dead_letters, metrics)
+        self._pruning = Duty(
+            Pruner(pool, uuid4(), metrics, rest=drain.wait_at_most).run_once,
+            PRUNE_EVERY,
+            within=TIDY_WITHIN,
+        )
+        sender = DeadLetterSender(pool, dead_letters, metrics, rest=drain.wait_at_most)
         self._sending = Duty(sender.run_once, SEND_DEAD_LETTERS_EVERY)
         sweeper = DeadLetterSweeper(pool, dead_letters, queues, uuid4(), metrics)
         self._sweeping = Duty(sweeper.run_once, SWEEP_DEAD_LETTERS_EVERY)
@@ -186,6 +201,9 @@ class Duties:
             has_edge=edge is not None,
         )
         self._sampling = Duty(sampler.run_once, RENEW_EVERY, leave=sampler.resign)
+        bookkeeper = Bookkeeper(pool, uuid4(), metrics, rest=drain.wait_at_most)
+        self._folding = Duty(bookkeeper.fold, FOLD_EVERY, leave=bookkeeper.resign)
+        self._proving = Duty(bookkeeper.prove, PROVE_EVERY, within=PROVE_WITHIN)
         by_tag = settings.aws.invalidate_by_tag
         budget = settings.aws.monthly_paths
         flusher = Flusher(pool, edge, uuid4(), metrics, by_tag=by_tag, monthly_paths=budget)
@@ -200,8 +218,9 @@ class Duties:
             has_edge=edge is not None,
             grace=wanted.sweep_grace,
             deletes=wanted.sweep_deletes,
+            rest=drain.wait_at_most,
         )
-        self._tidying = Duty(storage.run_once, SWEEP_EVERY)
+        self._tidying = Duty(storage.run_once, SWEEP_EVERY, within=TIDY_WITHIN)
         self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics
@@ -223,6 +242,8 @@ class Duties:
             "dead_letter_sender": self._sending,
             "dead_letter_sweeper": self._sweeping,
             "sampler": self._sampling,
+            "ledger_folder": self._folding,
+            "ledger_prover": self._proving,
             "flusher": self._flushing,
             "deletions": self._emptying,
             "sweeper": self._tidying,

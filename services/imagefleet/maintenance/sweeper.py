@@ -18,6 +18,7 @@ import structlog
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import REDIRECT_MAX_AGE
 from imagefleet.jobs.sweeping import Progress
+from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.elections import begin_period, finish_period
@@ -28,9 +29,9 @@ from imagefleet.telemetry.upkeep import MaintenanceMetrics
 PERIOD: Final = timedelta(minutes=1)
 WALK_EVERY: Final = timedelta(hours=6)
 GRACE: Final = timedelta(days=1)
-LONGEST: Final = 15.0  # seconds of one period, but for a call that is under way
-LONGEST_ON_VERSIONS: Final = 5.0
-MOST_PAGES: Final = 50  # of one period
+LONGEST: Final = timedelta(seconds=45)  # of one period, but for a call that is under way
+LONGEST_ON_VERSIONS: Final = timedelta(seconds=15)
+LONGEST_ON_UPLOADS: Final = timedelta(seconds=5)
 REVISIONS: Final = 100  # of one question; each has a few dozen objects at most
 UPLOADS: Final = 1000
 
@@ -65,6 +66,7 @@ class Sweeper:
         metrics: MaintenanceMetrics,
         *,
         has_edge: bool,
+        rest: Rest,
         grace: timedelta = GRACE,
         deletes: bool = True,
         older_than: timedelta = OLDER_THAN,
@@ -76,6 +78,7 @@ class Sweeper:
         self._outputs = outputs
         self._holder = holder
         self._metrics = metrics
+        self._rest = rest
         self._has_edge = has_edge
         self._kept_for = grace + REDIRECT_MAX_AGE if has_edge else grace
         self._deletes = deletes
@@ -94,11 +97,10 @@ class Sweeper:
                 start = await begin_period(connection, "sweep", self._period, self._holder)
         if start is None:
             return Swept(taken=False)
-        clock = asyncio.get_running_loop().time
-        ends_at = clock() + LONGEST
+        ends_at = asyncio.get_running_loop().time() + LONGEST.total_seconds()
         swept = Swept(taken=True)
         if self._deletes:
-            swept = await self._sweep_versions(clock() + LONGEST_ON_VERSIONS)
+            swept = await self._sweep_versions()
         swept = await self._walk(swept, ends_at)
         with self._metrics.query("finish_period"):
             async with acquire(self._pool) as connection:
@@ -107,22 +109,31 @@ class Sweeper:
             log.info("object.swept", **asdict(swept))
         return swept
 
-    async def _sweep_versions(self, ends_at: float) -> Swept:
+    async def _sweep_versions(self) -> Swept:
         """What was superseded, and the gates of uploads that nobody went through."""
-        revisions = objects = size = 0
-        for _ in range(MOST_PAGES):
+        revisions = objects = size = uploads = 0
+
+        async def batch_of_revisions() -> bool:
+            nonlocal revisions, objects, size
             page = await self._next_superseded()
             gone = await self._delete([one for one in page if one.ripe])
             revisions += len(gone)
             objects += sum(len(one.keys) for one in gone)
             size += sum(one.bytes for one in gone)
-            if len(page) < REVISIONS or asyncio.get_running_loop().time() >= ends_at:
-                break
-        with self._metrics.query("forget_uploads"):
-            async with acquire(self._pool) as connection:
-                uploads = await forget_uploads(
-                    connection, expired_for=self._older_than, limit=UPLOADS
-                )
+            return len(page) == REVISIONS
+
+        async def batch_of_uploads() -> bool:
+            nonlocal uploads
+            with self._metrics.query("forget_uploads"):
+                async with acquire(self._pool) as connection:
+                    forgotten = await forget_uploads(
+                        connection, expired_for=self._older_than, limit=UPLOADS
+                    )
+            uploads += forgotten
+            return forgotten == UPLOADS
+
+        await keep_at(batch_of_revisions, within=LONGEST_ON_VERSIONS, rest=self._rest)
+        await keep_at(batch_of_uploads, within=LONGEST_ON_UPLOADS, rest=self._rest)
         return Swept(
             taken=True,
             did=revisions + uploads > 0,
@@ -167,13 +178,19 @@ class Sweeper:
             return swept
         start, before = begun
         progress, is_through = before, False
-        for _ in range(MOST_PAGES):
+
+        async def page() -> bool:
+            nonlocal progress, is_through
+            listed = progress.listed
             progress, is_through = await self._walker.walk(progress, ends_at)
             with self._metrics.query("save_walk"):
                 async with acquire(self._pool) as connection:
                     await save_walk(connection, start, progress, is_through=is_through)
-            if is_through or asyncio.get_running_loop().time() >= ends_at:
-                break
+            self._metrics.upkept("walk", progress.listed - listed)
+            return not is_through
+
+        left = timedelta(seconds=ends_at - asyncio.get_running_loop().time())
+        await keep_at(page, within=left, rest=self._rest)
         if is_through:
             told = progress.model_dump(
                 mode="json", exclude={"bucket", "after", "missing", "unnamed"}

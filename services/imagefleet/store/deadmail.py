@@ -233,16 +233,3 @@ async def judge_messages(
         ring = ring_of(row) if found is Found.RUNNING else None
         judgements.append(Judgement(found=found, ring=ring))
     return judgements
-
-
-FORGET_STRAYS: Final = """
-DELETE FROM dead_letters
- WHERE dead_letters.job_id IS NULL
-   AND dead_letters.acknowledged_at < now() - (SELECT fleet.retention FROM fleet)
-"""
-
-
-async def forget_strays(connection: Connection) -> None:
-    """Forget acknowledged letters of no job, which no job takes with it when it is pruned."""
-    with translated():
-        await connection.execute(FORGET_STRAYS)

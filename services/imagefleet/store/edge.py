@@ -11,6 +11,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound
 from imagefleet.store.database import Connection, translated
+from imagefleet.store.pruning import Page, Place, page_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +221,18 @@ async def _get(connection: Connection, ids: Sequence[UUID]) -> list[Invalidation
 # superseded revision, and who writes down when a deleted image went dark.
 PRUNE_BATCHES: Final = """
 WITH old AS MATERIALIZED (
-    SELECT batches.id
+    SELECT batches.id, batches.completed_at
       FROM invalidation_batches AS batches
      WHERE batches.completed_at < now() - (SELECT fleet.retention FROM fleet)
+       AND batches.completed_at >= coalesce($2::timestamptz, '-infinity')
+       AND ($2::timestamptz IS NULL OR (batches.completed_at, batches.id) > ($2, $3::uuid))
+     ORDER BY batches.completed_at, batches.id
+     LIMIT $1
+),
+free AS MATERIALIZED (
+    SELECT batches.id
+      FROM invalidation_batches AS batches
+     WHERE batches.id = ANY (ARRAY (SELECT old.id FROM old))
        AND (SELECT count(*)
               FROM invalidations AS debts
               JOIN image_revisions AS shown
@@ -233,24 +243,29 @@ WITH old AS MATERIALIZED (
               JOIN image_tombstones AS tombstones
                 ON tombstones.image_id = debts.image_id AND tombstones.invalidation_id = debts.id
              WHERE debts.batch_id = batches.id AND tombstones.dark_at IS NULL) = 0
-     ORDER BY batches.completed_at
-     LIMIT $1
+     ORDER BY batches.id
        FOR UPDATE OF batches SKIP LOCKED
 ),
 debts_too AS (
-    DELETE FROM invalidations WHERE invalidations.batch_id = ANY (ARRAY (SELECT old.id FROM old))
+    DELETE FROM invalidations WHERE invalidations.batch_id = ANY (ARRAY (SELECT free.id FROM free))
 ),
 pruned AS (
     DELETE FROM invalidation_batches
-     WHERE invalidation_batches.id = ANY (ARRAY (SELECT old.id FROM old))
+     WHERE invalidation_batches.id = ANY (ARRAY (SELECT free.id FROM free))
     RETURNING invalidation_batches.id
 )
-SELECT count(*) FROM pruned
+SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS pruned,
+       last.completed_at AS last_at, last.id AS last_id,
+       now() - (SELECT fleet.retention FROM fleet) - last.completed_at AS behind
+  FROM (SELECT) AS always
+  LEFT JOIN (SELECT old.completed_at, old.id
+               FROM old ORDER BY old.completed_at DESC, old.id DESC LIMIT 1) AS last ON true
 """
 
 
-async def prune_batches(connection: Connection, *, limit: int) -> int:
-    """Forget batches that were completed before retention, and their debts; at most `limit`."""
+async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
+    """Forget batches that were completed before retention, and their debts; looks at `limit`."""
     with translated():
-        pruned: int = await connection.fetchval(PRUNE_BATCHES, limit)
-    return pruned
+        row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
+    assert row is not None  # noqa: S101 - of one row
+    return page_of(row)

@@ -3,15 +3,27 @@
 The views are those of migrations/0008_views.sql, so that psql shows the same numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
 
 from imagefleet.jobs.model import JobId, Lane, WorkerId
 from imagefleet.store.database import Connection, translated
-from imagefleet.store.upkeep import Depth, Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many open jobs of one type, state and lane there are, and when the oldest was due."""
+
+    type: str
+    state: str
+    lane: str
+    jobs: int
+    oldest_due: datetime
+    oldest_age: timedelta
+    """For how long it has been due; negative when none is."""
+
 
 READ_QUEUE_HEALTH: Final = """
 SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
@@ -72,6 +84,18 @@ async def list_stuck(connection: Connection, *, limit: int) -> list[StuckJob]:
     with translated():
         rows = await connection.fetch(LIST_STUCK, limit)
     return [StuckJob(**dict(row)) for row in rows]
+
+
+COUNT_STUCK: Final = """
+SELECT count(*) FROM stuck_jobs
+"""
+
+
+async def count_stuck(connection: Connection) -> int:
+    """How many jobs run for longer than any type may."""
+    with translated():
+        stuck: int = await connection.fetchval(COUNT_STUCK)
+    return stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,71 +262,3 @@ async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room
         row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
     assert row is not None  # noqa: S101 - an aggregate has one row
     return Room(**dict(row))
-
-
-READ_BALANCE: Final = """
-SELECT balance.accepted, balance.open, balance.completed, balance.failed, balance.pruned
-  FROM ledger_balance AS balance
-"""
-
-
-async def read_balance(connection: Connection) -> Ledger:
-    """Tell whether anything was lost; reads an index of all jobs."""
-    with translated():
-        row = await connection.fetchrow(READ_BALANCE)
-    assert row is not None  # noqa: S101 - an aggregate has one row
-    return Ledger(**row)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneRun:
-    """One period in which somebody pruned."""
-
-    period_start: datetime
-    holder: UUID
-    started_at: datetime
-    finished_at: datetime | None
-    report: Mapping[str, object] | None
-
-
-LIST_PRUNE_RUNS: Final = """
-SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
-       periods.report
-  FROM periods
- WHERE periods.name = 'prune'
- ORDER BY periods.period_start DESC
- LIMIT $1
-"""
-
-
-async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRun]:
-    """When jobs were pruned last, and what that did; the newest first."""
-    with translated():
-        rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
-    return [PruneRun(**dict(row)) for row in rows]
-
-
-COUNT_PRUNABLE: Final = """
-SELECT fleet.retention,
-       (SELECT count(*)
-          FROM (SELECT
-                  FROM jobs
-                 WHERE jobs.state IN ('completed', 'failed')
-                   AND jobs.finished_at < now() - fleet.retention
-                   AND (SELECT count(*) FROM dead_letters
-                         WHERE dead_letters.job_id = jobs.id
-                           AND dead_letters.acknowledged_at IS NULL) = 0
-                 LIMIT $1) AS old) AS prunable
-  FROM fleet
-"""
-
-
-async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelta, int]:
-    """The retention, and how many jobs are past it and wait to be pruned; `most` or more are one.
-
-    As the pruner sees it: a job with an open dead letter is kept.
-    """
-    with translated():
-        row = await connection.fetchrow(COUNT_PRUNABLE, most)
-    assert row is not None  # noqa: S101 - the fleet has one row
-    return row["retention"], row["prunable"]

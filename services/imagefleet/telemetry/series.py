@@ -114,9 +114,10 @@ class Sampled(Collector):
         """Take one look at some labels of a series; its others stay as they were seen."""
         self.show(name, {**self._values.get(name, {}), **values})
 
-    def forget(self) -> None:
-        """Show nothing until the next look."""
-        self._values = {}
+    def forget(self, *names: str) -> None:
+        """Show nothing of these series, or of any, until the next look."""
+        for name in names or tuple(self._values):
+            self._values.pop(name, None)
 
     def collect(self) -> Iterator[Family]:
         """Give what a scrape asks for."""

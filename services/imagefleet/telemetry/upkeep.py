@@ -3,6 +3,7 @@
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
 from imagefleet.jobs.model import Lane
@@ -12,6 +13,32 @@ from imagefleet.telemetry.series import Values
 
 DARK_SECONDS: Final = (1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 LEDGER: Final = ("accepted", "open", "completed", "failed", "pruned", "missing")
+# What is looked at in one go, and shown or not shown together.
+SAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "depths": ("job_queue_depth", "jobs_open"),
+        "oldest": ("oldest_job_age_seconds",),
+        "stuck": ("jobs_stuck",),
+        "rings": (
+            "rings_announced",
+            "ring_window",
+            "oldest_ring_age_seconds",
+            "dispatcher_silence_seconds",
+        ),
+        "queues": ("sqs_messages", "queue_drift"),
+        "letters": ("dead_letters_unacknowledged",),
+        "edge": (
+            "invalidations_owed",
+            "invalidation_oldest_age_seconds",
+            "invalidation_paths_in_flight",
+            "invalidation_paths_this_month",
+        ),
+        "walk": ("missing_objects",),
+        "breakers": ("breaker_open", "breaker_trips_total"),
+        "ledger": tuple(f"ledger_{account}" for account in LEDGER),
+        "behind": ("upkeep_behind_seconds",),
+    }
+)
 
 
 class MaintenanceMetrics(FleetMetrics):
@@ -35,6 +62,9 @@ class MaintenanceMetrics(FleetMetrics):
         )
         self._swept = self._counter("swept_objects_total", "objects deleted from S3", "kind")
         self._swept_bytes = self._counter("swept_bytes_total", "their bytes", "kind")
+        self._upkept = self._counter(
+            "upkeep_done_total", "pieces of work that a step of upkeep has done", "step"
+        )
         self._samples = self._sampled(
             ("job_queue_depth", "jobs that wait", "job_type"),
             ("jobs_open", "jobs that are not over", "job_type", "state"),
@@ -52,6 +82,7 @@ class MaintenanceMetrics(FleetMetrics):
             ("invalidation_paths_in_flight", "paths that CloudFront works on"),
             ("invalidation_paths_this_month", "paths sent in this month of UTC"),
             ("missing_objects", "objects that rows name and S3 does not have"),
+            ("upkeep_behind_seconds", "how long a step's oldest work is overdue", "step"),
             ("breaker_open", "1 while calls of the service are held back", "service"),
             ("breaker_trips_total", "how often the service's breaker opened", "service"),
             *((f"ledger_{account}", f"the conservation ledger: {account}") for account in LEDGER),
@@ -80,6 +111,11 @@ class MaintenanceMetrics(FleetMetrics):
         self._swept.labels(kind).inc(objects)
         self._swept_bytes.labels(kind).inc(size_bytes)
 
+    def upkept(self, step: str, pieces: int) -> None:
+        """Count what a step of upkeep did: rows, entries, objects or messages."""
+        if pieces:
+            self._upkept.labels(step).inc(pieces)
+
     def depths_sampled(self, jobs: Mapping[str, int]) -> None:
         """Take how many jobs wait, by type; a registered type without any is shown as 0."""
         depths = Tally(dict.fromkeys(self._job_types, 0))
@@ -87,15 +123,20 @@ class MaintenanceMetrics(FleetMetrics):
             depths[self._type(job_type)] += waiting
         self._samples.show("job_queue_depth", {(name,): count for name, count in depths.items()})
 
-    def states_sampled(self, found: Iterable[tuple[str, str, int, timedelta]]) -> None:
-        """Take type, state, how many jobs there are, and for how long the oldest has been due."""
+    def states_sampled(self, found: Iterable[tuple[str, str, int]]) -> None:
+        """Take type, state, and how many jobs there are."""
         jobs: dict[tuple[str, ...], float] = {}
-        ages: dict[tuple[str, ...], float] = {}
-        for job_type, state, count, oldest_age in found:
+        for job_type, state, count in found:
             where = (self._type(job_type), state)
             jobs[where] = jobs.get(where, 0) + count
-            ages[where] = max(ages.get(where, 0.0), oldest_age.total_seconds())
         self._samples.show("jobs_open", jobs)
+
+    def ages_sampled(self, found: Iterable[tuple[str, str, timedelta]]) -> None:
+        """Take type, state, and for how long the oldest has been due."""
+        ages: dict[tuple[str, ...], float] = {}
+        for job_type, state, oldest_age in found:
+            where = (self._type(job_type), state)
+            ages[where] = max(ages.get(where, 0.0), oldest_age.total_seconds())
         self._samples.show("oldest_job_age_seconds", ages)
 
     def stuck_sampled(self, jobs: int) -> None:
@@ -114,12 +155,13 @@ class MaintenanceMetrics(FleetMetrics):
         ):
             self._samples.add(name, {(lane.value,): value})
 
-    def lane_sampled(self, lane: Lane, *, due: int, visible: int, in_flight: int) -> None:
-        """Take the jobs of a lane that should have a message, and the messages there are."""
+    def lane_sampled(self, lane: Lane, *, due: int | None, visible: int, in_flight: int) -> None:
+        """Take the jobs of a lane that should have a message, if known, and the messages."""
         name = lane.value
         messages: Values = {(name, "visible"): visible, (name, "in_flight"): in_flight}
         self._samples.add("sqs_messages", messages)
-        self._samples.add("queue_drift", {(name,): due - visible - in_flight})
+        if due is not None:
+            self._samples.add("queue_drift", {(name,): due - visible - in_flight})
 
     def dead_letters_sampled(self, unacknowledged: int) -> None:
         """Take how many dead letters wait for somebody."""
@@ -147,6 +189,15 @@ class MaintenanceMetrics(FleetMetrics):
         """Take the six accounts of LEDGER, read in one statement."""
         for account in LEDGER:
             self._samples.show(f"ledger_{account}", accounts[account])
+
+    def behind_sampled(self, found: Mapping[str, timedelta]) -> None:
+        """Take for how long the oldest work of each step has been overdue; zero where none is."""
+        behind: Values = {(step,): span.total_seconds() for step, span in found.items()}
+        self._samples.show("upkeep_behind_seconds", behind)
+
+    def unsampled(self, sample: str) -> None:
+        """Show nothing of this one of SAMPLES: a look at it failed, or a new one begins."""
+        self._samples.forget(*SAMPLES[sample])
 
     def unelected(self) -> None:
         """Show no samples: another process takes them now."""

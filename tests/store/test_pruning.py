@@ -1,30 +1,27 @@
-"""Forgetting and counting: prune, the ledger, depths. The rescue has a file of its own."""
+"""Forgetting: finished jobs past retention with what belongs to them, workers long dead."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
 import asyncpg
 import pytest
 
+from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.lifecycle import Completed, Released
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane
+from imagefleet.jobs.model import CancelCode, JobId, JobState, new_job_id
 from imagefleet.store.claims import claim_jobs
+from imagefleet.store.database import Connection
 from imagefleet.store.deadletters import acknowledge_dead_letters, get_dead_letter
-from imagefleet.store.submissions import submit_job, submit_jobs
-from imagefleet.store.upkeep import (
-    Ledger,
-    fold_ledger,
-    look_at_workers,
-    prune_jobs,
-    prune_workers,
-    read_ledger,
-    sample_depths,
-)
+from imagefleet.store.ledger import read_ledger
+from imagefleet.store.pruning import prune_jobs, prune_workers
+from imagefleet.store.submissions import insert_submissions, submit_job, submit_jobs
+from imagefleet.store.upkeep import look_at_workers
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
-    TENANT,
     TYPES,
     MadeJob,
     a_job,
@@ -33,7 +30,6 @@ from tests.support.factories import (
     age_finished_jobs,
     settle_job,
 )
-from tests.support.invariants import ledger_balances
 from tests.support.races import all_at_once, many_connections
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
@@ -59,7 +55,7 @@ async def test_prune_forgets_what_is_finished_and_past_retention_and_nothing_els
     await age_finished_jobs(superuser)
     young = [await a_job(worker, superuser, state=state) for state in (COMPLETED, FAILED)]
 
-    pruned = await prune_jobs(maintenance, limit=100)
+    pruned = (await prune_jobs(maintenance, limit=100)).pruned
 
     still_open = [old[state].job_id for state in (QUEUED, PROCESSING, FAILED_RETRYABLE)]
     assert 2 == pruned
@@ -74,11 +70,11 @@ async def test_prune_keeps_a_failure_that_nobody_has_acknowledged(
 ) -> None:
     job = await a_job(worker, superuser, state=FAILED)
     await age_finished_jobs(superuser)
-    before = await prune_jobs(maintenance, limit=100)
+    before = (await prune_jobs(maintenance, limit=100)).pruned
 
     await acknowledge(operator, job)
 
-    assert (0, 1) == (before, await prune_jobs(maintenance, limit=100))
+    assert (0, 1) == (before, (await prune_jobs(maintenance, limit=100)).pruned)
 
 
 async def test_prune_forgets_a_job_that_was_cancelled(
@@ -87,7 +83,7 @@ async def test_prune_forgets_a_job_that_was_cancelled(
     await a_cancelled_job(worker, superuser)
     await age_finished_jobs(superuser)
 
-    assert 1 == await prune_jobs(maintenance, limit=100)
+    assert 1 == (await prune_jobs(maintenance, limit=100)).pruned
 
 
 async def a_cancelled_job(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
@@ -144,7 +140,7 @@ async def test_prune_takes_the_oldest_first_and_no_more_than_it_may(
     jobs = [await a_job(worker, superuser, state=COMPLETED) for _ in range(5)]
     await age_finished_jobs(superuser)
 
-    assert 2 == await prune_jobs(maintenance, limit=2)
+    assert 2 == (await prune_jobs(maintenance, limit=2)).pruned
     assert {job.job_id for job in jobs[2:]} == await jobs_left(worker)
 
 
@@ -161,11 +157,12 @@ async def test_prunes_beside_each_other_share_the_work(
     await age_finished_jobs(superuser)
 
     async with many_connections(database, "maintenance", 6) as connections:
-        pruned = await all_at_once([partial(prune_jobs, one, limit=20) for one in connections])
-        pruned.append(await prune_jobs(connections[0], limit=100))  # what all had locked and left
+        pages = await all_at_once([partial(prune_jobs, one, limit=20) for one in connections])
+        pages.append(await prune_jobs(connections[0], limit=100))  # what all had locked and left
 
-    assert 60 == sum(pruned)
-    assert 60 == (await read_ledger(worker)).pruned
+    ledger = await read_ledger(superuser)
+    assert ledger is not None
+    assert [60, 60] == [sum(page.pruned for page in pages), ledger.pruned]
 
 
 async def settle_completed(worker: asyncpg.Connection, job: MadeJob) -> None:
@@ -206,131 +203,128 @@ async def test_a_look_at_the_workers_sees_the_living_ones(
     assert [(living, 0)] == [(one.worker_id, one.beats) for one in seen]
 
 
-# The ledger.
+# Targets.
 
 
-async def test_the_ledger_says_where_every_accepted_job_is(
+PALETTE = "palette:1"
+OF_A_TARGET = "SELECT next_seq FROM targets WHERE target = $1"
+
+
+async def a_finished_job_of(
+    target: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> MadeJob:
+    submission = a_submission(target=target)
+    job = await a_job(worker, superuser, state=COMPLETED, submission=submission)
+    await age_finished_jobs(superuser)
+    return job
+
+
+async def test_a_target_is_forgotten_with_the_last_of_its_jobs(
     maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
-    for state in JobState:
-        await a_job(worker, superuser, state=state)
-    await a_job(worker, superuser, state=COMPLETED)
-    async with superuser.transaction():
-        await superuser.execute("SET LOCAL session_replication_role = replica")
-        await superuser.execute(
-            "UPDATE jobs SET finished_at = now() - interval '1 year' "
-            "WHERE id = (SELECT max(id::text)::uuid FROM jobs)"
-        )
-    await prune_jobs(maintenance, limit=1)
+    await a_finished_job_of(PALETTE, worker, superuser)
+    await a_job(worker, superuser, state=COMPLETED, submission=a_submission(target=PALETTE))
 
-    ledger = await read_ledger(maintenance)
+    await prune_jobs(maintenance, limit=100)
+    kept = await superuser.fetchval(OF_A_TARGET, PALETTE)
+    await age_finished_jobs(superuser)
+    await prune_jobs(maintenance, limit=100)
 
-    assert Ledger(accepted=6, open=3, completed=1, failed=1, pruned=1) == ledger
-    assert 0 == ledger.missing
+    assert (3, None) == (kept, await superuser.fetchval(OF_A_TARGET, PALETTE))
 
 
-async def test_a_repeated_request_is_accepted_once(worker: asyncpg.Connection) -> None:
-    for _ in range(3):
-        await submit_job(worker, a_submission(idempotency_key="k"))
+async def test_the_order_of_an_image_is_never_forgotten_with_its_jobs(
+    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    """Its revisions are numbers of that order: one that came twice would be served from caches."""
+    await a_finished_job_of(image_target(new_job_id()), worker, superuser)
 
-    assert 1 == (await read_ledger(worker)).accepted
+    assert 1 == (await prune_jobs(maintenance, limit=100)).pruned
+
+    assert 2 == await superuser.fetchval("SELECT next_seq FROM targets")
 
 
-async def test_a_submission_that_is_rolled_back_was_never_accepted(
+async def test_a_target_that_somebody_submits_about_just_now_is_kept(
+    maintenance: asyncpg.Connection,
+    api: asyncpg.Connection,
     worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
 ) -> None:
-    undo = worker.transaction()
-    await undo.start()
-    await submit_job(worker, a_submission())
-    await undo.rollback()
+    await a_finished_job_of(PALETTE, worker, superuser)
+    async with api.transaction():
+        await insert_submissions(api, [a_submission(target=PALETTE)])
+        await prune_jobs(maintenance, limit=100)
 
-    assert 0 == (await read_ledger(worker)).accepted
-
-
-async def test_an_empty_ledger_balances(maintenance: asyncpg.Connection) -> None:
-    empty = Ledger(accepted=0, open=0, completed=0, failed=0, pruned=0)
-
-    assert empty == await read_ledger(maintenance)
+    assert 3 == await superuser.fetchval(OF_A_TARGET, PALETTE)
+    assert 2 == await superuser.fetchval("SELECT target_seq FROM jobs")
 
 
-async def test_folding_keeps_the_sums_and_shortens_the_book(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection
+class Interrupted:
+    """A connection on which somebody else is faster after the first statement."""
+
+    def __init__(
+        self, connection: asyncpg.Connection, meanwhile: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._connection = connection
+        self._meanwhile = meanwhile
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    async def fetchrow(self, *arguments: object) -> object:
+        row = await self._connection.fetchrow(*arguments)  # type: ignore[call-overload]
+        await self._meanwhile()
+        return row
+
+
+async def test_a_target_that_got_a_job_since_the_prune_began_is_kept(
+    maintenance: asyncpg.Connection,
+    api: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
 ) -> None:
-    for _ in range(10):
-        await submit_job(worker, a_submission())
-    before = await read_ledger(maintenance)
+    await a_finished_job_of(PALETTE, worker, superuser)
+    meanwhile = partial(submit_job, api, a_submission(target=PALETTE))
 
-    await fold_ledger(maintenance, limit=8)
+    await prune_jobs(cast("Connection", Interrupted(maintenance, meanwhile)), limit=100)
 
-    assert before == await read_ledger(maintenance)
-    assert 3 == await worker.fetchval("SELECT count(*) FROM ledger")
+    assert 3 == await superuser.fetchval(OF_A_TARGET, PALETTE)
 
 
-async def test_folding_an_empty_book_writes_nothing(maintenance: asyncpg.Connection) -> None:
-    await fold_ledger(maintenance, limit=100)
-
-    assert 0 == await maintenance.fetchval("SELECT count(*) FROM ledger")
-
-
-async def test_the_ledger_balances_at_every_moment_while_others_write_and_fold(
-    database: Database, superuser: asyncpg.Connection
+async def test_submits_and_prunes_of_one_target_never_leave_a_job_without_its_place(
+    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
     async def submit(connection: asyncpg.Connection) -> None:
-        for _ in range(15):
-            await submit_job(connection, a_submission())
+        for _ in range(10):
+            await submit_job(connection, a_submission(target=PALETTE))
 
-    async def fold(connection: asyncpg.Connection) -> None:
-        for _ in range(15):
-            await fold_ledger(connection, limit=5)
+    async def prune(connection: asyncpg.Connection) -> None:
+        for _ in range(10):
+            await prune_jobs(connection, limit=1)
 
-    async def audit(connection: asyncpg.Connection) -> None:
-        for _ in range(15):
-            await ledger_balances(connection)
+    for _ in range(10):
+        await a_job(worker, superuser, state=COMPLETED, submission=a_submission(target=PALETTE))
+    await age_finished_jobs(superuser)
+    async with many_connections(database, "maintenance", 4) as connections:
+        acts = [submit, submit, prune, prune]
+        await all_at_once([partial(act, one) for act, one in zip(acts, connections, strict=True)])
 
-    async with many_connections(database, "maintenance", 9) as connections:
-        actions = [submit, submit, submit, submit, fold, fold, audit, audit, audit]
-        await all_at_once(
-            [partial(act, one) for act, one in zip(actions, connections, strict=True)]
-        )
-
-    assert 60 == (await read_ledger(superuser)).accepted
-
-
-# Gauges.
+    seqs = [row[0] for row in await superuser.fetch("SELECT target_seq FROM jobs ORDER BY 1")]
+    assert 20 == len(set(seqs))
+    assert max(seqs) + 1 == await superuser.fetchval(OF_A_TARGET, PALETTE)
 
 
-async def test_depths_count_open_jobs_by_type_state_and_lane(
+async def test_a_page_goes_on_behind_what_was_seen_and_kept(
     maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
 ) -> None:
-    for state in JobState:
-        await a_job(worker, superuser, state=state)
-    await a_job(worker, superuser)
-    await submit_job(worker, a_submission(type="process_image", lane=Lane.GENERAL))
+    kept = await a_job(worker, superuser, state=FAILED)
+    await a_job(worker, superuser, state=COMPLETED)
+    await age_finished_jobs(superuser)
 
-    depths = await sample_depths(maintenance)
+    first = await prune_jobs(maintenance, limit=1)
+    second = await prune_jobs(maintenance, limit=1, after=first.last)
+    third = await prune_jobs(maintenance, limit=1, after=second.last)
 
-    assert {
-        ("noop", "queued", "fast", 2),
-        ("noop", "processing", "fast", 1),
-        ("noop", "failed_retryable", "fast", 1),
-        ("process_image", "queued", "general", 1),
-    } == {(depth.type, depth.state, depth.lane, depth.jobs) for depth in depths}
-
-
-async def test_a_depth_tells_since_when_the_oldest_has_been_due(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> None:
-    for _ in range(2):
-        await submit_job(worker, a_submission())
-    await superuser.execute(
-        "UPDATE jobs SET run_at = run_at - interval '1 day' "
-        "WHERE id = (SELECT max(id::text)::uuid FROM jobs)"
-    )
-    oldest = await worker.fetchval("SELECT min(run_at) FROM jobs WHERE tenant_id = $1", TENANT)
-
-    (depth,) = await sample_depths(maintenance)
-    assert ("noop", "queued", "fast", 2, oldest) == (
-        *(depth.type, depth.state, depth.lane, depth.jobs),
-        depth.oldest_due,
-    )
-    assert timedelta(days=1) < depth.oldest_age < timedelta(days=1, minutes=1)
+    assert [(1, 0), (1, 1), (0, 0)] == [(one.seen, one.pruned) for one in (first, second, third)]
+    assert first.last is not None
+    assert (kept.job_id, None) == (first.last[1], third.last)

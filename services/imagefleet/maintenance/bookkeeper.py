@@ -1,0 +1,125 @@
+"""Keeps the ledger's book: folds entries into sums, and proves the sums against the rows.
+
+One elected process does both; of two that fold at once one finds nothing, and of two proofs of an
+hour one is refused. What is not folded yet is read with every sample, so entries must not pile up;
+what is not proven only waits.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from imagefleet.maintenance.pace import Rest, keep_at
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.elections import hold_election, resign
+from imagefleet.store.ledger import fold_entries, fold_ledger
+from imagefleet.store.proofs import Proof, prove_hour
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
+
+OFFICE: Final = "bookkeeper"
+FOLD_EVERY: Final = timedelta(seconds=2)  # also renews the office, which is free after ten
+PROVE_EVERY: Final = timedelta(seconds=10)
+WITHIN: Final = timedelta(seconds=20)  # of one step
+ENTRIES: Final = 5000  # of one statement
+PAGE: Final = 20_000  # rows of one statement
+PROVE_AGAIN: Final = timedelta(days=7)
+AT_ONCE: Final = timedelta(0)
+
+log = structlog.get_logger()
+
+
+class Bookkeeper:
+    """Holds the office if it can, and keeps the book while it does."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        holder: UUID,
+        metrics: MaintenanceMetrics,
+        *,
+        rest: Rest,
+        again: timedelta = PROVE_AGAIN,
+    ) -> None:
+        """Every hour is proven once it is over, and once more in each span of `again`."""
+        self._pool = pool
+        self._holder = holder
+        self._metrics = metrics
+        self._rest = rest
+        self._again = again
+        self._opened_jobs: int | None = None
+
+    async def fold(self) -> int:
+        """Fold what there is, if the office is ours; how many entries."""
+        folded = 0
+
+        async def batch() -> bool:
+            nonlocal folded
+            with self._metrics.query("fold"):
+                async with acquire(self._pool) as connection:
+                    entries = await fold_entries(connection, limit=ENTRIES)
+                    submits = await fold_ledger(connection, limit=ENTRIES)
+            folded += entries + submits
+            self._metrics.upkept("fold", entries + submits)
+            return max(entries, submits) >= ENTRIES
+
+        if await self._is_elected():
+            await keep_at(batch, within=WITHIN, rest=self._rest)
+        return folded
+
+    async def prove(self) -> int:
+        """Prove what is due, if the office is ours; how many hours."""
+        hours = 0
+
+        async def batch() -> bool:
+            nonlocal hours
+            if not await self._is_elected():
+                return False
+            with self._metrics.query("prove"):
+                async with acquire(self._pool) as connection:
+                    proof = await prove_hour(
+                        connection, every=self._again, page=PAGE, between=self._between_pages
+                    )
+            self._tell(proof)
+            hours += proof is not None
+            self._metrics.upkept("prove", 0 if proof is None else proof.jobs)
+            return proof is not None
+
+        try:
+            await keep_at(batch, within=WITHIN, rest=self._rest)
+        except _Leaving:
+            log.info("ledger.proof_left")
+        return hours
+
+    async def resign(self) -> None:
+        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
+        with self._metrics.query("resign"):
+            async with acquire(self._pool) as connection:
+                await resign(connection, OFFICE, self._holder)
+
+    async def _is_elected(self) -> bool:
+        async with acquire(self._pool) as connection:
+            return await hold_election(connection, OFFICE, self._holder) is not None
+
+    async def _between_pages(self) -> None:
+        if await self._rest(AT_ONCE):
+            raise _Leaving
+
+    def _tell(self, proof: Proof | None) -> None:
+        if proof is None:
+            if self._opened_jobs is not None:
+                log.info("ledger.opened", jobs=self._opened_jobs)
+            self._opened_jobs = None
+        elif proof.opening:
+            self._opened_jobs = (self._opened_jobs or 0) + proof.jobs
+        else:
+            hour = datetime.fromtimestamp(proof.hour * 3600, UTC).isoformat()
+            for (job_type, lane, state), jobs in proof.differences.items():
+                log.error(
+                    "ledger.disproven", hour=hour, type=job_type, lane=lane, state=state, jobs=jobs
+                )
+
+
+class _Leaving(Exception):
+    """The process ends; on its way out of a transaction that need not be finished."""

@@ -1,0 +1,225 @@
+"""The ledger: accepted = open + completed + failed + pruned, without anybody counting jobs.
+
+Two sides that nobody writes with one hand. `ledger` has what was accepted (a trigger) and what was
+pruned (the statement that prunes); the book has what is there: triggers write an entry for every
+statement that creates, moves or removes jobs, and who folds sums up entries. Entries are only ever
+inserted and deleted, so no two claims wait for each other. What is read is the sums and the
+entries since: a few thousand rows, however many jobs there are. `proofs` compares the book with the
+rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from imagefleet.store.database import Connection, translated
+
+READ_LEDGER: Final = """
+SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
+       (SELECT coalesce(sum(ledger.pruned), 0)::bigint FROM ledger) AS pruned,
+       coalesce(sum(book.queued + book.processing + book.failed_retryable), 0)::bigint AS open,
+       coalesce(sum(book.completed), 0)::bigint AS completed,
+       coalesce(sum(book.failed), 0)::bigint AS failed
+  FROM ledger_book AS book
+HAVING (SELECT proof.opened_at IS NOT NULL FROM ledger_proof AS proof)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where every accepted job is, read in one statement: it balances at any moment."""
+
+    accepted: int
+    open: int
+    completed: int
+    failed: int
+    pruned: int
+
+    @property
+    def missing(self) -> int:
+        """Accepted jobs that are nowhere: zero, or something was lost (forged, if negative)."""
+        return self.accepted - self.open - self.completed - self.failed - self.pruned
+
+
+async def read_ledger(connection: Connection) -> Ledger | None:
+    """Tell whether anything was lost; None while the jobs of an older release are being counted."""
+    with translated():
+        row = await connection.fetchrow(READ_LEDGER)
+    return None if row is None else Ledger(**row)
+
+
+# The only one that counts all jobs.
+READ_BALANCE: Final = """
+SELECT balance.accepted, balance.open, balance.completed, balance.failed, balance.pruned
+  FROM ledger_balance AS balance
+"""
+
+
+async def read_balance(connection: Connection) -> Ledger:
+    """Tell whether anything was lost, by the book; by counting all jobs until it is open."""
+    if (ledger := await read_ledger(connection)) is not None:
+        return ledger
+    with translated():
+        row = await connection.fetchrow(READ_BALANCE)
+    assert row is not None  # noqa: S101 - an aggregate has one row
+    return Ledger(**row)
+
+
+# Until the book is open the open jobs are counted, as they were before there was one.
+SAMPLE_DEPTHS: Final = """
+SELECT counts.type, states.state, counts.lane, states.jobs
+  FROM (SELECT book.type, book.lane, sum(book.queued)::bigint AS queued,
+               sum(book.processing)::bigint AS processing,
+               sum(book.failed_retryable)::bigint AS failed_retryable
+          FROM ledger_book AS book
+         WHERE (SELECT proof.opened_at IS NOT NULL FROM ledger_proof AS proof)
+         GROUP BY book.type, book.lane) AS counts
+  CROSS JOIN LATERAL (
+      VALUES ('queued', counts.queued),
+             ('processing', counts.processing),
+             ('failed_retryable', counts.failed_retryable)
+  ) AS states (state, jobs)
+ WHERE states.jobs > 0
+ UNION ALL
+SELECT jobs.type, jobs.state, jobs.lane, count(*)
+  FROM jobs
+ WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
+   AND (SELECT proof.opened_at IS NULL FROM ledger_proof AS proof)
+ GROUP BY jobs.type, jobs.state, jobs.lane
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJobs:
+    """How many open jobs of one type, state and lane there are."""
+
+    type: str
+    state: str
+    lane: str
+    jobs: int
+
+
+async def sample_depths(connection: Connection) -> Sequence[OpenJobs]:
+    """Counts for gauges, from the book."""
+    with translated():
+        rows = await connection.fetch(SAMPLE_DEPTHS)
+    return [OpenJobs(**row) for row in rows]
+
+
+# From the first row of a type and state to that of the next: one probe of the index for each pair.
+SAMPLE_OLDEST: Final = """
+WITH RECURSIVE oldest AS (
+    (SELECT jobs.type, jobs.state, jobs.run_at
+       FROM jobs
+      WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
+      ORDER BY jobs.type, jobs.state, jobs.run_at
+      LIMIT 1)
+    UNION ALL
+    SELECT following.type, following.state, following.run_at
+      FROM oldest
+      CROSS JOIN LATERAL (
+          SELECT jobs.type, jobs.state, jobs.run_at
+            FROM jobs
+           WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
+             AND (jobs.type, jobs.state) > (oldest.type, oldest.state)
+           ORDER BY jobs.type, jobs.state, jobs.run_at
+           LIMIT 1
+      ) AS following
+)
+SELECT oldest.type, oldest.state, now() - oldest.run_at AS age FROM oldest
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldestJob:
+    """For how long the oldest open job of a type and state has been due; negative: none is."""
+
+    type: str
+    state: str
+    age: timedelta
+
+
+async def sample_oldest(connection: Connection) -> Sequence[OldestJob]:
+    """Ages for gauges; reads one index entry for each type and state."""
+    with translated():
+        rows = await connection.fetch(SAMPLE_OLDEST)
+    return [OldestJob(**row) for row in rows]
+
+
+# In the order of their ids, so that a job's move is never summed up before the one that led to it.
+FOLD_ENTRIES: Final = """
+WITH oldest AS MATERIALIZED (
+    SELECT entries.id FROM ledger_entries AS entries
+     ORDER BY entries.id
+     LIMIT $1
+),
+folded AS (
+    DELETE FROM ledger_entries WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
+    RETURNING hour, type, lane, queued, processing, failed_retryable, completed, failed
+),
+summed AS (
+    INSERT INTO ledger_counts AS counts
+        (hour, type, lane, queued, processing, failed_retryable, completed, failed)
+    SELECT folded.hour, folded.type, folded.lane, sum(folded.queued), sum(folded.processing),
+           sum(folded.failed_retryable), sum(folded.completed), sum(folded.failed)
+      FROM folded
+     GROUP BY folded.hour, folded.type, folded.lane
+     ORDER BY folded.hour, folded.type, folded.lane
+        ON CONFLICT (hour, type, lane) DO UPDATE
+           SET queued = counts.queued + excluded.queued,
+               processing = counts.processing + excluded.processing,
+               failed_retryable = counts.failed_retryable + excluded.failed_retryable,
+               completed = counts.completed + excluded.completed,
+               failed = counts.failed + excluded.failed
+)
+SELECT count(*) FROM folded
+"""
+
+
+async def fold_entries(connection: Connection, *, limit: int) -> int:
+    """Add the oldest entries to the sums, and how many; the totals stay the same at every moment.
+
+    Of two who fold at once, one finds nothing left.
+    """
+    with translated():
+        folded: int = await connection.fetchval(FOLD_ENTRIES, limit)
+    return folded
+
+
+# One entry alone is a sum already.
+FOLD_LEDGER: Final = """
+WITH oldest AS MATERIALIZED (
+    SELECT ledger.id FROM ledger ORDER BY ledger.id LIMIT $1
+),
+folded AS (
+    DELETE FROM ledger
+     WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
+       AND (SELECT count(*) FROM oldest) > 1
+    RETURNING accepted, pruned
+),
+summed AS (
+    INSERT INTO ledger (accepted, pruned)
+    SELECT sum(folded.accepted), sum(folded.pruned) FROM folded HAVING count(*) > 0
+)
+SELECT count(*) FROM folded
+"""
+
+
+async def fold_ledger(connection: Connection, *, limit: int) -> int:
+    """Replace many small entries by their sum, and how many; the totals stay the same."""
+    with translated():
+        folded: int = await connection.fetchval(FOLD_LEDGER, limit)
+    return folded
+
+
+FORGET_EMPTY_COUNTS: Final = """
+DELETE FROM ledger_counts
+ WHERE (queued, processing, failed_retryable, completed, failed) = (0, 0, 0, 0, 0)
+"""
+
+
+async def forget_empty_counts(connection: Connection) -> None:
+    """Forget the sums of hours of which no job is left."""
+    with translated():
+        await connection.execute(FORGET_EMPTY_COUNTS)

@@ -1,0 +1,235 @@
+"""Forgetting, under the maintenance role: what is past retention, a page at a time.
+
+A page is rows looked at, not rows that go: some are kept (a failure that nobody has acknowledged),
+and whoever asks goes on behind them instead of reading them again with every statement.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from asyncpg import Record
+
+from imagefleet.store.database import Connection, translated
+
+Place: TypeAlias = tuple[datetime, UUID]
+"""Since when a row could be forgotten but for retention, and its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What one statement looked at, oldest first."""
+
+    seen: int
+    pruned: int
+    last: Place | None = None
+    """To go on behind; None where nothing that was seen is left."""
+    behind: timedelta = timedelta(0)
+    """For how long the last of them has been past retention."""
+
+
+def page_of(row: Record) -> Page:
+    """By the columns seen, pruned, last_at, last_id and behind."""
+    return Page(
+        seen=row["seen"],
+        pruned=row["pruned"],
+        last=None if row["last_at"] is None else (row["last_at"], row["last_id"]),
+        behind=row["behind"] or timedelta(0),
+    )
+
+
+PRUNE_JOBS: Final = """
+WITH old AS MATERIALIZED (
+    SELECT jobs.id, jobs.finished_at
+      FROM jobs
+     WHERE jobs.state IN ('completed', 'failed')
+       AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)
+       AND jobs.finished_at >= coalesce($2::timestamptz, '-infinity')
+       AND ($2::timestamptz IS NULL OR (jobs.finished_at, jobs.id) > ($2, $3::uuid))
+     ORDER BY jobs.finished_at, jobs.id
+     LIMIT $1
+),
+free AS MATERIALIZED (
+    SELECT jobs.id
+      FROM jobs
+     WHERE jobs.id = ANY (ARRAY (SELECT old.id FROM old))
+       -- Asked of each candidate in turn; as NOT EXISTS it could be a join with all dead letters.
+       AND (SELECT count(*) FROM dead_letters
+             WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) = 0
+     ORDER BY jobs.id
+       FOR UPDATE OF jobs SKIP LOCKED
+),
+-- By an array: how many ids a join would bring the planner cannot know, and reads whole tables.
+pruned AS (
+    DELETE FROM jobs WHERE jobs.id = ANY (ARRAY (SELECT free.id FROM free))
+    RETURNING jobs.tenant_id, jobs.target
+),
+attempts_too AS (
+    DELETE FROM attempts WHERE attempts.job_id = ANY (ARRAY (SELECT free.id FROM free))
+),
+letters_too AS (
+    DELETE FROM dead_letters WHERE dead_letters.job_id = ANY (ARRAY (SELECT free.id FROM free))
+    RETURNING dead_letters.id
+),
+sends_too AS (
+    DELETE FROM dead_letter_sends
+     WHERE dead_letter_sends.dead_letter_id = ANY (ARRAY (SELECT letters_too.id FROM letters_too))
+),
+aliases_too AS (
+    DELETE FROM idempotency_aliases
+     WHERE idempotency_aliases.job_id = ANY (ARRAY (SELECT free.id FROM free))
+),
+counted AS (
+    INSERT INTO ledger (pruned) SELECT count(*) FROM pruned HAVING count(*) > 0
+),
+idle AS (
+    SELECT DISTINCT pruned.tenant_id, pruned.target
+      FROM pruned
+     WHERE pruned.target IS NOT NULL AND pruned.target NOT LIKE 'image:%'
+)
+SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS pruned,
+       last.finished_at AS last_at, last.id AS last_id,
+       now() - (SELECT fleet.retention FROM fleet) - last.finished_at AS behind,
+       ARRAY (SELECT idle.tenant_id FROM idle ORDER BY idle.tenant_id, idle.target) AS tenants,
+       ARRAY (SELECT idle.target FROM idle ORDER BY idle.tenant_id, idle.target) AS targets
+  FROM (SELECT) AS always
+  LEFT JOIN (SELECT old.finished_at, old.id
+               FROM old ORDER BY old.finished_at DESC, old.id DESC LIMIT 1) AS last ON true
+"""
+
+# Whoever submits about a target holds its row until the job is there; what is locked is in use.
+LOCK_IDLE_TARGETS: Final = """
+SELECT targets.tenant_id, targets.target
+  FROM targets
+  JOIN unnest($1::text[], $2::text[]) AS wanted (tenant_id, target)
+    ON wanted.tenant_id = targets.tenant_id AND wanted.target = targets.target
+ WHERE targets.running_job IS NULL
+ ORDER BY targets.tenant_id, targets.target
+   FOR UPDATE OF targets SKIP LOCKED
+"""
+
+# A statement of its own: its snapshot sees whatever was committed before the row was locked.
+PRUNE_TARGETS: Final = """
+DELETE FROM targets
+ USING unnest($1::text[], $2::text[]) AS idle (tenant_id, target)
+ WHERE targets.tenant_id = idle.tenant_id AND targets.target = idle.target
+   AND (SELECT count(*)
+          FROM (SELECT FROM jobs
+                 WHERE jobs.tenant_id = idle.tenant_id AND jobs.target = idle.target
+                 LIMIT 1) AS any_job) = 0
+"""
+
+
+async def prune_jobs(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
+    """Forget finished jobs past retention, never one with an open dead letter.
+
+    With its last job a target is forgotten too, and its order begins anew. Never an image's: its
+    revisions are numbers of that order, and it goes with the image.
+    """
+    with translated():
+        async with connection.transaction():
+            row = await connection.fetchrow(PRUNE_JOBS, limit, *(after or (None, None)))
+            assert row is not None  # noqa: S101 - of one row
+            if row["targets"]:
+                locked = await connection.fetch(LOCK_IDLE_TARGETS, row["tenants"], row["targets"])
+                tenants = [each["tenant_id"] for each in locked]
+                await connection.execute(
+                    PRUNE_TARGETS, tenants, [each["target"] for each in locked]
+                )
+    return page_of(row)
+
+
+PRUNE_WORKERS: Final = """
+DELETE FROM workers WHERE dead_at < now() - interval '7 days'
+"""
+
+
+async def prune_workers(connection: Connection) -> None:
+    """Forget worker processes that ended long ago; there are never more than were ever started."""
+    with translated():
+        await connection.execute(PRUNE_WORKERS)
+
+
+# Of no job, so that none takes them with it.
+PRUNE_STRAYS: Final = """
+WITH pruned AS (
+    DELETE FROM dead_letters
+     WHERE dead_letters.id = ANY (ARRAY (
+               SELECT strays.id
+                 FROM dead_letters AS strays
+                WHERE strays.job_id IS NULL
+                  AND strays.acknowledged_at < now() - (SELECT fleet.retention FROM fleet)
+                ORDER BY strays.acknowledged_at
+                LIMIT $1))
+    RETURNING dead_letters.id
+),
+sends_too AS (
+    DELETE FROM dead_letter_sends
+     WHERE dead_letter_sends.dead_letter_id = ANY (ARRAY (SELECT pruned.id FROM pruned))
+)
+SELECT count(*) FROM pruned
+"""
+
+
+async def prune_strays(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
+    """Forget letters of messages that were of no job, long after somebody acknowledged them."""
+    del after  # none that is past retention is kept
+    with translated():
+        pruned: int = await connection.fetchval(PRUNE_STRAYS, limit)
+    return Page(seen=pruned, pruned=pruned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRun:
+    """One period in which somebody pruned."""
+
+    period_start: datetime
+    holder: UUID
+    started_at: datetime
+    finished_at: datetime | None
+    report: Mapping[str, object] | None
+
+
+LIST_PRUNE_RUNS: Final = """
+SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
+       periods.report
+  FROM periods
+ WHERE periods.name = 'prune'
+ ORDER BY periods.period_start DESC
+ LIMIT $1
+"""
+
+
+async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRun]:
+    """When jobs were pruned last, and what that did; the newest first."""
+    with translated():
+        rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
+    return [PruneRun(**dict(row)) for row in rows]
+
+
+COUNT_PRUNABLE: Final = """
+SELECT fleet.retention,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM jobs
+                 WHERE jobs.state IN ('completed', 'failed')
+                   AND jobs.finished_at < now() - fleet.retention
+                   AND (SELECT count(*) FROM dead_letters
+                         WHERE dead_letters.job_id = jobs.id
+                           AND dead_letters.acknowledged_at IS NULL) = 0
+                 LIMIT $1) AS old) AS prunable
+  FROM fleet
+"""
+
+
+async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelta, int]:
+    """The retention, and how many jobs are past it and wait to be pruned; `most` or more are one.
+
+    As the pruner sees it: a job with an open dead letter is kept.
+    """
+    with translated():
+        row = await connection.fetchrow(COUNT_PRUNABLE, most)
+    assert row is not None  # noqa: S101 - the fleet has one row
+    return row["retention"], row["prunable"]
