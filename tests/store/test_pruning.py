@@ -207,6 +207,7 @@ async def test_a_look_at_the_workers_sees_the_living_ones(
 
 
 PALETTE = "palette:1"
+OPEN_PLACES = "SELECT target_seq FROM jobs WHERE state = 'queued'"
 OF_A_TARGET = "SELECT next_seq FROM targets WHERE target = $1"
 
 
@@ -309,7 +310,7 @@ async def test_submits_and_prunes_of_one_target_never_leave_a_job_without_its_pl
         acts = [submit, submit, prune, prune]
         await all_at_once([partial(act, one) for act, one in zip(acts, connections, strict=True)])
 
-    seqs = [row[0] for row in await superuser.fetch("SELECT target_seq FROM jobs ORDER BY 1")]
+    seqs = [row[0] for row in await superuser.fetch(OPEN_PLACES)]
     assert 20 == len(set(seqs))
     assert max(seqs) + 1 == await superuser.fetchval(OF_A_TARGET, PALETTE)
 
