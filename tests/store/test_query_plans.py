@@ -886,7 +886,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "attempts": Case(lambda c: list_attempts(c, id_of(5)), "operator", 4, 20),
         "ring now": Case(lambda c: ring_now(c, WITH_TARGETS[0]), "operator", 6, 60),
         "resume a target": Case(pause_and_resume_a_target, "operator", 60, 200),
-        "prune a hundred": Case(prune, "maintenance", 400, 1000),
+        "prune a hundred": Case(prune, "maintenance", 600, 1000),
         "prune behind what is kept": Case(prune_behind_what_is_kept, "maintenance", 10, 60),
         "prune idle targets": Case(prune_idle_targets, "maintenance", 4 * PAGE, 1200),
         "prune uploads": Case(prunes(prune_uploads, 0), "maintenance", 4 * PAGE, 800),
@@ -943,7 +943,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         # No job at all: a month of sums, and the entries since the last fold.
         "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),
         "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
-        "sample the oldest": Case(sample_oldest, "maintenance", 10, 60),
+        "sample the oldest": Case(sample_oldest, "maintenance", 10, 100),
         "fold a hundred entries": Case(
             lambda c: fold_entries(c, limit=100), "maintenance", 400, 2000
         ),
