@@ -3,6 +3,7 @@
 from typing import Final
 
 from tests.mutations.keeping import KEEPING
+from tests.mutations.ringing import RINGING
 from tests.mutations.running import RUNNING
 
-MUTATIONS: Final = (*RUNNING, *KEEPING)
+MUTATIONS: Final = (*RUNNING, *RINGING, *KEEPING)

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 LIFECYCLE: Final = "migrations/0005_lifecycle.sql"
 LETTERS: Final = "migrations/0004_dead_letters.sql"
+LEDGER: Final = "migrations/0010_ledger.sql"
 
 KEEPING: Final = (
     Mutation(
@@ -190,7 +191,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a batch is accepted as one job",
-        LIFECYCLE,
+        LEDGER,
         "SELECT count(*) FROM accepted HAVING count(*) > 0",
         "SELECT 1 FROM accepted HAVING count(*) > 0",
         "test_submissions.py",
@@ -198,26 +199,26 @@ KEEPING: Final = (
     ),
     Mutation(
         "what is pruned is not counted",
-        "upkeep.py",
+        "pruning.py",
         "SELECT count(*) FROM pruned HAVING count(*) > 0",
         "SELECT 1 FROM pruned HAVING count(*) > 0",
-        "test_upkeep.py",
+        "test_pruning.py",
         ("test_prune_takes_the_oldest_first_and_no_more_than_it_may",),
     ),
     Mutation(
         "a job is pruned before its time",
-        "upkeep.py",
-        "AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)",
-        "",
-        "test_upkeep.py",
+        "pruning.py",
+        "AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)\n       AND jobs.f",
+        "AND jobs.f",
+        "test_pruning.py",
         ("test_prune_forgets_what_is_finished_and_past_retention_and_nothing_else",),
     ),
     Mutation(
         "a failure that nobody has seen is pruned",
-        "upkeep.py",
-        "dead_letters.acknowledged_at IS NULL) = 0",
-        "dead_letters.acknowledged_at IS NULL) >= 0",
-        "test_upkeep.py",
+        "pruning.py",
+        "WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) = 0",
+        "WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) >= 0",
+        "test_pruning.py",
         ("test_prune_keeps_a_failure_that_nobody_has_acknowledged",),
     ),
 )

@@ -876,7 +876,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         "read the rooms": Case(read_rooms, "api", 4, 4),
         "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 30),
-        "reset a breaker that held many": Case(trip_and_reset_a_breaker, "operator", 10, 30),
+        "reset a breaker that held many": Case(trip_and_reset_a_breaker, "operator", 10, 60),
         "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 3 * WORKERS, 60),
         "explain late in a deep target": Case(
             lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 3 * WORKERS, 60
