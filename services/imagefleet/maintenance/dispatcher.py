@@ -152,7 +152,8 @@ class Dispatcher:
     async def ring_heads(self) -> int:
         """Go on through what waits behind targets, and ring who stands first at a free one.
 
-        Nobody should be found: who frees a target rings its head. Call it every few seconds.
+        Who frees a target rings its head, so this finds the few behind a job that was flagged and
+        has not ended yet, and what was forgotten at a wrong moment. Call it every few seconds.
         """
         until, rung = self._now() + HEADS_WITHIN, 0
         while self._now() < until:
@@ -165,7 +166,7 @@ class Dispatcher:
                 self._walked_to = NO_JOB
                 break
         if rung:
-            log.warning("ring.forgotten", jobs=rung)
+            log.info("ring.forgotten", jobs=rung)
         return rung
 
     async def _look(self, lane: Lane, fleet: LaneFleet, holds: Holds) -> int:
