@@ -9,7 +9,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.submissions import submit_jobs
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
-from tests.support.fleet import Place, running
+from tests.support.fleet import Place, inside, running
 from tests.support.place_fixtures import emulator, place
 
 __all__ = ["emulator", "place"]
@@ -67,3 +67,29 @@ async def test_a_flood_in_one_lane_leaves_room_for_the_other(
     assert {"completed"} == {
         row["state"] for row in await superuser.fetch("SELECT DISTINCT state FROM jobs")
     }
+
+
+async def test_in_a_shared_lane_each_job_finds_the_worker_that_takes_its_type(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    """Whoever receives it first says so by deleting its message: no receive of it is used up."""
+    jobs = [a_submission() for _ in range(12)]
+    async with (
+        inside(place, "worker", environment={"WORKER_JOB_TYPES": "process_image"}) as other,
+        running(place, "worker", environment={"WORKER_JOB_TYPES": "noop"}),
+        running(place, "maintenance"),
+    ):
+        await submit(place, api, jobs)
+
+        async def all_completed() -> bool:
+            left = await superuser.fetchval("SELECT count(*) FROM jobs WHERE state <> 'completed'")
+            assert left == 0
+            return True
+
+        await eventually(all_completed, within=40)
+        turned_away = await other.counted('claim_verdict_total{verdict="unroutable"}')
+
+    assert turned_away > 0, "some came to the wrong one first"
+    assert await superuser.fetchval("SELECT max(attempts) FROM jobs") == 1
+    depth = await (await place.dead_letters()).depth()
+    assert (depth.visible, depth.in_flight) == (0, 0)
