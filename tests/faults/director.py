@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from tests.support.journal import Journal, Kill
 
-ALWAYS: Final = ("received", "claimed", "not yet deleted")
+ALWAYS: Final = ("received", "dismissed", "claimed", "not yet deleted")
 """Points that say which jobs a process holds; tests add those at which they kill."""
 
 
@@ -73,6 +73,8 @@ class Director:
             if reached.point == "received":
                 self.received.update(reached.jobs)
                 perhaps.update(reached.jobs)
+            elif reached.point == "dismissed":
+                perhaps.difference_update(reached.jobs)
             elif reached.point == "claimed":
                 held.update(reached.jobs)
                 perhaps.difference_update(reached.jobs)

@@ -140,6 +140,20 @@ def job_of(body: str) -> str:
         return ""
 
 
+@after_loading("imagefleet.worker.dismissals")
+def _dismissed(module: ModuleType) -> None:
+    """The claim said that somebody else has it, or that it must wait: it is not at stake here."""
+
+    def make(dismiss: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def dismiss_and_say(self: object, delivery: Any, answer: object) -> None:  # noqa: ANN401
+            await reach("dismissed", [str(delivery.message.job_id)])
+            await dismiss(self, delivery, answer)
+
+        return dismiss_and_say
+
+    replacing(module.Dismissals, "dismiss", make)
+
+
 @after_loading("imagefleet.worker.attempt")
 def _claimed(module: ModuleType) -> None:
     def make(work: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
