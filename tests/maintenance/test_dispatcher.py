@@ -303,6 +303,9 @@ async def test_what_is_claimed_and_done_makes_room(
     async with database.pool("maintenance") as pool:
         dispatcher = a_dispatcher(pool, lanes)
         await dispatcher.run_once()
+        await api.execute(  # they have waited for longest
+            "UPDATE rings SET next_at = next_at - interval '1 hour' WHERE sent_at IS NOT NULL"
+        )
         for job_id in rung(lanes[Lane.FAST])[:3]:
             await claim_job(worker, job_id, me)
         assert Dispatched(sent=0) == await dispatcher.run_once(), "they take the three slots"
@@ -310,6 +313,7 @@ async def test_what_is_claimed_and_done_makes_room(
         for job_id in rung(lanes[Lane.FAST])[:3]:
             await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), Completed())
         assert 3 <= (await dispatcher.run_once()).sent <= 6
+    assert {1} == {*Counter(rung(lanes[Lane.FAST])).values()}
 
 
 async def test_room_is_told_only_while_nobody_waits(

@@ -112,9 +112,15 @@ DEFERRED = {
 
 
 async def deferred(
-    verdict: Verdict, api: Connection, worker: Connection, operator: Connection, su: Connection
+    verdict: Verdict,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    su: Connection,
+    *,
+    sent: bool = False,
 ) -> tuple[Ring, Verdict]:
-    """A job that was sent, and the verdict that let its message go."""
+    """A job whose message came, `sent` or not yet confirmed, and the verdict that let it go."""
     me = await a_worker(worker)
     if verdict is Verdict.TARGET_BUSY:
         first = await submitted(api, target=TARGET)
@@ -139,6 +145,10 @@ async def deferred(
         await force_open(operator, "s3", by="tests")
     elif verdict is Verdict.ELSEWHERE:
         await su.execute("UPDATE jobs SET lane = 'general' WHERE id = $1", ring.job_id)
+    if sent:
+        await su.execute(
+            "UPDATE rings SET sent_at = now(), sends = 1 WHERE job_id = $1", ring.job_id
+        )
     lanes = [Lane.FAST] if verdict is Verdict.ELSEWHERE else list(ALL_LANES)
     types = ["other"] if verdict is Verdict.UNROUTABLE else ["noop"]
     (answer_,) = await claim_jobs(worker, [ring.job_id], worker_id=me, lanes=lanes, types=types)
@@ -153,7 +163,7 @@ async def test_a_verdict_that_deletes_the_message_says_that_none_exists(
     operator: OpenConnection,
     superuser: OpenConnection,
 ) -> None:
-    ring, answered = await deferred(verdict, api, worker, operator, superuser)
+    ring, answered = await deferred(verdict, api, worker, operator, superuser, sent=True)
 
     assert answered is verdict
     assert not await is_sent(api, ring.job_id)
