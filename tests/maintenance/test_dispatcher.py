@@ -80,7 +80,7 @@ def rung(queue: FakeQueue) -> list[JobId]:
 
 async def submitted(api: Connection, count: int = 1, **wishes: object) -> list[JobId]:
     """Jobs whose submitter died before it could ring for them."""
-    jobs = [a_submission(**wishes) for _ in range(count)]  # type: ignore[arg-type]
+    jobs = [a_submission(**wishes) for _ in range(count)]  # type: ignore[arg-type] # its own names
     await submit_jobs(api, jobs)
     ids = [job.job_id for job in jobs]
     await api.execute(
@@ -93,7 +93,7 @@ async def submitted(api: Connection, count: int = 1, **wishes: object) -> list[J
 
 async def announced(api: Connection, **wishes: object) -> JobId:
     """A job whose message its submitter has sent."""
-    submission = a_submission(**wishes)  # type: ignore[arg-type]
+    submission = a_submission(**wishes)  # type: ignore[arg-type] # its own names
     await confirm_rings(api, rings_for([(submission, await submit_job(api, submission))]))
     return submission.job_id
 
@@ -262,7 +262,7 @@ async def test_a_lost_message_is_sent_again_when_a_beat_tells_what_was_heard(
         assert [] == rung(lanes[Lane.FAST]), "nobody has heard anything"
 
         column = "silent_at" if evidence == "silence" else "heard_at"
-        await superuser.execute(f"UPDATE workers SET {column} = ARRAY[now(), NULL, NULL]")  # noqa: S608
+        await superuser.execute(f"UPDATE workers SET {column} = ARRAY[now(), NULL, NULL]")  # noqa: S608 - of two
         await dispatcher.run_once()
 
     assert [job_id] == rung(lanes[Lane.FAST])

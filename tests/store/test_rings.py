@@ -35,7 +35,7 @@ HOUR = timedelta(hours=1)
 
 async def submitted(api: Connection, **wishes: object) -> Ring:
     """A job that was accepted and may be rung at once."""
-    submission = a_submission(**wishes)  # type: ignore[arg-type]
+    submission = a_submission(**wishes)  # type: ignore[arg-type] # its own names
     (ring,) = rings_for([(submission, await submit_job(api, submission))])
     return ring
 
@@ -168,7 +168,7 @@ async def test_a_verdict_that_deletes_the_message_says_that_none_exists(
     assert answered is verdict
     assert not await is_sent(api, ring.job_id)
     assert await api.fetchval(
-        f"SELECT {DEFERRED[verdict]} FROM rings JOIN jobs ON id = job_id WHERE job_id = $1",  # noqa: S608
+        f"SELECT {DEFERRED[verdict]} FROM rings JOIN jobs ON id = job_id WHERE job_id = $1",  # noqa: S608 - of the table above
         ring.job_id,
     )
 
