@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test test-fast faults mutations simulation bench-images clean \
+.PHONY: help setup run check fix test test-fast faults mutations simulation bench-images bench-memory audit pin clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -22,7 +22,7 @@ ifdef PYTHON
 .PHONY: $(READY)
 export PYTHON
 endif
-$(READY): pyproject.toml uv.lock .ci/setup
+$(READY): pyproject.toml uv.lock .ci/setup .ci/uv.txt
 	@.ci/setup
 	@touch $@
 
@@ -75,7 +75,7 @@ fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/sett
 test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-# The folders whose tests open no socket and start no server.
+# The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))
 
 test-fast: $(READY) ## Only the tests that need no server
@@ -92,6 +92,15 @@ simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays
 
 bench-images: $(READY) ## CPU of our road from file to variants against bare Pillow, as a ratio (ARGS="--pictures 40")
 	@$(BIN)/python -m tests.bench.images $(ARGS)
+
+bench-memory: $(READY) ## What the largest pictures of every format take, in the child that makes them, one minute (ARGS="--only webp")
+	@$(BIN)/python -m tests.bench.memory $(ARGS)
+
+audit: $(READY) ## Ask a vulnerability database about every locked package; fails where it cannot be reached
+	@$(BIN)/python .ci/audit.py $(ARGS)
+
+pin: $(READY) ## Pin images and actions by digest, those that can be fetched; fails and says so where one cannot
+	@$(BIN)/python .ci/pin.py $(ARGS)
 
 # The base may be any Debian with Python 3.11 or newer: PYTHON_IMAGE=python:3.12-slim
 PYTHON_IMAGE ?= python:3.13-slim

@@ -110,11 +110,15 @@ def test_nothing_of_ours_has_more_rights_than_it_needs(service: str) -> None:
     assert re.search(r"^USER 65532:65532$", DOCKERFILE, re.MULTILINE)
 
 
-def test_the_build_uses_the_same_uv_and_names_the_same_version() -> None:
-    setup = (ROOT / ".ci" / "setup").read_text()
+def test_the_build_names_the_same_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-    assert re.findall(r"UV_VERSION=(\S+)", DOCKERFILE) == re.findall(
-        r"^UV_VERSION=(\S+)", setup, re.MULTILINE
-    )
     assert re.findall(r"^ARG VERSION=(\S+)", DOCKERFILE, re.MULTILINE) == [project["version"]]
+
+
+def test_every_role_of_postgres_has_a_password_of_its_own() -> None:
+    text = (ROOT / "compose.localstack.yml").read_text()
+    found = set(re.findall(r"postgresql://(\w+):([^@]+)@", text))
+
+    assert {"postgres", "imagefleet_owner", "imagefleet_admin"} < {role for role, _ in found}
+    assert len(found) == len({role for role, _ in found}) == len({word for _, word in found})

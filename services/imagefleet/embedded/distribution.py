@@ -103,6 +103,7 @@ def _config(
             "TargetOriginId": SERVED,
             "ViewerProtocolPolicy": "redirect-to-https",
             "CachePolicyId": edge.served_cache_policy,
+            "ResponseHeadersPolicyId": edge.headers_policy,
             "Compress": False,  # images are compressed already
         },
         "CacheBehaviors": {
@@ -113,6 +114,7 @@ def _config(
                     "TargetOriginId": POINTERS,
                     "ViewerProtocolPolicy": "redirect-to-https",
                     "CachePolicyId": edge.pointers_cache_policy,
+                    "ResponseHeadersPolicyId": edge.headers_policy,
                     "Compress": False,
                 }
             ],

@@ -34,6 +34,8 @@ class EdgeDescription(_Described):
     pointers_path: str
     """These addresses are redirects, which the API answers."""
     pointers_cache_policy: str
+    headers_policy: str
+    """What viewers are told beside what the origins say, of objects and redirects alike."""
 
 
 class Topology(_Described):
