@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import zlib
 
 import pytest
@@ -10,14 +12,20 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from imagefleet.errors import InputRejected
+from imagefleet.imaging.caveats import Caveat
+from imagefleet.imaging.headers.png import SIGNATURE, check_rows
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render
 from tests.support.images import (
     animated,
+    claimed,
     gif_of_frames,
+    grain,
     jpeg_claiming,
+    png_chunk,
     png_claiming,
+    png_of_rows,
     quadrants,
     saved,
     scan_bomb,
@@ -143,6 +151,137 @@ def test_a_header_without_pixels_is_corrupt() -> None:
     assert refusal(jpeg_claiming(3_000, 3_000)) == "corrupt"
 
 
+CODINGS: dict[str, dict[str, object]] = {
+    "baseline": {},
+    "every pixel its colour": {"subsampling": 0},
+    "progressive": {"progressive": True},
+    "tables of its own": {"optimize": True},
+    "restarts": {"restart_marker_blocks": 7},
+    "restarts by row": {"restart_marker_rows": 1},
+}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("size", [(7_000, 7_000), (2_000, 1_500), (400, 360)])
+def test_a_jpeg_with_fewer_pixels_than_its_size_is_corrupt(
+    size: tuple[int, int], mode: str, coding: str
+) -> None:
+    photo = saved(grain(400, 300).convert(mode), "JPEG", **CODINGS[coding])
+
+    assert refusal(claimed(photo, *size)) == "corrupt"
+
+
+def test_a_hole_in_the_middle_of_a_jpeg_is_found() -> None:
+    pieces = re.split(rb"(\xff[\xd0-\xd7])", saved(grain(400, 300), restart_marker_blocks=20))
+    assert len(pieces) > 20
+
+    assert refusal(b"".join([*pieces[:10], *pieces[11:]])) == "corrupt"
+    assert refusal(b"".join([*pieces[:10], *pieces[12:]])) == "corrupt"
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("size", [(64, 64), (333, 217)])
+def test_a_whole_jpeg_that_ends_in_the_very_grey_is_made(
+    size: tuple[int, int], mode: str, coding: str, decoder: Decoder
+) -> None:
+    picture = Image.new(mode, size, (128,) * len(mode))
+    picture.paste(grain(*size).convert(mode).crop((0, 0, size[0] // 2, size[1] // 2)))
+    photo = saved(picture, "JPEG", **CODINGS[coding])
+
+    render(photo, RECIPES["default"], Limits(), ignore)
+
+    assert decoder.opened == 2  # it had to be looked at again
+
+
+def test_a_phones_two_pictures_that_end_in_grey_are_made() -> None:
+    grey = Image.new("RGB", (64, 48), (128, 128, 128))
+
+    render(
+        saved(grey, "MPO", save_all=True, append_images=[quadrants()]),
+        RECIPES["default"],
+        Limits(),
+        ignore,
+    )
+
+
+def test_other_jpegs_are_decoded_once(decoder: Decoder) -> None:
+    render(saved(grain(64, 48)), RECIPES["default"], Limits(), ignore)
+
+    assert decoder.opened == 1
+
+
+KINDS = [
+    *((colour, depth) for colour in (2, 4, 6) for depth in (8, 16)),
+    *((3, depth) for depth in (1, 2, 4, 8)),
+    *((0, depth) for depth in (1, 2, 4, 8, 16)),
+]
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize(("colour", "depth"), KINDS)
+@pytest.mark.parametrize("size", [(61, 43), (5, 1), (1, 5), (8, 8)])
+def test_a_png_with_fewer_pixels_than_its_size_is_corrupt(
+    size: tuple[int, int], colour: int, depth: int, *, interlaced: bool
+) -> None:
+    for sample in (0, 0xA5):
+        for missing in (1, size[0] * 20):
+            short = png_of_rows(
+                size, missing=missing, depth=depth, colour=colour,
+                interlaced=interlaced, sample=sample,
+            )  # fmt: skip
+            assert refusal(short) == "corrupt"
+            with pytest.raises(InputRejected, match="are needed"):  # some of them Pillow refuses
+                check_rows(short)
+        whole = png_of_rows(
+            size, missing=0, depth=depth, colour=colour, interlaced=interlaced, sample=sample
+        )
+        assert len(render(whole, RECIPES["default"], Limits(), ignore).variants) == 8
+
+
+def test_a_png_that_claims_the_most_over_few_rows_is_corrupt() -> None:
+    full = saved(Image.new("RGB", (7_000, 300), (10, 200, 90)), "PNG")
+    header = full[16:20] + (7_000).to_bytes(4, "big") + full[24:29]
+
+    assert refusal(full[:8] + png_chunk(b"IHDR", header) + full[33:]) == "corrupt"
+
+
+def test_the_last_bytes_that_zlib_kept_are_counted() -> None:
+    """It has read all there is, and the bound fell into a repetition."""
+    header = struct.pack(">IIBBBBB", 2_621, 100, 8, 0, 0, 0, 0)
+    coded = zlib.compress(bytes(2_622 * 100))[:-4]
+    chunks = (png_chunk(b"IHDR", header), png_chunk(b"IDAT", coded), png_chunk(b"IEND", b""))
+
+    check_rows(SIGNATURE + b"".join(chunks))
+
+
+def test_a_second_header_of_a_png_is_never_gone_by(decoder: Decoder) -> None:
+    source = WHOLE["png"]
+
+    assert refusal(with_png_chunk(source, b"IHDR", source[16:29])) == "corrupt"
+    assert decoder.opened == 0
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA"])
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_a_whole_black_png_is_made(mode: str, level: int) -> None:
+    """Its last pixel is what a missing one would be."""
+    black = saved(Image.new(mode, (1_500, 701)), "PNG", compress_level=level)
+
+    assert len(render(black, RECIPES["default"], Limits(), ignore).variants) == 8
+
+
+def test_an_arithmetic_jpeg_is_marked() -> None:
+    """Where its pixels end nobody can tell: a decoder may go on with none."""
+    frame = WHOLE["jpeg"].index(b"\xff\xc0")
+    source = WHOLE["jpeg"][:frame] + b"\xff\xc9" + WHOLE["jpeg"][frame + 2 :]
+
+    made = render(source, RECIPES["default"], Limits(), ignore)
+
+    assert {Caveat.IRREGULAR_FILE in each.warnings for each in made.variants} == {True}
+
+
 SMALL = [
     saved(quadrants(40, 30)),
     saved(quadrants(40, 30), progressive=True),
@@ -158,6 +297,7 @@ CODES = {
     "empty_file",
     "memory",
     "too_many_frames",
+    "too_many_parts",
     "too_many_pixels",
     "too_many_scans",
     "too_much_metadata",

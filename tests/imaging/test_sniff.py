@@ -5,6 +5,7 @@ import struct
 import pytest
 from PIL import Image
 
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.sniff import (
     HEAD_BYTES,
     ImageFormat,
@@ -124,13 +125,19 @@ def test_a_jpeg_whose_size_lies_behind_the_head_has_no_size_yet() -> None:
 
 
 def test_a_gif_whose_frames_exceed_the_head_has_no_count_yet() -> None:
-    data = gif_of_frames(HEAD_BYTES // 10)
+    data = gif_of_frames(400, bytes(1_000))
 
     facts = sniff(data[:HEAD_BYTES])
 
     assert facts.frames is None
     assert facts.animated
-    assert sniff(data).frames == HEAD_BYTES // 10
+    assert sniff(data).frames == 400
+
+
+def test_frames_are_counted_no_further_than_anybody_may_have() -> None:
+    data = gif_of_frames(20_000)
+
+    assert sniff(data[:HEAD_BYTES]).frames == sniff(data).frames == MOST_FRAMES + 1
 
 
 def test_a_first_gif_frame_larger_than_its_screen_widens_it() -> None:

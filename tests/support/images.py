@@ -37,6 +37,11 @@ def quadrants(width: int = 320, height: int = 200) -> Image.Image:
     return picture
 
 
+def grain(width: int, height: int) -> Image.Image:
+    """Nothing but noise, of which a JPEG keeps about a byte a pixel."""
+    return Image.merge("RGB", [Image.effect_noise((width, height), 90) for _ in range(3)])
+
+
 def translucent(width: int = 64, height: int = 48) -> Image.Image:
     """Red, opaque on the left half and fully transparent on the right."""
     picture = Image.new("RGBA", (width, height), (*RED, 255))
@@ -211,6 +216,34 @@ def png_claiming(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels + png_chunk(b"IEND", b"")
 
 
+def png_of_rows(
+    size: tuple[int, int],
+    *,
+    missing: int,
+    depth: int = 8,
+    colour: int = 2,
+    interlaced: bool = False,
+    sample: int = 0xA5,
+) -> bytes:
+    """A PNG in good order, but for that many bytes of its last rows."""
+    header = struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, interlaced)
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    passes = ADAM7 if interlaced else ((0, 0, 1, 1),)
+    rows = b""
+    for left, top, across, down in passes:
+        columns, count = -(-(size[0] - left) // across), -(-(size[1] - top) // down)
+        if columns > 0 and count > 0:
+            rows += (b"\0" + bytes([sample]) * -(-columns * bits // 8)) * count
+    chunks = [(b"IHDR", header), (b"PLTE", bytes(range(256)) * 3)][: 2 if colour == 3 else 1]
+    chunks += [(b"IDAT", zlib.compress(rows[: len(rows) - missing])), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
+
+
+ADAM7 = (
+    (0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)
+)  # fmt: skip
+
+
 def jpeg_claiming(width: int, height: int) -> bytes:
     """A small JPEG whose frame header says it is a picture of that size."""
     return with_frame_size(saved(quadrants(16, 16)), width, height)
@@ -218,6 +251,12 @@ def jpeg_claiming(width: int, height: int) -> bytes:
 
 def with_frame_size(jpeg: bytes, width: int, height: int) -> bytes:
     at = jpeg.index(b"\xff\xc0") + 5
+    return jpeg[:at] + struct.pack(">HH", height, width) + jpeg[at + 4 :]
+
+
+def claimed(jpeg: bytes, width: int, height: int) -> bytes:
+    """The same JPEG, saying that it is of that size."""
+    at = next(jpeg.index(frame) for frame in (b"\xff\xc0\0", b"\xff\xc2\0") if frame in jpeg) + 5
     return jpeg[:at] + struct.pack(">HH", height, width) + jpeg[at + 4 :]
 
 
@@ -238,10 +277,13 @@ def scan_bomb(scans: int) -> bytes:
     return jpeg[:-2] + jpeg[last:-2] * missing + jpeg[-2:]
 
 
-def gif_of_frames(frames: int) -> bytes:
+def gif_of_frames(frames: int, comment: bytes = b"") -> bytes:
+    """Of one pixel each; before each stands the comment."""
     screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes((0, 0, 0, 255, 255, 255))
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
-    return screen + frame * frames + b"\x3b"
+    blocks = [comment[at : at + 255] for at in range(0, len(comment), 255)]
+    said = b"".join(bytes([len(block)]) + block for block in blocks)
+    return screen + ((b"\x21\xfe" + said + b"\0" if said else b"") + frame) * frames + b"\x3b"
 
 
 def with_trailing_zip(image: bytes) -> bytes:

@@ -22,12 +22,15 @@ A picture is untrusted until its last step. Its life is ordered by what each ste
 1. The header is parsed in bounded time by code that can only answer with facts or with
    InputRejected. The declared type is compared with what the bytes say and never believed.
 2. Limits judge those facts before Pillow sees a byte: size, pixels, frames, metadata, and the
-   number of scans of a JPEG, each of which would cost a pass over the whole picture.
+   number of scans of a JPEG, each of which would cost a pass over the whole picture. Of a whole
+   file also what decoders do not mind: changed pixels of a PNG, missing restarts of a JPEG.
 3. Pillow opens the file with five decoders allowed and no other reachable, and the size it reports
    is judged again, because two parsers may disagree about one file. This happens before draft(),
    which rewrites the size, and before load(), which allocates it.
 4. Pixels are decoded once, shrunk once to the largest size wanted, and only then turned upright and
    converted to sRGB: both cost by the pixel. Every smaller size is made from the next larger one.
+   A JPEG whose last pixel is the grey that its decoder puts where nothing was coded is decoded a
+   second time, with bytes behind its pixels: if they change it, pixels are missing.
 5. Every variant is encoded from a picture that carries nothing but pixels, with every field of the
    encoder given explicitly. No EXIF, GPS, XMP, comment or profile of the source can survive, and
    the source's own bytes are never passed on.

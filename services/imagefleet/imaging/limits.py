@@ -1,11 +1,13 @@
 """What one picture may cost us, judged from its header before any pixel exists."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
+from imagefleet.imaging.headers.facts import MOST_FRAMES, HeaderFacts, ImageFormat, corrupt
 
 _MIB = 2**20
+_BESIDES_PIXELS = 32 * _MIB  # the process itself, and the variants
 _JPEG_PIXELS_PER_BYTE = 8 * 64  # a block of 64 pixels takes a bit at the very least
 
 
@@ -14,7 +16,7 @@ class Limits:
     max_bytes: int = 50 * _MIB
     max_pixels: int = 50_000_000  # 48-megapixel phones pass; 200 MB as decoded RGB
     max_dimension: int = 30_000  # panoramas pass; a JPEG can say 65,535, a PNG 2^31
-    max_frames: int = 1_000
+    max_frames: int = MOST_FRAMES
     max_animation_pixels: int = 1_000_000_000  # width x height x frames
     max_scans: int = 100  # an encoder writes about ten; each extra one costs a pass over all pixels
     max_icc_bytes: int = 4 * _MIB  # a press profile has 2; larger ones are ignored, with a warning
@@ -80,3 +82,29 @@ def judge_density(facts: HeaderFacts, size_bytes: int) -> None:
     pixels = (facts.width or 0) * (facts.height or 0)
     if facts.format is ImageFormat.JPEG and pixels > size_bytes * _JPEG_PIXELS_PER_BYTE:
         raise corrupt(facts.format, f"{pixels} pixels in {size_bytes} bytes")
+
+
+def decoding_bytes(facts: HeaderFacts, size_bytes: int, limits: Limits) -> int:
+    """What making variants of this file takes in memory, and rather more than less.
+
+    Of a file whose size its head does not tell, what the largest picture takes.
+    """
+    pixels = (facts.width or 0) * (facts.height or 0) or limits.max_pixels
+    return _BESIDES_PIXELS + 2 * size_bytes + pixels * _bytes_a_pixel(facts)
+
+
+def _bytes_a_pixel(facts: HeaderFacts) -> int:
+    """Of the whole source, at the moment when most is held. `make bench-memory` measures it."""
+    match facts.format:
+        case ImageFormat.JPEG:  # decoded at the size wanted; in passes, all coefficients are held
+            return 10 if facts.progressive else 3
+        case ImageFormat.PNG:  # the picture, and itself again with premultiplied alpha
+            return 12 if facts.deep else 10
+        case ImageFormat.GIF:
+            return 10
+        case ImageFormat.WEBP:  # the decoder's canvas twice and its own picture, beside Pillow's
+            return 18
+        case ImageFormat.AVIF:  # planes, which may be deep, beside the picture and its copy
+            return 20
+        case _:
+            assert_never(facts.format)

@@ -18,7 +18,7 @@ from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
-from imagefleet.imaging.sniff import count_scans, sniff
+from imagefleet.imaging.sniff import check_pixels, check_restarts, count_scans, sniff
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 
 Sink = Callable[[str, ImageFormat, bytes], None]
@@ -126,6 +126,8 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
         raise corrupt(facts.format, "the file ends within its header")
     judge_header(facts, limits)
     judge_density(facts, len(data))
+    check_pixels(data)
+    check_restarts(data)
     judge_scans(count_scans(data, limits.max_scans), limits)
     return facts
 

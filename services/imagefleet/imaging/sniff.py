@@ -15,11 +15,20 @@ from imagefleet.imaging.headers.facts import (
     unsupported,
 )
 from imagefleet.imaging.headers.gif import gif_facts
-from imagefleet.imaging.headers.jpeg import count_scans, jpeg_facts
-from imagefleet.imaging.headers.png import SIGNATURE, png_facts
+from imagefleet.imaging.headers.jpeg import check_restarts, count_scans, jpeg_facts
+from imagefleet.imaging.headers.png import SIGNATURE, check_pixels, png_facts
 from imagefleet.imaging.headers.webp import webp_facts
 
-__all__ = ["HEAD_BYTES", "HeaderFacts", "ImageFormat", "agree", "count_scans", "sniff"]
+__all__ = [
+    "HEAD_BYTES",
+    "HeaderFacts",
+    "ImageFormat",
+    "agree",
+    "check_pixels",
+    "check_restarts",
+    "count_scans",
+    "sniff",
+]
 
 HEAD_BYTES = 262_144  # EXIF with its thumbnail and a CMYK profile before the size fit in here
 

@@ -7,14 +7,16 @@ after there are few of them.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from PIL import ExifTags, Image, ImageMath
+from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.codecs import open_image, reading
 from imagefleet.imaging.colour import to_srgb
 from imagefleet.imaging.geometry import Level, Size, levels
-from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
+from imagefleet.imaging.headers.jpeg import overfilled
+from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Recipe
 
@@ -23,6 +25,7 @@ from imagefleet.imaging.recipes import Recipe
 _DRAFT_MARGIN = 1.25
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
 _REDUCING_GAP = 2.0
+_FILLING = frozenset({127, 128})  # what a channel is where nothing was coded, upside down or not
 _RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 _PREMULTIPLIED = {"LA": "La", "RGBA": "RGBa"}
 _TURNS = {
@@ -40,6 +43,7 @@ _TURNS = {
 class Work:
     """A picture on its way, with what is known about it; a step returns the next one."""
 
+    data: bytes
     picture: Image.Image
     facts: HeaderFacts
     recipe: Recipe
@@ -63,9 +67,9 @@ def open_file(data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits) -
     with reading(limits.max_pixels) as complaints:
         picture = open_image(data)
         profile = picture.info.get("icc_profile")
-    work = Work(picture, facts, recipe, limits, Size(*picture.size), profile=profile)
+    work = Work(data, picture, facts, recipe, limits, Size(*picture.size), profile=profile)
     lost = {
-        Caveat.IRREGULAR_FILE: bool(complaints),
+        Caveat.IRREGULAR_FILE: bool(complaints) or facts.arithmetic,
         Caveat.ANIMATION_FLATTENED: facts.animated,
         Caveat.EXTRA_PICTURES_DROPPED: facts.multi_picture,
         Caveat.GAIN_MAP_DROPPED: facts.gain_map,
@@ -98,18 +102,55 @@ def plan(work: Work) -> Work:
 
 def draft(work: Work) -> Work:
     """Let the JPEG decoder skip what the largest variant does not need; others ignore it."""
-    largest = work.levels[0].size.turned(work.orientation)
-    # The box has the picture's own proportions: draft() goes by the lesser ratio of the two sides.
-    box = (round(largest.width * _DRAFT_MARGIN), round(largest.height * _DRAFT_MARGIN))
-    work.picture.draft(None, box)
+    work.picture.draft(None, _draft_box(work))
     return work
 
 
+def _draft_box(work: Work) -> tuple[int, int]:
+    """In the picture's own proportions: draft() goes by the lesser ratio of the two sides."""
+    largest = work.levels[0].size.turned(work.orientation)
+    return round(largest.width * _DRAFT_MARGIN), round(largest.height * _DRAFT_MARGIN)
+
+
 def decode(work: Work) -> Work:
-    """The only step that reads pixels; a file cut short fails here and nowhere else."""
+    """Read the pixels; a file cut short fails here."""
     with reading(work.limits.max_pixels) as complaints:
         work.picture.load()
     return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
+
+
+def miss_nothing(work: Work) -> Work:
+    """Refuse a JPEG or a PNG whose pixels end before its picture does, in a file that is whole.
+
+    Pillow passes on no complaint. What is missing of a PNG stays zero: where the last pixel is, or
+    the rows do not come in order, its pixels are counted. What is missing of a JPEG is filled with
+    grey: where the last pixel is that, which is rare, the picture is decoded again with bytes
+    behind its pixels; if it changes, they were needed.
+    """
+    if work.facts.format is ImageFormat.PNG:
+        if work.facts.progressive or not any(_last_pixel(work.picture)):
+            with reading(work.limits.max_pixels):
+                check_rows(work.data)
+        return work
+    if work.facts.format is not ImageFormat.JPEG or not _FILLING.issuperset(
+        _last_pixel(work.picture)
+    ):
+        return work
+    fuller = overfilled(work.data)
+    if fuller is None:
+        return work
+    with reading(work.limits.max_pixels):
+        again = open_image(fuller)
+        again.draft(None, _draft_box(work))
+        again.load()
+        if ImageChops.difference(work.picture, again).getbbox() is not None:
+            raise corrupt(work.facts.format, "fewer pixels than its size")
+    return work
+
+
+def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
+    last = picture.getpixel((picture.width - 1, picture.height - 1))
+    return last if isinstance(last, tuple) else (last,)
 
 
 def unpack(work: Work) -> Work:
@@ -151,6 +192,7 @@ STEPS: tuple[Step, ...] = (
     plan,
     draft,
     decode,
+    miss_nothing,
     unpack,
     shrink,
     orient,

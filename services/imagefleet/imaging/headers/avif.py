@@ -1,5 +1,6 @@
 """AVIF: the sizes of its items, and of its track where it is a sequence."""
 
+import struct
 from collections.abc import Iterator
 from itertools import count
 
@@ -8,11 +9,14 @@ from imagefleet.imaging.headers.facts import (
     HeaderFacts,
     ImageFormat,
     corrupt,
-    take,
+    too_many_parts,
     uint,
 )
 
-_MAX_BOXES = 10_000
+_BOX = struct.Struct(">I4s")
+# A picture in 200 tiles, each described by boxes of its own, has some 800; each is looked at once
+# for each of the three things that are looked for.
+_MAX_BOXES = 2_400
 _MAX_BRAND_BYTES = 4_096
 _FULL_BOX_BYTES = 4  # version and flags
 
@@ -29,22 +33,24 @@ def brands(data: bytes) -> frozenset[bytes]:
 
 def avif_facts(data: bytes) -> HeaderFacts:
     """The largest item's size: grid, alpha and thumbnail are never larger than the picture."""
-    sizes = [_item_size(data, span) for span in _find(data, b"meta", b"iprp", b"ipco", b"ispe")]
-    tracks = list(_find(data, b"moov", b"trak", b"tkhd"))
+    visited = count(1)
+    items = _find(data, visited, b"meta", b"iprp", b"ipco", b"ispe")
+    sizes = [_item_size(data, span) for span in items]
+    tracks = list(_find(data, visited, b"moov", b"trak", b"tkhd"))
     sizes += [_track_size(data, span) for span in tracks]
     if not sizes:
         raise HeadEnded
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     if not tracks and b"avis" not in brands(data):
         return HeaderFacts(ImageFormat.AVIF, width, height)
-    frames = _frames(data)
+    frames = _frames(data, visited)
     animated = frames is None or frames > 1
     return HeaderFacts(ImageFormat.AVIF, width, height, frames=frames, animated=animated)
 
 
-def _frames(data: bytes) -> int | None:
+def _frames(data: bytes, visited: Iterator[int]) -> int | None:
     path = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsz")
-    counts = [uint(data, start + 8, 4) for start, _ in _find(data, *path)]
+    counts = [uint(data, start + 8, 4) for start, _ in _find(data, visited, *path)]
     return max(1, *counts) if counts else None
 
 
@@ -57,10 +63,9 @@ def _track_size(data: bytes, span: Span) -> tuple[int, int]:
     return uint(data, span[1] - 8, 4) >> 16, uint(data, span[1] - 4, 4) >> 16
 
 
-def _find(data: bytes, *path: bytes) -> Iterator[Span]:
-    """Every box at the end of this path, at the price of one budget of boxes for all levels."""
+def _find(data: bytes, visited: Iterator[int], *path: bytes) -> Iterator[Span]:
+    """Every box at the end of this path, at the price of one budget of boxes for all of them."""
     spans: list[Span] = [(0, len(data))]
-    visited = count()
     for name in path:
         spans = [inner for span in spans for inner in _children(data, span, name, visited)]
     yield from spans
@@ -71,15 +76,15 @@ def _children(data: bytes, span: Span, wanted: bytes, visited: Iterator[int]) ->
     at, end = span
     while at + 8 <= end:
         if next(visited) > _MAX_BOXES:
-            raise corrupt(ImageFormat.AVIF, "too many boxes")
-        length, header_bytes = uint(data, at, 4), 8
+            raise too_many_parts(ImageFormat.AVIF, "too many boxes")
+        (length, name), header_bytes = _BOX.unpack_from(data, at), 8
         if length == 1:
             length, header_bytes = uint(data, at + 8, 8), 16
         elif length == 0:
             length = end - at
         if length < header_bytes:
             raise corrupt(ImageFormat.AVIF, "impossible box length")
-        if take(data, at + 4, 4) == wanted:
+        if name == wanted:
             start = at + header_bytes + (_FULL_BOX_BYTES if wanted == b"meta" else 0)
             yield start, min(at + length, end)
         at += length

@@ -7,7 +7,7 @@ from imagefleet.imaging.headers.facts import HeadEnded, take, uint
 _ORIENTATION = 0x0112
 _SHORT = 3
 _ENTRY_BYTES = 12
-_MAX_ENTRIES = 1_000  # a camera writes about twenty; the field allows 65,535
+_MAX_ENTRIES = 200  # a camera writes about twenty; the field allows 65,535
 
 
 def orientation_of(tiff: bytes) -> int:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from imagefleet.errors import InputRejected
 
+MOST_FRAMES = 1_000  # what an animation may have; parsers count one more at most, and stop there
+
 
 class ImageFormat(StrEnum):
     JPEG = "jpeg"
@@ -28,8 +30,9 @@ class HeaderFacts:
     """What the header says; width and height are as stored, before orientation.
 
     `width` and `height` are None only where the header goes on beyond the bytes that were given,
-    `frames` is None where only the rest of the file can tell. `orientation` is EXIF's 1 to 8, 1
-    where none was seen. `metadata_bytes` is what the header declares besides the picture itself.
+    `frames` is None where only the rest of the file can tell, and counted up to MOST_FRAMES + 1.
+    `orientation` is EXIF's 1 to 8, 1 where none was seen. `metadata_bytes` is what the header
+    declares besides the picture itself.
     """
 
     format: ImageFormat
@@ -42,6 +45,7 @@ class HeaderFacts:
     multi_picture: bool = False  # further pictures behind the first one (MPO)
     gain_map: bool = False
     deep: bool = False  # more than 8 bits a sample
+    arithmetic: bool = False  # coded so that nobody can tell where its pixels end (JPEG)
     metadata_bytes: int = 0
 
     @property
@@ -68,6 +72,15 @@ def uint(data: bytes, at: int, size: int, order: Literal["big", "little"] = "big
 def corrupt(image_format: ImageFormat | None, detail: str) -> InputRejected:
     what = image_format.name if image_format else "decoder"
     return InputRejected("corrupt", "The image is damaged and cannot be read.", f"{what}: {detail}")
+
+
+def too_many_parts(image_format: ImageFormat, detail: str) -> InputRejected:
+    """Of a file whose header goes on in more pieces than any encoder writes."""
+    return InputRejected(
+        "too_many_parts",
+        "The image is made of more pieces than it may be.",
+        f"{image_format.name}: {detail}",
+    )
 
 
 def unsupported(what: str, detail: str, public_message: str | None = None) -> InputRejected:

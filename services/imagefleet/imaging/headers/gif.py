@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from imagefleet.imaging.headers.facts import (
+    MOST_FRAMES,
     HeadEnded,
     HeaderFacts,
     ImageFormat,
     corrupt,
+    too_many_parts,
     uint,
 )
 
@@ -14,8 +16,12 @@ _SCREEN_BYTES = 13
 _FRAME_BYTES = 9
 _EXTENSION, _FRAME = 0x21, 0x2C
 _HAS_PALETTE, _PALETTE_BITS, _INTERLACED = 0x80, 0x07, 0x40
-# Encoders fill blocks to 255 bytes, so a 50 MB file has some 200,000 of them.
-_MAX_BLOCKS = 1_000_000
+# Before a frame stands one extension, which says how long it is shown; a comment may be there too.
+_MAX_PIECES = 3 * MOST_FRAMES
+# A frame and what is said of it take four blocks beside its pixels, whose blocks encoders fill to
+# 255 bytes: a fourth of that is allowed.
+_MAX_BLOCKS_OF_FRAMES = 5 * MOST_FRAMES
+_FEWEST_BYTES_A_BLOCK = 64
 
 
 def gif_facts(data: bytes) -> HeaderFacts:
@@ -34,7 +40,7 @@ class _Walk:
         self._at = at
         self._facts = facts
         self._frames = 0
-        self._blocks = 0
+        self._blocks_left = _MAX_BLOCKS_OF_FRAMES + len(data) // _FEWEST_BYTES_A_BLOCK
 
     def facts(self) -> HeaderFacts:
         try:
@@ -46,12 +52,17 @@ class _Walk:
         return replace(self._facts, frames=max(1, self._frames), animated=self._frames > 1)
 
     def _run(self) -> None:
-        while (kind := uint(self._data, self._at, 1)) in (_FRAME, _EXTENSION):
+        for _ in range(_MAX_PIECES):
+            kind = uint(self._data, self._at, 1)
+            if kind not in (_FRAME, _EXTENSION) or self._frames > MOST_FRAMES:
+                break
             if kind == _FRAME:
                 self._frame()
             else:
                 self._at += 2
             self._skip_blocks()
+        else:
+            raise too_many_parts(ImageFormat.GIF, f"more than {_MAX_PIECES} frames and extensions")
         if self._frames == 0:
             raise corrupt(ImageFormat.GIF, "no frame")
 
@@ -74,13 +85,17 @@ class _Walk:
         )
 
     def _skip_blocks(self) -> None:
-        while length := uint(self._data, self._at, 1):
-            self._at += 1 + length
-            self._blocks += 1
-            if self._blocks > _MAX_BLOCKS:
-                raise corrupt(ImageFormat.GIF, "too many blocks")
-        self._at += 1
-        self._blocks += 1
+        data, at = self._data, self._at
+        try:
+            for left in range(self._blocks_left, 0, -1):
+                length = data[at]
+                at += 1 + length
+                if length == 0:
+                    self._at, self._blocks_left = at, left - 1
+                    return
+        except IndexError:
+            raise HeadEnded from None
+        raise too_many_parts(ImageFormat.GIF, "too many blocks")
 
 
 def _palette_bytes(flags: int) -> int:

@@ -6,9 +6,10 @@ of SOS anywhere in the file would be cheaper and wrong: thumbnails, gain maps an
 phones append contain them too.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from imagefleet.imaging.headers.exif import orientation_of
 from imagefleet.imaging.headers.facts import (
@@ -16,6 +17,8 @@ from imagefleet.imaging.headers.facts import (
     HeaderFacts,
     ImageFormat,
     corrupt,
+    take,
+    too_many_parts,
     uint,
     unsupported,
 )
@@ -23,34 +26,48 @@ from imagefleet.imaging.headers.facts import (
 _SOI = b"\xff\xd8"
 _EOI = 0xD9
 _SOS = 0xDA
+_DRI = 0xDD
 _COM = 0xFE
 _APP = range(0xE0, 0xF0)
 _STANDALONE = frozenset({0x01, 0xD8, *range(0xD0, 0xD8)})  # TEM, SOI, RST0..7: no length follows
 _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF0..15 without DHT, JPG, DAC
+_ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
+_COLOUR = frozenset({0xE0, 0xEE})  # JFIF and Adobe: what the channels mean
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
+_GAIN_MAP = b"urn:iso:std:iso:ts:21496:-1\0"
+
 _NEXT_MARKER = re.compile(rb"\xff([\x01-\xfe])")
+_RESTART = re.compile(rb"\xff[\xd0-\xd7]")
+_TWO_RESTARTS = re.compile(rb"(?:\xff[\xd0-\xd7]){2}")
 _END_OF_SCAN = re.compile(rb"\xff([\x01-\xcf\xd8-\xfe])")
 
-# A profile takes at most 255 segments and extended XMP some hundreds; Pillow pays per segment.
+# Before the frame: a profile takes 255 segments at most, extended XMP as many where it has all the
+# metadata a picture may have (64 KiB each), and the rest is a dozen.
+_MAX_HEADER_SEGMENTS = 1_000
+# In all, scans and their tables included; Pillow pays per segment.
 _MAX_SEGMENTS = 10_000
 # Pillow skips junk between segments byte by byte, in Python.
 _MAX_JUNK_BYTES = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One marker; `start` and `end` enclose its payload, which may reach beyond the data."""
 
     marker: int
     start: int
     end: int
 
+    @property
+    def at(self) -> int:
+        """Where the marker itself is."""
+        return self.start - (2 if self.marker == _EOI else 4)
 
-def segments(data: bytes) -> Iterator[Segment]:
+
+def segments(data: bytes, most: int = _MAX_SEGMENTS) -> Iterator[Segment]:
     """Every marker of the first picture up to its end; HeadEnded where the data ends first."""
     at, pattern, junk_bytes = len(_SOI), _NEXT_MARKER, 0
-    for _ in range(_MAX_SEGMENTS):
+    for _ in range(most):
         found = pattern.search(data, at)
         if found is None:
             raise HeadEnded
@@ -70,18 +87,36 @@ def segments(data: bytes) -> Iterator[Segment]:
         at += length
         if marker == _SOS:
             pattern = _END_OF_SCAN
-    raise corrupt(ImageFormat.JPEG, "too many segments")
+    raise too_many_parts(ImageFormat.JPEG, f"more than {most} segments")
 
 
 def jpeg_facts(data: bytes) -> HeaderFacts:
-    facts = HeaderFacts(ImageFormat.JPEG)
-    for segment in segments(data):
-        if segment.marker in _FRAMES:
-            return _frame(data, segment, facts)
-        if segment.marker in (_SOS, _EOI):
+    orientation: int | None = None
+    multi_picture = gain_map = False
+    metadata_bytes = 0
+    for marker, start, end in segments(data, _MAX_HEADER_SEGMENTS):
+        if marker in _FRAMES:
+            return HeaderFacts(
+                ImageFormat.JPEG,
+                *_frame_size(data, start),
+                orientation=orientation or 1,
+                progressive=marker in _PROGRESSIVE,
+                arithmetic=marker in _ARITHMETIC,
+                multi_picture=multi_picture,
+                gain_map=gain_map,
+                metadata_bytes=metadata_bytes,
+            )
+        if marker in (_SOS, _EOI):
             break
-        if segment.marker in _APP or segment.marker == _COM:
-            facts = _application(data[segment.start : segment.end], segment, facts)
+        if marker in _APP or marker == _COM:
+            metadata_bytes += end - start
+            payload = data[start:end]
+            if payload.startswith(b"Exif\0\0"):
+                orientation = orientation or orientation_of(payload[6:])
+            elif payload.startswith(b"MPF\0"):
+                multi_picture = True
+            elif payload.startswith(_GAIN_MAP) or b"hdrgm:Version" in payload:
+                gain_map = True
     raise corrupt(ImageFormat.JPEG, "no frame header")
 
 
@@ -104,24 +139,87 @@ def count_scans(data: bytes, stop_after: int = 1_000) -> int:
     return scans
 
 
-def _frame(data: bytes, segment: Segment, facts: HeaderFacts) -> HeaderFacts:
-    precision_bits = uint(data, segment.start, 1)
+def overfilled(data: bytes) -> bytes | None:
+    """The first picture with bytes of no meaning behind every piece of its coded pixels.
+
+    A decoder that has had all its pixels passes over them to the next marker. One that has not
+    takes them for pixels, and shows something else than it does without them. None where the
+    picture has no end, or is coded arithmetically: then a decoder may rightly read on.
+    """
+    filling = hashlib.sha256(data).digest().replace(b"\xff", b"\x00") * 2
+    out, coded_from = bytearray(_SOI), 0
+    try:
+        for segment in segments(data):
+            if segment.marker in _ARITHMETIC:
+                return None
+            if coded_from:
+                coded = data[coded_from : segment.at]
+                out += _RESTART.sub(lambda restart: filling + restart[0], coded) + filling
+            # The pictures behind this one are told of in the others, by places that are wrong now.
+            if segment.marker not in _APP or segment.marker in _COLOUR:
+                out += data[segment.at : segment.end]
+            coded_from = segment.end if segment.marker == _SOS else 0
+    except HeadEnded:
+        return None
+    return bytes(out)
+
+
+def check_restarts(data: bytes) -> None:
+    """Refuse a whole JPEG with too few restart markers for its size, or nothing between two.
+
+    A decoder fills with grey what it finds nothing for, and begins anew behind the next marker: so
+    a hole in the middle of a picture does not show at its end.
+    """
+    if not data.startswith(_SOI):
+        return
+    frame, interval, units, coded_from = b"", 0, 0, 0
+    try:
+        for segment in segments(data):
+            if units:
+                _check_scan(data, coded_from, segment.at, units, interval)
+                units = 0
+            if segment.marker in _FRAMES:
+                frame = b"" if segment.marker in _ARITHMETIC else data[segment.start : segment.end]
+            elif segment.marker == _DRI:
+                interval = uint(data, segment.start, 2)
+            elif segment.marker == _SOS and frame and interval:
+                units = _units(frame, data[segment.start : segment.end])
+                coded_from = segment.end
+    except HeadEnded:
+        return  # the decoder's to judge
+
+
+def _check_scan(data: bytes, start: int, end: int, units: int, interval: int) -> None:
+    markers = sum(1 for _ in _RESTART.finditer(data, start, end))
+    if units > (markers + 1) * interval:
+        raise corrupt(ImageFormat.JPEG, f"{markers} restart markers, {units} units of pixels")
+    if _RESTART.match(data, start, end) or _TWO_RESTARTS.search(data, start, end):
+        raise corrupt(ImageFormat.JPEG, "nothing between two restart markers")
+
+
+def _units(frame: bytes, scan: bytes) -> int:
+    """How many units a scan codes: blocks of one channel, or groups of those of several."""
+    height, width = uint(frame, 1, 2), uint(frame, 3, 2)
+    channels = [take(frame, at, 3) for at in range(6, 6 + 3 * uint(frame, 5, 1), 3)]
+    factors = {name: (each >> 4, each & 15) for name, each, _ in channels}
+    across = max((each for each, _ in factors.values()), default=0)
+    down = max((each for _, each in factors.values()), default=0)
+    wide = high = 1  # of a group, in the finest channel's blocks
+    if uint(scan, 0, 1) > 1:
+        wide, high = across, down
+    else:
+        own = factors.get(uint(scan, 1, 1), (0, 0))
+        width, height = _share(width, own[0], across), _share(height, own[1], down)
+    return _share(width, 1, 8 * wide) * _share(height, 1, 8 * high)
+
+
+def _share(side: int, factor: int, of: int) -> int:
+    """Rounded up. Factors of zero, which decoders refuse, come to nothing."""
+    return -(-side * factor // of) if of else 0
+
+
+def _frame_size(data: bytes, start: int) -> tuple[int, int]:
+    precision_bits = uint(data, start, 1)
     if precision_bits != 8:  # noqa: PLR2004
         raise unsupported(ImageFormat.JPEG, f"{precision_bits} bits a sample")
-    return replace(
-        facts,
-        width=uint(data, segment.start + 3, 2),
-        height=uint(data, segment.start + 1, 2),
-        progressive=segment.marker in _PROGRESSIVE,
-    )
-
-
-def _application(payload: bytes, segment: Segment, facts: HeaderFacts) -> HeaderFacts:
-    facts = replace(facts, metadata_bytes=facts.metadata_bytes + segment.end - segment.start)
-    if payload.startswith(b"Exif\0\0"):
-        return replace(facts, orientation=orientation_of(payload[6:]))
-    if payload.startswith(b"MPF\0"):
-        return replace(facts, multi_picture=True)
-    if payload.startswith(b"urn:iso:std:iso:ts:21496:-1\0") or b"hdrgm:Version" in payload:
-        return replace(facts, gain_map=True)
-    return facts
+    return uint(data, start + 3, 2), uint(data, start + 1, 2)

@@ -1,6 +1,8 @@
 """PNG: the header chunk, and what stands between it and the pixels."""
 
+import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 from imagefleet.imaging.headers.exif import orientation_of
@@ -9,6 +11,7 @@ from imagefleet.imaging.headers.facts import (
     ImageFormat,
     corrupt,
     take,
+    too_many_parts,
     uint,
 )
 
@@ -16,12 +19,103 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER_BYTES = 13
 _CHUNK_OVERHEAD_BYTES = 12  # length, name, checksum
 _MAX_SIDE = 2**31 - 1
-# An encoder writes pixels in chunks of 4 KB or more; Pillow pays for every chunk in Python.
+_CHUNK = struct.Struct(">I4s")
+# Before the pixels: text and metadata, of which an editor that keeps everything writes some dozens.
+_MAX_HEADER_CHUNKS = 1_000
+# In all. An encoder writes pixels in chunks of 4 KB or more; Pillow pays for every chunk in Python.
 _MAX_CHUNKS = 100_000
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the type of colour
+_WHOLE = ((0, 0, 1, 1),)  # first column, first row, columns apart, rows apart
+_ADAM7 = (
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+)
+_PIECE_BYTES = 65_536  # compressed, at a time: what zlib leaves of it is copied each time
+_INFLATED_BYTES = 262_144
 
 
 def png_facts(data: bytes) -> HeaderFacts:
-    return _chunks(data, _header(data))
+    facts = _header(data)
+    orientation: int | None = None
+    frames, metadata_bytes = 1, 0
+    for at, length, name in _chunks(data, _MAX_HEADER_CHUNKS):
+        if name in (b"IDAT", b"IEND"):
+            break
+        metadata_bytes += length
+        if name == b"eXIf":
+            orientation = orientation or orientation_of(data[at + 8 : at + 8 + length])
+        elif name == b"acTL" and at + 12 <= len(data):
+            frames = max(1, uint(data, at + 8, 4))
+    return replace(
+        facts,
+        orientation=orientation or 1,
+        frames=frames,
+        animated=frames > 1,
+        metadata_bytes=metadata_bytes,
+    )
+
+
+def check_pixels(data: bytes) -> None:
+    """Refuse a whole PNG whose pixels were changed. Pillow checks every chunk but these."""
+    if not data.startswith(SIGNATURE):
+        return
+    for at, length, name in _chunks(data, _MAX_CHUNKS):
+        if name == b"IEND":
+            return
+        if name == b"IHDR":  # Pillow would go by this one, and nobody has judged it
+            raise corrupt(ImageFormat.PNG, "a second header")
+        if name == b"IDAT" and _damaged(data, at, length):
+            raise corrupt(ImageFormat.PNG, "wrong checksum of pixels")
+
+
+def check_rows(data: bytes) -> None:
+    """Refuse a PNG whose pixels come to their end, in good order, before its picture does.
+
+    For Pillow that is no fault: what is missing stays black, or transparent. Costs up to as much
+    as decoding does.
+    """
+    wanted = _pixel_bytes(data)
+    inflated, left = zlib.decompressobj(), wanted
+    for piece in _coded_pieces(data):
+        rest = piece
+        while rest and left and not inflated.eof:
+            left -= len(inflated.decompress(rest, min(left, _INFLATED_BYTES)))
+            rest = inflated.unconsumed_tail
+        if not left:
+            return
+    left -= len(inflated.flush())  # of a long repetition zlib keeps what went beyond the bound
+    if left > 0:
+        raise corrupt(ImageFormat.PNG, f"{wanted - left} bytes of pixels, {wanted} are needed")
+
+
+def _coded_pieces(data: bytes) -> Iterator[bytes]:
+    """What stands in the chunks of pixels, up to the first other chunk behind them."""
+    begun = False
+    for at, length, name in _chunks(data, _MAX_CHUNKS):
+        if name == b"IDAT":
+            begun = True
+            for start in range(at + 8, at + 8 + length, _PIECE_BYTES):
+                yield data[start : min(start + _PIECE_BYTES, at + 8 + length)]
+        elif begun:
+            return
+
+
+def _pixel_bytes(data: bytes) -> int:
+    """What the pixels take when they are inflated: a byte of its own begins every row."""
+    at = len(SIGNATURE) + 8
+    width, height, depth, colour = struct.unpack_from(">IIBB", data, at)
+    bits = depth * _CHANNELS.get(colour, 0)  # of no other type, and Pillow reads none
+    total = 0
+    for left, top, across, down in _ADAM7 if data[at + 12] else _WHOLE:
+        columns, rows = -(-(width - left) // across), -(-(height - top) // down)
+        if columns > 0 and rows > 0:
+            total += rows * (1 + -(-columns * bits // 8))
+    return total
 
 
 def _header(data: bytes) -> HeaderFacts:
@@ -40,22 +134,16 @@ def _header(data: bytes) -> HeaderFacts:
     )
 
 
-def _chunks(data: bytes, facts: HeaderFacts) -> HeaderFacts:
+def _chunks(data: bytes, most: int) -> Iterator[tuple[int, int, bytes]]:
+    """Where each chunk behind the header is, how long its content is, and its name."""
     at = len(SIGNATURE) + _CHUNK_OVERHEAD_BYTES + _HEADER_BYTES
-    before_pixels = True
-    for _ in range(_MAX_CHUNKS):
+    for _ in range(most):
         if at + 8 > len(data):
-            return facts
-        length, name = uint(data, at, 4), take(data, at + 4, 4)
-        before_pixels = before_pixels and name != b"IDAT"
-        if name == b"IEND":
-            return facts
-        if name == b"IDAT" and _damaged(data, at, length):
-            raise corrupt(ImageFormat.PNG, "wrong checksum of pixels")
-        if before_pixels:
-            facts = _ancillary(data[at + 8 : at + 8 + length], name, length, facts)
+            return
+        length, name = _CHUNK.unpack_from(data, at)
+        yield at, length, name
         at += _CHUNK_OVERHEAD_BYTES + length
-    raise corrupt(ImageFormat.PNG, "too many chunks")
+    raise too_many_parts(ImageFormat.PNG, f"more than {most} chunks")
 
 
 def _damaged(data: bytes, at: int, length: int) -> bool:
@@ -64,13 +152,3 @@ def _damaged(data: bytes, at: int, length: int) -> bool:
     if end + 4 > len(data):
         return False
     return zlib.crc32(memoryview(data)[at + 4 : end]) != uint(data, end, 4)
-
-
-def _ancillary(payload: bytes, name: bytes, length: int, facts: HeaderFacts) -> HeaderFacts:
-    facts = replace(facts, metadata_bytes=facts.metadata_bytes + length)
-    if name == b"eXIf":
-        return replace(facts, orientation=orientation_of(payload))
-    if name == b"acTL" and len(payload) >= 4:  # noqa: PLR2004 - the frame count
-        frames = max(1, uint(payload, 0, 4))
-        return replace(facts, frames=frames, animated=frames > 1)
-    return facts

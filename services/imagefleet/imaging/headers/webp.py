@@ -1,14 +1,16 @@
 """WebP: the first chunk holds the size, the others frames and metadata."""
 
+import struct
 from dataclasses import replace
 
 from imagefleet.imaging.headers.exif import orientation_of
 from imagefleet.imaging.headers.facts import (
-    HeadEnded,
+    MOST_FRAMES,
     HeaderFacts,
     ImageFormat,
     corrupt,
     take,
+    too_many_parts,
     uint,
     unsupported,
 )
@@ -16,7 +18,8 @@ from imagefleet.imaging.headers.facts import (
 _RIFF_HEADER_BYTES = 12
 _ANIMATION = 0x02
 _METADATA = (b"EXIF", b"XMP ", b"ICCP")
-_MAX_CHUNKS = 100_000
+_CHUNK = struct.Struct("<4sI")
+_MAX_CHUNKS = 2_000  # a frame is one; the others are a handful
 
 
 def webp_facts(data: bytes) -> HeaderFacts:
@@ -45,25 +48,28 @@ def _size(data: bytes) -> tuple[int, int]:
 
 def _extended(data: bytes, facts: HeaderFacts) -> HeaderFacts:
     animated = bool(uint(data, 20, 1) & _ANIMATION)
-    frames, metadata_bytes, orientation = 0, 0, 1
-    at = _RIFF_HEADER_BYTES
+    frames, metadata_bytes = 0, 0
+    orientation: int | None = None
+    at, end = _RIFF_HEADER_BYTES, uint(data, 4, 4, "little") + 8
     for _ in range(_MAX_CHUNKS):
-        try:
-            name, length = take(data, at, 4), uint(data, at + 4, 4, "little")
-        except HeadEnded:
+        if at >= end or at + 8 > len(data) or frames > MOST_FRAMES:
             break
-        frames += name == b"ANMF"
-        metadata_bytes += length if name in _METADATA else 0
-        if name == b"EXIF":
-            orientation = orientation_of(data[at + 8 : at + 8 + length].removeprefix(b"Exif\0\0"))
+        name, length = _CHUNK.unpack_from(data, at)
+        if name == b"ANMF":
+            frames += 1
+        elif name in _METADATA:
+            metadata_bytes += length
+            if name == b"EXIF" and orientation is None:
+                exif = data[at + 8 : at + 8 + length]
+                orientation = orientation_of(exif.removeprefix(b"Exif\0\0"))
         at += 8 + length + length % 2
     else:
-        raise corrupt(ImageFormat.WEBP, "too many chunks")
-    complete = at >= uint(data, 4, 4, "little") + 8 or at == len(data)
+        raise too_many_parts(ImageFormat.WEBP, f"more than {_MAX_CHUNKS} chunks")
+    counted = at >= end or at == len(data) or frames > MOST_FRAMES
     return replace(
         facts,
-        orientation=orientation,
-        animated=animated and (frames > 1 or not complete),
-        frames=max(1, frames) if complete or not animated else None,
+        orientation=orientation or 1,
+        animated=animated and (frames > 1 or not counted),
+        frames=max(1, frames) if counted or not animated else None,
         metadata_bytes=metadata_bytes,
     )
