@@ -9,6 +9,7 @@ from typing import TypeAlias, cast
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
+from imagefleet.jobs.breakers import STANDARD
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Submission, WorkerId
@@ -87,7 +88,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
     async with (
         database.pool("worker") as pool,
         Doorbell(pool, {}).open() as doorbell,
-        Services(pool, metrics, {}).open() as services,
+        Services(pool, metrics, lambda _: STANDARD).open() as services,
         Settler(pool, worker_id, doorbell, metrics).open() as settler,
         Deliveries(deletes_linger=0).open() as deliveries,
     ):

@@ -1,8 +1,8 @@
 """What an attacker would run in a decoding child, and a worker that can be killed.
 
 The functions are tasks for `Renderer.run_isolated`. As a program this file is a worker with a
-secret in its environment: `burgle` prints what its children could get hold of, `hold` keeps some
-alive until it is killed.
+secret in its environment: `burgle` prints what its children could get hold of, `besiege` what they
+reach of a Postgres beside them, `hold` keeps some alive until it is killed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.child_syscalls import numbers
 from imagefleet.worker.renderer import Allowance, Renderer
+from imagefleet.worker.sandbox import landlock_version, leave_the_world
 from tests.support.eventually import eventually
 
 Files = Mapping[str, int]
@@ -36,6 +39,14 @@ SECRET = "AWS_SECRET_ACCESS_KEY"
 TASKS = "tests.support.children"
 HELD = 2  # children of a worker that holds
 PAGE = 4096
+
+AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
+MACHINE = os.uname().machine
+_ON_X86 = MACHINE == "x86_64"
+NEWFSTATAT, STATX = (262, 332) if _ON_X86 else (79, 291)
+HIGHEST_CALL = 700  # the kernel's newest are below 480
+# uretprobe and uprobe: no filter is asked, and whoever is not being probed dies of SIGILL.
+PROBES = {335, 336} if _ON_X86 else set()
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -143,9 +154,10 @@ def open_files(argument: JsonObject, files: Files) -> JsonObject:
     found = []
     for number in range(1024):
         try:
-            os.fstat(number)
-        except OSError:
-            continue
+            os.lseek(number, 0, os.SEEK_CUR)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                continue
         found.append(number)
     return {"open": found, "given": sorted(files.values()), "environment": _environment()}
 
@@ -164,7 +176,7 @@ def burgle(argument: JsonObject, files: Files) -> JsonObject:
         **dict(_processes(pids)),
         **dict(_rights()),
     }
-    return {name: _met(attempt) for name, attempt in attempts.items()}
+    return {name: met(attempt) for name, attempt in attempts.items()}
 
 
 def _readings(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -173,6 +185,14 @@ def _readings(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], ob
     for path in paths:
         yield f"open {path}", partial(os.open, path, os.O_RDONLY)
         yield f"stat {path}", partial(os.stat, path)
+        yield f"lstat {path}", partial(os.lstat, path)
+        yield f"access {path}", partial(_call, "access", path.encode(), os.F_OK)
+        yield f"readlink {path}", partial(os.readlink, path)
+        at = (AT_FDCWD, path.encode())
+        for flags in (0, AT_EMPTY_PATH):
+            of_old, of_new = (bytes(256), flags), (flags, 0xFFF, bytes(256))
+            yield f"newfstatat {path} {flags}", partial(_call, "syscall", NEWFSTATAT, *at, *of_old)
+            yield f"statx {path} {flags}", partial(_call, "syscall", STATX, *at, *of_new)
     yield "list /", lambda: os.listdir("/")  # noqa: PTH208 - the bare call
     yield "openat2", lambda: _call("syscall", 437, -100, b"/etc/passwd", bytes(24), 24)
     for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
@@ -180,6 +200,58 @@ def _readings(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], ob
     yield "socketpair", socket.socketpair
     yield "io_uring_setup", lambda: _call("syscall", 425, 8, bytes(120))
     yield "getcwd", os.getcwd
+
+
+def besiege(argument: JsonObject, files: Files) -> JsonObject:
+    """Everything by which one gets at a database server that runs as the same user."""
+    return {name: met(attempt) for name, attempt in _approaches(argument)}
+
+
+def _approaches(target: JsonObject) -> Iterator[tuple[str, Callable[[], object]]]:
+    pids, paths = target["pids"], target["files"]
+    assert isinstance(pids, list)
+    assert isinstance(paths, list)
+    for path in map(str, paths):
+        yield f"read {path}", partial(os.open, path, os.O_RDONLY)
+        yield f"write {path}", partial(os.open, path, os.O_WRONLY)
+        yield f"remove {path}", partial(os.unlink, path)
+    for pid in pids:
+        assert isinstance(pid, int)
+        for name in ("mem", "environ", "maps", "root", "fd"):
+            yield f"open {name} of {pid}", partial(os.open, f"/proc/{pid}/{name}", os.O_RDONLY)
+        yield f"attach to {pid}", partial(_call, "ptrace", 16, pid, None, None)
+        yield f"seize {pid}", partial(_call, "ptrace", 0x4206, pid, None, None)
+        yield f"read memory of {pid}", partial(_read_memory, pid)
+        yield f"signal {pid}", partial(os.kill, pid, signal.SIGCONT)
+        yield f"signal {pid} by descriptor", partial(_signal_by_descriptor, pid)
+    yield (
+        "connect by TCP",
+        partial(_connect, socket.AF_INET, ("127.0.0.1", int(str(target["port"])))),
+    )
+    if target["socket"]:
+        yield "connect by path", partial(_connect, socket.AF_UNIX, str(target["socket"]))
+
+
+def _read_memory(pid: int) -> int:
+    room = ctypes.create_string_buffer(16)
+    here = (ctypes.c_void_p * 2)(ctypes.addressof(room), 16)
+    # What both are forked from, or none of it, lies there: refused is not the same as not there.
+    there = (ctypes.c_void_p * 2)(id(None), 16)
+    return _call("process_vm_readv", pid, here, 1, there, 1, 0)
+
+
+def _signal_by_descriptor(pid: int) -> None:
+    pidfd = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    finally:
+        os.close(pidfd)
+
+
+def _connect(family: int, address: tuple[str, int] | str) -> None:
+    with socket.socket(family) as client:
+        client.settimeout(5)
+        client.connect(address)
 
 
 def _writings(folder: str) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -245,13 +317,47 @@ def _call(name: str, *arguments: object) -> int:
     return answer
 
 
-def _met(attempt: Callable[[], object]) -> str:
+def met(attempt: Callable[[], object]) -> str:
+    """The name of the error, or what was got."""
     try:
         return f"got {attempt()!r}"
     except OSError as error:
         return errno.errorcode[error.errno or 0]
     except RuntimeError as error:
         return str(error)
+
+
+def call_everything(argument: JsonObject, files: Files) -> JsonObject:
+    """Every system call there is or may be, but those that are allowed; what was not refused."""
+    allowed = set(numbers(MACHINE).values())
+    known = set(range(HIGHEST_CALL)) - allowed - PROBES
+    if _ON_X86:  # its third world: numbers with a bit of their own
+        known |= {number | 0x40000000 for number in set(range(HIGHEST_CALL)) - PROBES}
+    answers = {}
+    for number in sorted(known):
+        ctypes.set_errno(0)
+        answer = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(0)] * 6)
+        if answer != -1 or ctypes.get_errno() != errno.EPERM:
+            answers[str(number)] = [answer, ctypes.get_errno()]
+    return {"tried": len(known), "not_refused": answers}
+
+
+def describe(argument: JsonObject, files: Files) -> JsonObject:
+    """What os.fstat() says of an own file, and what it says of one that is not there."""
+    return {
+        "told": all_of(os.fstat(files["source"])),
+        "not_open": met(partial(os.fstat, 999)),
+        "read": len(open(files["source"], "rb", closefd=False).read()),
+    }
+
+
+def all_of(told: os.stat_result) -> JsonObject:
+    """Everything but its times of use, which the asking changes."""
+    return {
+        name: getattr(told, name)
+        for name in dir(told)
+        if name.startswith("st_") and not name.startswith("st_atime")
+    }
 
 
 def dump_memory(argument: JsonObject, files: Files) -> JsonObject:
@@ -282,13 +388,88 @@ async def burgle_and_tell(folder: Path) -> None:
         allowance = Allowance(deadline_seconds=30, file_bytes=1 << 30)
         loot = await renderer.run_isolated(task(burgle), argument, {}, allowance)
         belongings = await renderer.run_isolated(task(open_files), {}, {}, allowance)
+        calls = await renderer.run_isolated(task(call_everything), {}, {}, allowance)
         dump = os.open(folder / "dump", os.O_CREAT | os.O_WRONLY, 0o600)
         marked = {"marker": f"of {os.getpid()}, which is here"}
         dumped = await renderer.run_isolated(task(dump_memory), marked, {"out": dump}, allowance)
         os.close(dump)
     assert secret
-    tell = {"loot": loot.value, "belongings": belongings.value, "dumped": dumped.value, **marked}
+    tell = {
+        "loot": loot.value,
+        "belongings": belongings.value,
+        "calls": calls.value,
+        "dumped": dumped.value,
+        **marked,
+    }
     print(json.dumps(tell))  # noqa: T201 - to the test
+
+
+async def besiege_and_tell(folder: Path) -> None:
+    """Beside a server of our own: what a child reaches of it, and what Landlock alone leaves."""
+    sockets = folder / "sockets"
+    sockets.mkdir()
+    sockets.chmod(0o777)  # the server may have another account
+    with EmbeddedPostgres(folder / "state", socket_folder=sockets) as server:
+        assert server.pid is not None
+        target: JsonObject = {
+            "pids": [server.pid, *children_of(server.pid)],
+            "files": [
+                str(server.placement.data / name)
+                for name in ("PG_VERSION", "postmaster.pid", "pg_hba.conf", "global/pg_control")
+            ],
+            "port": server.port,
+            "socket": str(sockets / f".s.PGSQL.{server.port}"),
+        }
+        uncurbed = _in_a_fork({**target, "files": []}, lambda: None)
+        without_path = {**target, "socket": None}  # which Landlock knows nothing of
+        curbed = _in_a_fork(without_path, leave_the_world) if landlock_version() else None
+        async with Renderer(preload=(TASKS,)) as renderer:
+            allowance = Allowance(deadline_seconds=30)
+            reached = await renderer.run_isolated(task(besiege), target, {}, allowance)
+            ids = await _ids_of_a_child(renderer)
+        _connect(socket.AF_INET, ("127.0.0.1", server.port))
+        told = {"uncurbed": uncurbed, "curbed": curbed, "child": reached.value}
+        told |= {"landlock": landlock_version(), "child_ids": ids}
+        told["owner"] = server.placement.data.stat().st_uid
+    print(json.dumps(told))  # noqa: T201 - to the test
+
+
+async def _ids_of_a_child(renderer: Renderer) -> list[int]:
+    """Whom the kernel takes it for, once it is confined."""
+    allowance = Allowance(deadline_seconds=3600)
+    zygote = renderer.zygote_pid or 0
+
+    def confined() -> list[int] | None:
+        for child in children_of(zygote):
+            status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
+            fields = dict(line.split(":\t", 1) for line in status.splitlines())
+            if fields["Seccomp"] == "2":
+                return sorted(set(map(int, fields["Uid"].split())))
+        return None
+
+    async with asyncio.TaskGroup() as group:
+        sleeping = group.create_task(renderer.run_isolated(task(sleep_for_ever), {}, {}, allowance))
+        try:
+            return await eventually(confined, within=20)
+        finally:
+            sleeping.cancel()
+
+
+def _in_a_fork(target: JsonObject, curb: Callable[[], None]) -> object:
+    """The siege by a process that is like this one but for the curb."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            curb()
+            os.write(theirs, json.dumps(besiege(target, {})).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        told: object = json.loads(pipe.read())
+    os.waitpid(pid, 0)
+    return told
 
 
 async def hold(folder: Path) -> None:
@@ -329,5 +510,5 @@ def alive(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    scenario = {"burgle": burgle_and_tell, "hold": hold}[sys.argv[1]]
+    scenario = {"burgle": burgle_and_tell, "besiege": besiege_and_tell, "hold": hold}[sys.argv[1]]
     asyncio.run(scenario(Path(sys.argv[2])))

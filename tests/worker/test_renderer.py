@@ -205,7 +205,7 @@ async def test_a_cancelled_rendering_ends_at_once_and_leaves_nothing(
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_expecting(rendering, how))
-        await eventually(lambda: children_of(zygote))
+        await eventually(lambda: children_of(zygote), within=20)
         if how == "event":
             cancel.set()
         else:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagefleet.errors import Misconfigured
 from imagefleet.worker.child_syscalls import filter_program, numbers
-from tests.support.children import SECRET, alive
+from imagefleet.worker.renderer import GENERAL_MEMORY_BYTES, Allowance, Renderer
+from imagefleet.worker.sandbox import SIGNALS, STACK_BYTES, UNCLAIMED, nobodys_id
+from tests.support.children import SECRET, TASKS, alive, all_of, describe, task
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
 AS_ROOT = os.geteuid() == 0
 ORDINARY = 12_345  # a user that exists nowhere
+KNOWN = pwd.getpwnam("nobody").pw_uid  # Postgres runs as an account only, and not as root
+USER_OF_IMAGES = 65532
+LANDLOCK_WITH_SCOPES = 6
 CANARY = "canary-9f2c7d1e5b"
 PYTHONS = (sys.executable, "/usr/bin/python3")  # the one of the tests may lie in root's home
 
@@ -82,6 +90,7 @@ def folder(account: Account) -> Iterator[Path]:
 class Loot:
     attempts: dict[str, str]
     belongings: dict[str, object]
+    calls: dict[str, object]
     marker: str
     memory: bytes
 
@@ -95,7 +104,23 @@ def loot(account: Account, folder: Path) -> Loot:
     dump = folder / "dump"
     memory = dump.read_bytes()
     dump.unlink()
-    return Loot(told["loot"], told["belongings"], told["marker"], memory)
+    return Loot(told["loot"], told["belongings"], told["calls"], told["marker"], memory)
+
+
+@pytest.fixture(scope="module")
+def siege(account: Account) -> dict[str, Any]:
+    """Attempts on an embedded Postgres; where the worker is not root, it is the same user's."""
+    if account.user is not None:
+        account = replace(account, user=KNOWN)
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        if account.user is not None:
+            os.chown(name, account.user, account.user)
+        process = account.start("-m", "tests.support.children", "besiege", name)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    told: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return told
 
 
 @contextmanager
@@ -114,7 +139,52 @@ def test_everything_an_attacker_tries_is_refused(loot: Loot) -> None:
     breaches = {name: met for name, met in loot.attempts.items() if met not in REFUSED}
 
     assert breaches == {}
-    assert len(loot.attempts) > 60
+    assert len(loot.attempts) > 120
+
+
+def test_every_other_system_call_there_is_is_refused(loot: Loot) -> None:
+    assert loot.calls["not_refused"] == {}
+    assert isinstance(loot.calls["tried"], int)
+    assert loot.calls["tried"] > 600
+
+
+def test_a_postgres_beside_it_is_out_of_reach(siege: dict[str, Any], account: Account) -> None:
+    """Without the sandbox it is not: the attempts are good ones."""
+    same_user = account.user is not None or not AS_ROOT
+    assert siege["owner"] == (KNOWN if AS_ROOT else os.geteuid())
+    assert siege["child_ids"] == ([siege["owner"]] if same_user else [UNCLAIMED[0]])
+    assert {"got"} <= {met.split()[0] for met in siege["uncurbed"].values()}
+    for attempt in ("attach to", "signal", "connect by TCP", "connect by path"):
+        first = next(met for name, met in siege["uncurbed"].items() if name.startswith(attempt))
+        assert first.startswith("got")
+
+    assert set(siege["child"].values()) == {"EPERM"}
+    assert len(siege["child"]) > 40
+
+
+def test_landlock_alone_keeps_postgres_out_of_reach(siege: dict[str, Any]) -> None:
+    """What stands behind the filter, for as much of it as the kernel has."""
+    if siege["landlock"] < LANDLOCK_WITH_SCOPES:
+        pytest.skip("a kernel without Landlock's scopes")
+
+    assert set(siege["curbed"].values()) == {"EACCES", "EPERM"}
+    assert len(siege["curbed"]) > 40
+
+
+async def test_a_child_asks_about_its_own_files_and_no_others(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(bytes(12_345))
+    allowance = Allowance(deadline_seconds=30)
+    async with Renderer(preload=(TASKS,)) as renderer:
+        with source.open("rb") as file:
+            files = {"source": file.fileno()}
+            told = await renderer.run_isolated(task(describe), {}, files, allowance)
+
+        expected = all_of(os.stat(source))  # noqa: PTH116 - compared with the bare call
+
+    assert told.value == {"told": expected, "not_open": "EBADF", "read": 12_345}
 
 
 def test_nothing_that_was_tried_left_a_file(loot: Loot, folder: Path) -> None:
@@ -158,10 +228,24 @@ async def test_the_kernel_agrees_that_children_are_confined(account: Account, fo
         for child in children:
             status = await eventually(partial(status_once_filtered, child))
 
-            assert set(status["Uid"].split()) == {"65534" if user == 0 else str(user)}
+            ids = set(status["Uid"].split() + status["Gid"].split())
+            assert ids == {str(UNCLAIMED[0] if user == 0 else user)}
+            assert status["Groups"].split() == [] or user != 0
             assert status["PPid"] == str(zygote)
             assert status["NoNewPrivs"] == "1"
-            assert {status[name] for name in ("CapPrm", "CapEff", "CapInh")} == {"0" * 16}
+            rights = {"CapPrm", "CapEff", "CapInh", "CapAmb"} | ({"CapBnd"} if user == 0 else set())
+            assert {status[name] for name in rights} == {"0" * 16}
+            limits = limits_of(child)
+            assert limits["Max stack size"] <= STACK_BYTES
+            assert limits["Max data size"] <= GENERAL_MEMORY_BYTES
+            assert limits["Max address space"] < 2 * GENERAL_MEMORY_BYTES
+            assert limits["Max pending signals"] <= SIGNALS
+
+
+def limits_of(pid: int) -> dict[str, float]:
+    """The hard ones."""
+    lines = Path(f"/proc/{pid}/limits").read_text(encoding="utf-8").splitlines()[1:]
+    return {line[:25].strip(): float(line[47:68].replace("unlimited", "inf")) for line in lines}
 
 
 def status_once_filtered(pid: int) -> dict[str, str] | None:
@@ -185,7 +269,26 @@ async def test_nobody_outlives_a_killed(victim: str, account: Account, folder: P
 
 def test_an_unknown_processor_is_refused_before_any_picture() -> None:
     with pytest.raises(Misconfigured, match="not on riscv64"):
-        filter_program("riscv64", 1)
+        filter_program("riscv64", 1, 2**46)
+
+
+def test_the_id_of_children_is_no_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor that of the embedded Postgres; an account that has it is made way for."""
+    monkeypatch.setattr(os, "getresuid", lambda: (0, 0, 0))
+    taken = {UNCLAIMED[0], UNCLAIMED[1]}
+
+    def found(number: int) -> None:
+        if number not in taken:
+            raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", found)
+    monkeypatch.setattr(grp, "getgrgid", found)
+    assert nobodys_id.__wrapped__() == UNCLAIMED[2]
+    assert not {KNOWN, USER_OF_IMAGES} & set(UNCLAIMED)
+
+    taken.update(UNCLAIMED)
+    with pytest.raises(Misconfigured, match="somebody's"):
+        nobodys_id.__wrapped__()
 
 
 def test_both_processors_are_allowed_the_same_calls() -> None:
@@ -193,4 +296,6 @@ def test_both_processors_are_allowed_the_same_calls() -> None:
 
     assert list(ours) == list(theirs)
     assert len(set(ours.values())) == len(set(theirs.values())) == len(ours)
-    assert not {"openat", "socket", "execve", "clone", "kill", "ptrace", "ioctl"} & set(ours)
+    never = {"openat", "socket", "execve", "clone", "kill", "ptrace", "ioctl"}
+    never |= {"newfstatat", "statx", "mprotect"}
+    assert not never & set(ours)

@@ -70,9 +70,8 @@ def rejected(code: str, public_message: str, detail: str | None) -> bytes:
 
 
 # Made beforehand: the process that needs it has no memory left to make it with.
-OUT_OF_MEMORY: Final = rejected(
-    "memory", "The image needs more memory to process than it may have.", None
-)
+NEEDS_MEMORY: Final = "The image needs more memory to process than it may have."
+OUT_OF_MEMORY: Final = rejected("memory", NEEDS_MEMORY, None)
 TOO_MUCH_OUTPUT: Final = rejected(
     "output_too_large", "What would be made of the image is larger than it may be.", None
 )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 from imagefleet.errors import FleetError, InputRejected, Unavailable
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child import FRAME_HEADER, FRAME_MARK, LONGEST_ERROR
+from imagefleet.worker.child import FRAME_HEADER, FRAME_MARK, LONGEST_ERROR, NEEDS_MEMORY
 from imagefleet.worker.children import Ending, Killed, Usage
 from imagefleet.worker.sandbox import Confinement
 
@@ -133,6 +133,9 @@ def _lost(ending: Ending) -> FleetError:
 
 
 def _wanted(why: Killed, allowance: Allowance) -> FleetError:
+    if why is Killed.MEMORY:  # past refusals that an honest child meets first
+        detail = f"killed with more memory than its {allowance.memory_bytes} bytes"
+        return InputRejected("memory", NEEDS_MEMORY, detail)
     if why is Killed.DEADLINE:
         return ChildDeadline(f"killed after {allowance.deadline_seconds:g} s")
     return ChildCancelled()

@@ -56,6 +56,7 @@ class Ended(BaseModel):
     tidings: Literal["ended"]
     number: int
     status: int
+    too_large: bool
     cpu_seconds: float
     max_rss_bytes: int
 
@@ -221,7 +222,8 @@ class Nursery:
                     self.kill()  # no descriptor was free for it: a child that could not be killed
             case Ended():
                 usage = Usage(cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes)
-                self._children.pop(tidings.number).finish(tidings.status, usage)
+                killed = Killed.MEMORY if tidings.too_large else None
+                self._children.pop(tidings.number).finish(tidings.status, usage, killed)
 
     def _end(self) -> None:
         """The zygote is dead. What it said before counts; what it did not say is unknown."""

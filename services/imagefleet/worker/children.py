@@ -19,10 +19,11 @@ CHUNK: Final = 65_536  # what a pipe holds
 
 
 class Killed(StrEnum):
-    """Why the worker killed a child."""
+    """Why the worker, or the zygote for it, killed a child."""
 
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+    MEMORY = "memory"
     TALKATIVE = "talkative"
 
 
@@ -84,8 +85,8 @@ class Child:
             self._send_kill()
             self._loop.add_reader(self._pidfd, self._dead_without_parent)
 
-    def finish(self, status: int | None, usage: Usage | None) -> None:
-        """It is dead; whatever it said is in the pipe by now."""
+    def finish(self, status: int | None, usage: Usage | None, killed: Killed | None = None) -> None:
+        """It is dead; whatever it said is in the pipe by now. `killed` is for others' kills."""
         while self._pipe is not None and self._read():
             pass
         self._stop_reading()
@@ -101,7 +102,7 @@ class Child:
                     started=started,
                     status=status,
                     usage=usage,
-                    killed=self._killed,
+                    killed=self._killed or killed,
                     report=bytes(self._report),
                 )
             )

@@ -1,0 +1,120 @@
+"""Pictures that need much memory are made one at a time; the others beside them."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from PIL import Image
+
+from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES
+from imagefleet.worker.handlers.process_image import MUCH_MEMORY_BYTES, needs_much, room_for
+from imagefleet.worker.handling import LONGEST_AWAY, TURN, JobContext, OneByOne, Postponed
+from tests.support.eventually import eventually
+from tests.support.images import claimed, png_claiming, quadrants, saved
+
+
+@dataclass
+class Shared:
+    """What `room_for` asks of a worker with two children."""
+
+    decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
+
+
+@dataclass
+class Attempt:
+    tools: Shared
+    memory_bytes: int = GENERAL_MEMORY_BYTES
+
+
+def webp(side: int) -> bytes:
+    """Of one colour, whose size is then said to be another."""
+    head = bytearray(saved(quadrants(40, 40), "WEBP", lossless=True))
+    size = (side - 1) | (side - 1) << 14
+    kept = int.from_bytes(head[21:25], "little") & ~0xFFFFFFF
+    head[21:25] = (kept | size).to_bytes(4, "little")
+    return bytes(head)
+
+
+def planted(folder: Path, content: bytes) -> Path:
+    path = folder / f"{hash(content)}"
+    path.write_bytes(content)
+    return path
+
+
+def deep(side: int) -> bytes:
+    png = bytearray(png_claiming(side, side))
+    png[24] = 16
+    return bytes(png)
+
+
+@pytest.mark.parametrize(
+    ("content", "much"),
+    [
+        (webp(7_000), True),
+        (webp(4_000), False),
+        (claimed(saved(quadrants()), 7_000, 7_000), False),
+        (claimed(saved(quadrants(), progressive=True), 6_900, 6_900), False),
+        (png_claiming(6_900, 6_900), False),
+        (deep(7_000), True),
+        (saved(Image.new("RGB", (64, 48)), "AVIF", max_threads=1), False),
+        # What does not say its size may have any; what is no image needs nothing.
+        (b"\xff\xd8" + (b"\xff\xfe\xff\xff" + bytes(65_533)) * 5 + saved(quadrants())[2:], False),
+        (b"\0\0\0\x18ftypavif\0\0\0\0avifmif1\0\3\xff\xffmdat" + bytes(300_000), True),
+        (b"no image", False),
+    ],
+)
+def test_what_needs_much_is_told_by_its_head(tmp_path: Path, content: bytes, *, much: bool) -> None:
+    assert needs_much(planted(tmp_path, content)) is much
+
+
+async def test_of_those_that_need_much_one_is_made_at_a_time(tmp_path: Path) -> None:
+    attempt = cast("JobContext", cast("Any", Attempt(Shared())))
+    large, small = planted(tmp_path, webp(7_000)), planted(tmp_path, webp(400))
+    async with AsyncExitStack() as first:
+        assert await first.enter_async_context(room_for(attempt, large)) == MUCH_MEMORY_BYTES
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), room_for(attempt, large):
+                pass
+        async with room_for(attempt, small) as beside:
+            assert beside == GENERAL_MEMORY_BYTES
+    async with room_for(attempt, large), room_for(attempt, small):
+        pass
+
+
+async def test_beside_one_that_waits_others_come_back_one_after_the_other(tmp_path: Path) -> None:
+    attempt = cast("JobContext", cast("Any", Attempt(Shared())))
+    large = planted(tmp_path, webp(7_000))
+    away = []
+
+    async def made() -> None:
+        async with room_for(attempt, large):
+            pass
+
+    async def postponed() -> None:
+        with pytest.raises(Postponed, match="much_memory") as caught:
+            await made()
+        away.append(caught.value.after)
+
+    async with asyncio.TaskGroup() as group, room_for(attempt, large):
+        waiting = group.create_task(made())
+        await eventually(lambda: attempt.tools.much_memory._here > 1)
+        for _ in range(40):
+            await postponed()
+        assert not waiting.done()
+    await made()
+
+    assert away == sorted(away)
+    assert TURN / 2 < away[0] <= TURN
+    assert TURN / 2 < away[1] - away[0] <= TURN
+    assert away[-1] == LONGEST_AWAY
+
+
+async def test_a_suspect_that_needs_much_has_no_less_than_any_suspect(tmp_path: Path) -> None:
+    suspect = cast("JobContext", cast("Any", Attempt(Shared(), memory_bytes=2 * MUCH_MEMORY_BYTES)))
+
+    async with room_for(suspect, planted(tmp_path, webp(7_000))) as memory_bytes:
+        assert memory_bytes == 2 * MUCH_MEMORY_BYTES
