@@ -1,7 +1,7 @@
 """What other packages bring: job types, which they name as entry points in two groups.
 
-The group of kinds is read by whoever judges or counts jobs (api, maintenance), the group of
-handlers by the workers. A package that cannot be used stops the start: a process that left out a
+The group of kinds is read by whoever judges or counts jobs (all processes), the group of handlers
+by the workers. A package that cannot be used stops the start: a process that left out a
 type would look as if that type did not exist.
 """
 

@@ -92,15 +92,16 @@ def refusal(name: str, payload: JsonObject) -> str:
 # The built-in kinds.
 
 
-def test_the_built_in_types_are_five() -> None:
+def test_the_built_in_types_are_six() -> None:
     assert list(BUILT_IN) == [
         "process_image",
         "delete_image",
         "cancel_job",
+        "cancel_jobs",
         "noop",
         "reprocess_images",
     ]
-    assert len(BUILT_IN) == 5
+    assert len(BUILT_IN) == 6
 
 
 def test_an_unknown_type_is_none() -> None:
@@ -128,7 +129,7 @@ def test_what_is_about_no_single_image_has_no_target() -> None:
 
 
 def test_only_deletion_and_cancellation_go_before_others() -> None:
-    assert {"delete_image", "cancel_job"} == {
+    assert {"delete_image", "cancel_job", "cancel_jobs"} == {
         kind.name for kind in BUILT_IN.values() if kind.preempts
     }
 
@@ -394,3 +395,9 @@ def test_the_settings_policy_reaches_every_type_without_one() -> None:
     assert fleet is configured["stamp"].retry
     assert own is configured["picky"].retry
     assert STANDARD_RETRY is kinds["stamp"].retry
+
+
+def test_of_hundreds_of_unknown_fields_one_is_told() -> None:
+    sentence = refusal("noop", {f"field{number}": 1 for number in range(1_000)})
+
+    assert sentence == "The payload is not valid for noop: it has hundreds of unknown fields."

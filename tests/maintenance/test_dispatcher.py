@@ -19,17 +19,20 @@ from imagefleet.jobs.model import (
     WorkerId,
     parse_message,
 )
+from imagefleet.live import Live
 from imagefleet.maintenance import dispatcher as dispatcher_module
 from imagefleet.maintenance.dispatcher import Dispatched, Dispatcher
 from imagefleet.store.breakers import force_open, reset_breaker
 from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.live_settings import turn, turn_back
 from imagefleet.store.rings import confirm_rings, expect_messages, rings_for
 from imagefleet.store.submissions import submit_job, submit_jobs
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import (
     SLOTS,
+    TENANT,
     MadeJob,
     a_job,
     a_submission,
@@ -426,8 +429,10 @@ async def test_what_was_announced_hides_nothing_that_was_not(
         Pause(scope=PauseScope.TYPE, name="noop"),
         Pause(scope=PauseScope.LANE, name="fast"),
         Pause(scope=PauseScope.ALL),
+        Pause(scope=PauseScope.TENANT, tenant_id=TENANT),
+        Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop"),
     ],
-    ids=lambda what: what.scope,
+    ids=str,
 )
 async def test_what_is_paused_is_not_sent_and_is_after_its_resume(
     database: Database,
@@ -472,6 +477,48 @@ async def test_a_pause_of_a_type_hides_no_other_type(
     assert [other] == rung(lanes[Lane.FAST])
 
 
+@pytest.mark.parametrize("job_type", ["", "noop"])
+async def test_a_pause_of_a_tenant_hides_no_other_tenant_and_takes_none_of_its_turns(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+    job_type: str,
+) -> None:
+    await a_worker(worker)
+    what = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name=job_type)
+    await pause(operator, what, by="tests", reason="why")
+    await submitted(api, 500, priority=0)
+    others = await submitted(api, 20, tenant_id=TenantId("rival"))
+
+    async with database.pool("maintenance") as pool:
+        dispatcher = a_dispatcher(pool, lanes)
+        first = await dispatcher.run_once()
+
+    assert first.sent == len(rung(lanes[Lane.FAST])) > 0
+    assert {*rung(lanes[Lane.FAST])} <= {*others}
+
+
+async def test_other_types_of_a_tenant_go_on_when_one_is_paused(
+    database: Database,
+    api: Connection,
+    worker: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    what = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop")
+    await pause(operator, what, by="tests", reason="why")
+    await submitted(api, 500, priority=0)
+    (other,) = await submitted(api, type="reprocess_images")
+
+    async with database.pool("maintenance") as pool:
+        await a_dispatcher(pool, lanes).run_once()
+
+    assert [other] == rung(lanes[Lane.FAST])
+
+
 async def test_a_flagged_job_is_sent_whatever_holds_it(
     database: Database,
     api: Connection,
@@ -481,6 +528,8 @@ async def test_a_flagged_job_is_sent_whatever_holds_it(
 ) -> None:
     await a_worker(worker)
     await pause(operator, Pause(scope=PauseScope.ALL), by="tests", reason="why")
+    of_tenant = Pause(scope=PauseScope.TENANT, tenant_id=TENANT)
+    await pause(operator, of_tenant, by="tests", reason="why")
     await force_open(operator, "s3", by="tests")
     _, flagged, of_nobody = (
         await submitted(api, services=("s3",)),
@@ -678,3 +727,71 @@ async def test_forgotten_heads_are_rung_page_by_page(
         await dispatcher.run_once()
 
     assert {*heads} == {*rung(lanes[Lane.FAST])}
+
+
+# What operators turn.
+
+
+async def test_the_slots_of_a_type_are_shared_by_all_tenants_lanes_and_looks(
+    database: Database,
+    worker: Connection,
+    api: Connection,
+    superuser: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    for n in range(5):
+        await superuser.execute("INSERT INTO tenants (id, name) VALUES ($1, $1)", f"t{n}")
+        for lane in (Lane.FAST, Lane.GENERAL):
+            await submitted(api, 3, tenant_id=TenantId(f"t{n}"), lane=lane)
+    await turn(operator, "slots.type.noop", 2, by="me", reason="why")
+    live = Live()
+    queues = {lane: queue.as_queue() for lane, queue in lanes.items()}
+    async with database.pool("maintenance") as pool:
+        await live.look(pool)
+        dispatcher = Dispatcher(
+            pool,
+            queues,
+            uuid4(),
+            MaintenanceMetrics(()),
+            batch=100,
+            idle_interval=timedelta(0),
+            live=live,
+        )
+        sent = [(await dispatcher.run_once()).sent for _ in range(3)]
+
+    assert [2, 0, 0] == sent
+
+
+async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
+    database: Database,
+    worker: Connection,
+    api: Connection,
+    operator: Connection,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker)
+    waiting = await submitted(api, 3)
+    live = Live()
+    queues = {lane: queue.as_queue() for lane, queue in lanes.items()}
+    async with database.pool("maintenance") as pool:
+        dispatcher = Dispatcher(
+            pool,
+            queues,
+            uuid4(),
+            MaintenanceMetrics(()),
+            batch=100,
+            idle_interval=timedelta(0),
+            live=live,
+        )
+        for slots, announced in ((0, 0), (2, 2), (None, 3)):
+            if slots is None:
+                await turn_back(operator, "slots.type.noop")
+            else:
+                await turn(operator, "slots.type.noop", slots, by="me", reason="why")
+            await live.look(pool)
+            await dispatcher.run_once()
+            assert announced == len(rung(lanes[Lane.FAST]))
+
+    assert set(waiting) == set(rung(lanes[Lane.FAST]))

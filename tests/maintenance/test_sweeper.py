@@ -15,10 +15,12 @@ from imagefleet.aws.objects import Facts, Objects, Page
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import original_key
 from imagefleet.jobs.lifecycle import Released
+from imagefleet.live import Live
 from imagefleet.maintenance import walker as walker_module
 from imagefleet.maintenance.gauges import Sampler
 from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.live_settings import turn, turn_back
 from imagefleet.store.uploads import use_upload
 from imagefleet.store.walks import Walk, read_walk
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
@@ -94,6 +96,7 @@ def a_sweeper(
     metrics: MaintenanceMetrics | None = None,
     outputs: Objects | None = None,
     originals: Objects | None = None,
+    live: Live | None = None,
 ) -> Sweeper:
     """Whose periods are so short that every look has one of its own."""
     return Sweeper(
@@ -109,6 +112,7 @@ def a_sweeper(
         older_than=older_than,
         period=INSTANT,
         walk_every=INSTANT,
+        live=live,
     )
 
 
@@ -707,3 +711,44 @@ async def test_the_maintenance_process_sweeps_and_walks(storage: Storage) -> Non
     assert (4, 0) == (walked["listed"], walked["missing"])
     assert "sweeper" in json.loads(vitals)["checks"]
     assert {original, newer, *second.keys} == await storage.keys()
+
+
+async def turned(live: Live, pool: Pool, operator: Connection, name: str, value: object) -> None:
+    await turn(operator, name, value, by="me", reason="why")
+    await live.look(pool)
+
+
+async def test_what_an_operator_turns_off_is_only_counted_until_it_is_on_again(
+    storage: Storage, pool: Pool, operator: Connection
+) -> None:
+    live = Live()
+    sweeper = a_sweeper(pool, storage, live=live)
+    _, litter = await lost_claim(storage)
+    await grow_old(storage)
+
+    await turned(live, pool, operator, "retention.sweep_deletes", value=False)
+    await through(sweeper, storage)
+    assert litter <= await storage.keys()
+
+    await turn_back(operator, "retention.sweep_deletes")
+    await live.look(pool)
+    await through(sweeper, storage)
+    assert litter.isdisjoint(await storage.keys())
+
+
+async def test_a_longer_grace_keeps_what_was_superseded_until_it_is_shorter_again(
+    storage: Storage, pool: Pool, operator: Connection
+) -> None:
+    live = Live()
+    sweeper = a_sweeper(pool, storage, live=live)
+    _, old = await superseded(storage)
+    await grow_old(storage)
+
+    await turned(live, pool, operator, "retention.superseded_seconds", 864_000)
+    await through(sweeper, storage)
+    assert old <= await storage.keys()
+
+    await turn_back(operator, "retention.superseded_seconds")
+    await live.look(pool)
+    await through(sweeper, storage)
+    assert old.isdisjoint(await storage.keys())

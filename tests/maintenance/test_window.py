@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.maintenance.window import LATELY, SPARE, Turns, Window
+from imagefleet.maintenance.window import LATELY, Turns, Window
+from imagefleet.settings.in_force import AS_BUILT
 
 LOOK = 0.2
+SPARE = AS_BUILT.spare
 
 
 def test_an_idle_lane_takes_its_free_slots_and_a_few() -> None:

@@ -107,7 +107,7 @@ RINGING: Final = (
     Mutation(
         "a pause is not looked at",
         "dispatching.py",
-        "WHERE pauses.scope IN ('all', 'lane', 'type')",
+        "WHERE pauses.scope IN ('all', 'lane', 'type', 'tenant')",
         "WHERE false",
         DISPATCHER,
         ("test_what_is_paused_is_not_sent_and_is_after_its_resume",),

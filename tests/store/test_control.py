@@ -1,6 +1,7 @@
 """Flags, pauses and the registry: rows that steer the fleet while it runs."""
 
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -38,7 +39,11 @@ EVERYTHING = Pause(scope=PauseScope.ALL)
 TYPE = Pause(scope=PauseScope.TYPE, name="noop")
 LANE = Pause(scope=PauseScope.LANE, name="fast")
 TARGET = Pause(scope=PauseScope.TARGET, name=IMAGE, tenant_id=TENANT)
-EACH_SCOPE = pytest.mark.parametrize("what", [EVERYTHING, TYPE, LANE, TARGET], ids=str)
+OF_TENANT = Pause(scope=PauseScope.TENANT, tenant_id=TENANT)
+OF_TENANT_AND_TYPE = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop")
+EACH_SCOPE = pytest.mark.parametrize(
+    "what", [EVERYTHING, TYPE, LANE, TARGET, OF_TENANT, OF_TENANT_AND_TYPE], ids=str
+)
 
 
 async def due_now(connection: asyncpg.Connection, job_id: JobId) -> bool:
@@ -214,8 +219,46 @@ async def test_a_pause_holds_back_what_matches_and_nothing_else(
         (await claim_job(worker, job.job_id, job.worker_id)).verdict for job in (held, other)
     ]
 
-    others = Verdict.PAUSED if what is EVERYTHING else Verdict.CLAIMED
+    others = Verdict.PAUSED if what in {EVERYTHING, OF_TENANT} else Verdict.CLAIMED
     assert [Verdict.PAUSED, others] == verdicts
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        Pause(scope=PauseScope.TENANT, tenant_id="rival"),
+        Pause(scope=PauseScope.TENANT, tenant_id="rival", name="noop"),
+        Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="process_image"),
+    ],
+    ids=str,
+)
+async def test_a_pause_of_another_tenant_or_of_another_type_of_it_holds_nothing_of_ours(
+    what: Pause,
+    operator: asyncpg.Connection,
+    worker: asyncpg.Connection,
+    superuser: asyncpg.Connection,
+) -> None:
+    job = await a_job(worker, superuser)
+    await pause(operator, what, by="tests", reason="why")
+
+    assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
+
+
+async def test_what_is_submitted_for_a_paused_tenant_is_not_rung_by_who_submits(
+    api: asyncpg.Connection, operator: asyncpg.Connection
+) -> None:
+    """But what no pause holds back is, and so is what others submit."""
+    await pause(operator, OF_TENANT_AND_TYPE, by="tests", reason="why")
+    wishes: list[dict[str, Any]] = [
+        {},
+        {"preempts": True},
+        {"type": "process_image"},
+        {"tenant_id": TenantId("rival")},
+    ]
+
+    rung = [(await submit_job(api, a_submission(**one))).next_at is not None for one in wishes]
+
+    assert [False, True, True, True] == rung
 
 
 @EACH_SCOPE
@@ -299,6 +342,8 @@ async def test_a_second_pause_tells_its_own_reason(operator: asyncpg.Connection)
         (EVERYTHING, "all: maintenance"),
         (TYPE, "type noop: maintenance"),
         (LANE, "lane fast: maintenance"),
+        (OF_TENANT, "tenant: maintenance"),
+        (OF_TENANT_AND_TYPE, "tenant noop: maintenance"),
     ],
 )
 async def test_a_pause_that_refuses_new_jobs_says_why(
@@ -306,7 +351,7 @@ async def test_a_pause_that_refuses_new_jobs_says_why(
 ) -> None:
     await pause(operator, what, by="tests", reason="maintenance", refuse_new=True)
 
-    assert expected == await find_refusal(api, "noop", Lane.FAST)
+    assert expected == await find_refusal(api, "noop", Lane.FAST, TENANT)
 
 
 async def test_a_pause_that_refuses_nothing_is_no_refusal(
@@ -314,7 +359,7 @@ async def test_a_pause_that_refuses_nothing_is_no_refusal(
 ) -> None:
     await pause(operator, EVERYTHING, by="tests", reason="why")
 
-    assert await find_refusal(api, "noop", Lane.FAST) is None
+    assert await find_refusal(api, "noop", Lane.FAST, TENANT) is None
 
 
 async def test_a_refusal_of_other_jobs_is_none_of_ours(
@@ -322,8 +367,11 @@ async def test_a_refusal_of_other_jobs_is_none_of_ours(
 ) -> None:
     await pause(operator, TYPE, by="tests", reason="why", refuse_new=True)
     await pause(operator, LANE, by="tests", reason="why", refuse_new=True)
+    await pause(operator, OF_TENANT_AND_TYPE, by="tests", reason="why", refuse_new=True)
+    rivals = Pause(scope=PauseScope.TENANT, tenant_id="rival")
+    await pause(operator, rivals, by="tests", reason="why", refuse_new=True)
 
-    assert await find_refusal(api, "process_image", Lane.GENERAL) is None
+    assert await find_refusal(api, "process_image", Lane.GENERAL, TENANT) is None
 
 
 # The registry.

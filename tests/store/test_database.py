@@ -168,7 +168,7 @@ async def test_we_end_it_when_the_server_does_not(
 ) -> None:
     monkeypatch.setattr(subject, "SILENCE", 0)
     async with open_pool(
-        database.url("api"), process="api", statement_within=0.05, through_pgbouncer=True
+        database.url("api"), process="api", statement_within=0.5, through_pgbouncer=True
     ) as pool:
         with pytest.raises(Unavailable) as raised:
             async with transaction(pool) as connection:

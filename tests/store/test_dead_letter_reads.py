@@ -21,7 +21,7 @@ from imagefleet.store.deadletters import (
     list_dead_letters,
 )
 from imagefleet.store.deadmail import DeadMessage, judge_messages
-from tests.support.factories import MadeJob, a_job, a_submission
+from tests.support.factories import TENANT, MadeJob, a_job, a_submission
 from tests.support.rows import job_row
 
 OTHER = TenantId("other")
@@ -99,11 +99,16 @@ async def test_groups_can_be_asked_for_with_the_same_filters(
 
     everything = await group_dead_letters(operator)
     theirs = await group_dead_letters(operator, LetterFilter(tenant_id=OTHER))
+    of_each = await group_dead_letters(operator, LetterFilter(type="process_image"), by_tenant=True)
 
     assert {("noop", 1, 1), ("process_image", 2, 2), (None, 1, 0)} == {
         (one.type, one.letters, one.replayable) for one in everything
     }
     assert [("process_image", 1)] == [(one.type, one.letters) for one in theirs]
+    assert {("process_image", 2)} == {
+        (one.type, one.tenants) for one in everything if one.type == "process_image"
+    }
+    assert {(TENANT, 1), (OTHER, 1)} == {(one.tenant_id, one.letters) for one in of_each}
 
 
 def a_stray() -> DeadMessage:
@@ -212,7 +217,8 @@ QUESTIONS = {
     "history of a tenant, deep": (deadletters.LIST_LETTERS_OF_TENANT, f"{MIDDLE}, 'acme'"),
     "history of a rare fault": (deadletters.LIST_LETTERS_OF_FAULT, f"{START}, 'rare'"),
     "history of a fault, deep": (deadletters.LIST_LETTERS_OF_FAULT, f"{MIDDLE}, 'often'"),
-    "groups": (deadletters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL"),
+    "groups": (deadletters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, false"),
+    "groups of tenants": (deadletters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, true"),
     "one": (deadletters.GET_LETTER, "md5('7')::uuid"),
     "some": (deadletters.GET_LETTERS, IDS),
     "count": (deadletters.COUNT_UNACKNOWLEDGED, None),

@@ -49,6 +49,8 @@ TARGET: Final = columns("tenant_id target next_seq")
 MOVES: Final = columns("hour type lane queued processing failed_retryable completed failed")
 ALIAS: Final = May(insert=columns("tenant_id idempotency_key fingerprint job_id"))
 
+ACT: Final = columns("actor key_id address action kind name tenant_id before after reason")
+
 # Table, role: what is beyond reading, which every role may (but for `api_keys`).
 VIEWS: Final = (
     "expected_messages",
@@ -89,7 +91,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "maintenance": May(
                 insert=RING, update=RUNG | columns("lane tenant_id type"), delete=True
             ),
-            "operator": May(insert=RING, update=RUNG),
+            "operator": May(insert=RING, update=RUNG | columns("priority")),
         },
         "lanes": {
             "maintenance": May(
@@ -147,14 +149,26 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         },
         "elections": {"maintenance": May(insert=True, update=True, delete=True)},
         "periods": {"maintenance": May(insert=True, update=True, delete=True)},
-        "fleet": {},
-        "schema_migrations": {},
-        "tenants": {"operator": May(insert=True, update=columns("weight"))},
+        "fleet": {"operator": May(update=columns("retention default_retention"))},
+        "schema_migrations": {"admin": READS},
+        "tenants": {
+            "operator": May(update=columns("max_open_jobs weight")),
+            "admin": May(insert=True),
+        },
+        "tenant_limits": {"operator": May(insert=True, update=True, delete=True), "admin": NOTHING},
+        "live_settings": {"operator": May(insert=True, update=True, delete=True), "admin": NOTHING},
+        "live_version": {"admin": NOTHING},
+        "live_defaults": {
+            **dict.fromkeys(("api", "worker", "maintenance"), May(insert=True, update=True)),
+            "admin": NOTHING,
+        },
+        "audit": dict.fromkeys((*EVERY_ROLE, "admin"), May(insert=ACT)),
         "api_keys": {
             "api": May(update=columns("last_used_at")),
             "worker": NOTHING,
             "maintenance": NOTHING,
-            "operator": May(insert=True, update=columns("expires_at revoked_at")),
+            "operator": READS,
+            "admin": May(insert=True, update=columns("revoked_at")),
         },
         "images": {
             "api": May(
@@ -254,6 +268,12 @@ SELECT has_schema_privilege($1, 'public', 'USAGE') AS schema_usage,
 """
 
 
+async def test_who_makes_keys_does_nothing_else(superuser: asyncpg.Connection) -> None:
+    found = {table: await granted(superuser, "admin", table) for table in EXPECTED}
+
+    assert {table: by_role.get("admin", NOTHING) for table, by_role in EXPECTED.items()} == found
+
+
 @pytest.mark.parametrize("role", EVERY_ROLE)
 async def test_a_role_may_use_the_schema_and_make_nothing(
     role: str, superuser: asyncpg.Connection
@@ -289,6 +309,7 @@ async def test_functions_with_the_owners_rights_are_nobodys_to_call(
     assert {
         "count_accepted": False,
         "count_gone": False,
+        "count_live_change": False,
         "count_moved": False,
         "pause_target": False,
         "write_dead_letter": False,
@@ -302,13 +323,16 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.C
     assert {
         "check_transition": ["search_path=pg_catalog, public"],
         "count_accepted": ["search_path=pg_catalog, public"],
+        "count_live_change": ["search_path=pg_catalog, public"],
         "count_gone": ["search_path=pg_catalog, public"],
         "count_moved": ["search_path=pg_catalog, public"],
         "fault_fingerprint": ["search_path=pg_catalog"],
         "follow_older_ring": ["search_path=pg_catalog"],
+        "keep_audit": ["search_path=pg_catalog"],
         "hour_of": None,  # its body was bound when it was made; with a setting none is inlined
         "pause_target": ["search_path=pg_catalog, public"],
         "refuse": ["search_path=pg_catalog"],
+        "tell_audit": ["search_path=pg_catalog"],
         "write_dead_letter": ["search_path=pg_catalog, public"],
     } == settings
 

@@ -79,7 +79,7 @@ async def test_a_job_that_nobody_accepted_is_noticed(
 
 RING = "INSERT INTO rings (job_id, lane, tenant_id, type, priority)"
 WHOSE = "a ring says whose job it rings for, and of which type"
-URGENT = "a ring is as urgent as its job, and most urgent when that is flagged"
+URGENT = "a ring is as urgent as its job, and most urgent when that is flagged or cancels all"
 PARKED = "what is parked waits for a target, and has no message"
 HEAD = "who stands first at a free target is not parked"
 # The state of a job, what is done to its rows behind its back, and the rule that this breaks.

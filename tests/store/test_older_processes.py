@@ -169,6 +169,18 @@ async def test_what_they_defer_has_no_message_any_more(
     assert timedelta(seconds=50) < row["next_in"] <= timedelta(seconds=60)
 
 
+async def test_they_pass_over_the_pause_of_a_tenant(
+    api: OpenConnection, worker: OpenConnection, operator: OpenConnection
+) -> None:
+    """They do not know it; what they would hold back otherwise, they still do."""
+    job_id = await older_submit(api)
+    of_tenant = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop")
+    await pause(operator, of_tenant, by="tests", reason="why", refuse_new=True)
+
+    assert await api.fetch(older("control.FIND_REFUSAL"), "noop", "fast") == []
+    assert await older_claim(worker, job_id, await a_worker(worker)) == "claimed"
+
+
 async def test_what_they_make_due_is_announced_anew(
     api: OpenConnection, operator: OpenConnection, maintenance: OpenConnection
 ) -> None:

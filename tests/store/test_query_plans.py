@@ -14,20 +14,23 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 import pytest_asyncio
 
+from imagefleet.jobs.cancelling import Walk as Cancelling
 from imagefleet.jobs.images import OutputKey
-from imagefleet.jobs.kinds import ReprocessImages, image_target
+from imagefleet.jobs.kinds import CancelJobs, ReprocessImages, image_target
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim, JobId, JobState, Lane, Ring, TenantId, WorkerId
 from imagefleet.jobs.reprocessing import Walk
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.jobs.sweeping import Bucket
 from imagefleet.maintenance.pruner import Prune
+from imagefleet.store.admissions import list_parents, list_standing
+from imagefleet.store.audit import MOST_LOOKED_AT, AuditFilter, list_audit
 from imagefleet.store.backlogs import sample_behind
 from imagefleet.store.batches import (
     Accepted,
@@ -38,6 +41,8 @@ from imagefleet.store.batches import (
     list_unsent,
 )
 from imagefleet.store.breakers import force_open, reset_breaker
+from imagefleet.store.cancelling import PAGE as CANCELLED
+from imagefleet.store.cancelling import count_chosen, count_walk, flag_page
 from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import (
     Pause,
@@ -61,6 +66,7 @@ from imagefleet.store.dispatching import (
     hold_lanes,
     look_at_fleet,
     look_at_holds,
+    look_at_types,
     publish_room,
     take_rings,
 )
@@ -73,9 +79,11 @@ from imagefleet.store.edge import (
 )
 from imagefleet.store.emptying import darken_without_edge, flag_void, list_to_empty_again
 from imagefleet.store.explanations import explain_job
+from imagefleet.store.glances import find_types
 from imagefleet.store.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.images import list_images
 from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.keys import digest_of, seek_keys
 from imagefleet.store.leases import Hold, renew_claims, report_progress
 from imagefleet.store.ledger import (
     fold_entries,
@@ -84,6 +92,7 @@ from imagefleet.store.ledger import (
     sample_depths,
     sample_oldest,
 )
+from imagefleet.store.live_settings import read_live
 from imagefleet.store.oversight import list_workers, oversee_jobs
 from imagefleet.store.pointers import find_current
 from imagefleet.store.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
@@ -130,11 +139,13 @@ from imagefleet.store.sweeping import (
     list_superseded,
     record_swept,
 )
+from imagefleet.store.tenants import get_tenant, list_tenants, rank_tenants, set_limits
 from imagefleet.store.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.upkeep import (
     look_at_workers,
     rescue_worker,
 )
+from imagefleet.store.uploads import create_upload
 from imagefleet.store.walks import count_superseded, list_named, list_sweep_runs, read_walk
 from tests.support.database import Database, Server, copied_database
 from tests.support.factories import (
@@ -298,6 +309,14 @@ INSERT INTO dead_letters (reason, fingerprint, message, snapshot, acknowledged_a
 SELECT 'unreadable', 'x', 'x', jsonb_build_object('sha256', n::text),
        CASE WHEN n % 100 = 1 THEN now() - interval '40 days' ELSE now() END, 'load'
   FROM generate_series(1, {TOLD} / 2) AS n;
+
+-- By ten people on twenty breakers, and once by somebody else.
+INSERT INTO audit (at, actor, key_id, action, kind, name, tenant_id, after)
+SELECT '2020-01-01'::timestamptz + interval '5 minutes' * n,
+       CASE n WHEN 7 THEN 'rare' ELSE 'person ' || n % 10 END, id_of(n % 10), 'open',
+       'circuit_breaker', 's' || n % 20, CASE n % 10 WHEN 0 THEN 'tenant-10' END,
+       '{{"state": "open"}}'
+  FROM generate_series(1, {HISTORY}) AS n;
 
 -- The general lane is all due, the quarantine is not at all, of the fast lane a hundred are.
 INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
@@ -549,6 +568,11 @@ async def prune_idle_targets(connection: Connection) -> None:
     assert f"DELETE {PAGE}" == await connection.execute(PRUNE_TARGETS, tenants, names)
 
 
+async def live_settings_unchanged(connection: Connection) -> None:
+    version = await connection.fetchval("SELECT version FROM live_version")
+    assert await read_live(connection, version) is None
+
+
 def prunes(prune: Prune, pruned: int) -> Callable[[Connection], Awaitable[object]]:
     async def prune_it(connection: Connection) -> None:
         assert pruned == (await prune(connection, limit=PAGE)).pruned
@@ -564,6 +588,16 @@ async def prove_a_page(connection: Connection) -> None:
     await connection.fetch(READ_HOUR, hour)
     rows = await connection.fetch(COUNT_PAGE, first, last, PAGE)
     assert PAGE == sum(row["jobs"] for row in rows)
+
+
+async def admit(connection: Connection) -> None:
+    asked = [
+        a_submission(idempotency_key=f"key-{n}", dedup_key=f"key-{n}", type=NOOP)
+        for n in range(100)
+    ]
+    assert set() == await list_standing(connection, TENANT, asked)
+    known = [id_of(n * 20 + 1) for n in range(100)]
+    await list_parents(connection, TENANT, known)
 
 
 async def submit(connection: Connection) -> None:
@@ -637,6 +671,37 @@ async def pause_and_resume_a_type(connection: Connection) -> None:
     assert await resume(connection, what)
 
 
+async def pause_and_resume_a_tenant(connection: Connection) -> None:
+    """Of the one that has nearly everything, a hundred thousand rings among it."""
+    what = Pause(scope=PauseScope.TENANT, tenant_id="flood")
+    await pause(connection, what, by="tests", reason="why")
+    assert await resume(connection, what)
+
+
+def page_of_cancelling(
+    wanted: CancelJobs, *, before: int, flagged: int
+) -> Callable[[Connection], Awaitable[object]]:
+    async def flag_it(connection: Connection) -> None:
+        until = datetime.now(UTC) + timedelta(days=1)
+        walk = Cancelling(until=until, parents=False, before=id_of(before))
+        page = await flag_page(connection, a_claim("cancel_jobs"), HOLDS[0], wanted, walk)
+        assert (page.walk.seen, page.walk.flagged) == (CANCELLED, flagged)
+
+    return flag_it
+
+
+async def limit_a_tenant(connection: Connection) -> None:
+    wanted = {"open_jobs": 7, "uploads": 1, "bytes": None}
+    await set_limits(connection, TENANT, wanted, by="tests", reason="why")
+
+
+async def rank(connection: Connection) -> None:
+    ranking = await rank_tenants(connection, limit=20)
+    assert ("flood", 1000, 20_000) in {
+        (one.tenant_id, one.waiting, one.announced) for one in ranking.tenants
+    }
+
+
 async def trip_and_reset_a_breaker(connection: Connection) -> None:
     await force_open(connection, "s3", by="tests")
     assert await reset_breaker(connection, "s3", by="tests")
@@ -658,6 +723,10 @@ def overseeing(
     )
 
 
+def auditing(chosen: AuditFilter) -> Callable[[Connection], Awaitable[object]]:
+    return lambda connection: list_audit(connection, chosen, limit=PAGE)
+
+
 def images(
     reference: str | None = None, *, before: int | None = None
 ) -> Callable[[Connection], Awaitable[object]]:
@@ -667,28 +736,43 @@ def images(
     )
 
 
-def page_of_a_set(
-    wanted: ReprocessImages, *, before: int
-) -> Callable[[Connection], Awaitable[object]]:
+def a_claim(job_type: str) -> Claim:
     now = datetime.now(UTC)
-    claim = Claim(
-        job_id=HOLDS[0].job_id, claim_no=1, tenant_id=TENANT, type="reprocess_images",
+    return Claim(
+        job_id=HOLDS[0].job_id, claim_no=1, tenant_id=TENANT, type=job_type,
         lane=Lane.GENERAL, payload={}, target=None, target_seq=None, priority=100, attempts=1,
         max_attempts=5, crashes=0, cursor=None, progress_done=0, correlation_id="load",
         parent_job_id=None, replay_of=None, traceparent=None, tracestate=None, created_at=now,
         claimed_at=now, queue_time=timedelta(0), cancel_code=None,
     )  # fmt: skip
 
+
+def page_of_a_set(
+    wanted: ReprocessImages, *, before: int
+) -> Callable[[Connection], Awaitable[object]]:
     async def submit_it(connection: Connection) -> None:
         walk = Walk(before=id_of(before))
-        page = await submit_page(connection, claim, HOLDS[0], wanted, walk)
+        page = await submit_page(connection, a_claim("reprocess_images"), HOLDS[0], wanted, walk)
         assert page.walk.seen == page.walk.submitted == len(page.rings) == 25
 
     return submit_it
 
 
 async def stable_address(connection: Connection) -> None:
-    assert await find_current(connection, id_of(IMAGES + 7), "v2", "webp", within=10) == "i/7/5"
+    address = (id_of(IMAGES + 7), "v2", "webp")
+    assert await find_current(connection, [address], within=10) == {address: "i/7/5"}
+
+
+async def look_for_keys(connection: Connection) -> None:
+    assert await seek_keys(connection, [digest_of(f"if_{n}") for n in range(500)]) == {}
+
+
+async def one_more_form(connection: Connection) -> None:
+    upload_id = uuid4()
+    await create_upload(
+        connection, upload_id=upload_id, tenant_id=TENANT, image_id=upload_id, key=str(upload_id),
+        content_type="image/jpeg", max_bytes=1, created_by="load", valid_for=timedelta(minutes=15),
+    )  # fmt: skip
 
 
 async def flush(connection: Connection) -> None:
@@ -847,6 +931,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             lambda c: report_progress(c, HOLDS[0], done=1, total=2, cursor=None), "worker", 2, 60
         ),
         "rescue of a worker with ten": Case(rescue, "maintenance", 270, 1200),
+        "admit a hundred": Case(admit, "api", 150, 1600),
         "submit ten": Case(submit, "api", 60, 800),
         "page of a set": Case(
             page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 260, 2000
@@ -865,6 +950,11 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "adopt what 0.2.0 wrote": Case(lambda c: adopt_rings(c, limit=PAGE), "maintenance", 4, 10),
         "hold the lanes": Case(lambda c: hold_lanes(c, A_WORKER), "maintenance", 12, 40),
         "look at the fleet": Case(look_at_fleet, "maintenance", 2 * PROCESSING + 4 * WORKERS, 800),
+        "live settings, unchanged": Case(live_settings_unchanged, "worker", 2, 4),
+        "of what types": Case(lambda c: find_types(c, HELD_BY_A_WORKER), "worker", 20, 60),
+        "room of a type": Case(
+            lambda c: look_at_types(c, {NOOP: 2}), "maintenance", 2 * PROCESSING + 2 * WORKERS, 800
+        ),
         "look at what is held": Case(look_at_holds, "maintenance", 10, 10),
         "publish a room": Case(
             lambda c: publish_room(
@@ -875,11 +965,57 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             20,
         ),
         "read the rooms": Case(read_rooms, "api", 4, 4),
-        "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 30),
+        "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 60),
+        "pause and resume a tenant of many": Case(pause_and_resume_a_tenant, "operator", 10, 60),
+        # A quarter of the jobs are of the tenant, and most of those are over.
+        "page of cancelling": Case(
+            page_of_cancelling(CancelJobs(), before=HISTORY + 30_000, flagged=CANCELLED),
+            "worker",
+            12 * CANCELLED,
+            60 * CANCELLED,
+        ),
+        "page of cancelling a type": Case(
+            page_of_cancelling(
+                CancelJobs(job_type=NOOP), before=HISTORY + 30_000, flagged=CANCELLED
+            ),
+            "worker",
+            12 * CANCELLED,
+            60 * CANCELLED,
+        ),
+        "page of cancelling a lane that has none": Case(
+            page_of_cancelling(
+                CancelJobs(job_type=NOOP, lane=Lane.GENERAL), before=HISTORY + 30_000, flagged=0
+            ),
+            "worker",
+            3 * CANCELLED + 20,
+            12 * CANCELLED,
+        ),
+        # Every open job of the tenant, as there are fewer than are counted.
+        "what cancelling would flag": Case(
+            lambda c: count_chosen(c, TENANT), "operator", 10_000 + PROCESSING + 10, 20_000
+        ),
+        "what cancelling a rare type would flag": Case(
+            lambda c: count_chosen(c, TENANT, job_type="rare"), "operator", 10, 30
+        ),
+        "how long a walk is": Case(
+            lambda c: count_walk(c, TENANT, None), "worker", QUEUED + PROCESSING, 1000
+        ),
+        "how long a walk of a type is": Case(
+            lambda c: count_walk(c, TENANT, NOOP), "worker", QUEUED, 1000
+        ),
+        "tenants": Case(lambda c: list_tenants(c, limit=PAGE), "operator", 8_000, 3000),
+        "a tenant": Case(
+            lambda c: get_tenant(c, TENANT), "operator", QUEUED + PROCESSING + 20, 60_000
+        ),
+        "limit a tenant": Case(limit_a_tenant, "operator", 20, 150),
+        # One probe a level, what was announced as far as it is counted, and what runs.
+        "who waits longest": Case(
+            rank, "operator", 2 * 20_000 + 3 * CROWD + 2 * PROCESSING + 25_000, 40_000
+        ),
         "reset a breaker that held many": Case(trip_and_reset_a_breaker, "operator", 10, 60),
-        "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 3 * WORKERS, 60),
+        "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 4 * WORKERS, 80),
         "explain late in a deep target": Case(
-            lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 3 * WORKERS, 60
+            lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 4 * WORKERS, 80
         ),
         "get": Case(lambda c: get_job(c, WITH_TARGETS[0], TENANT), "api", 2, 10),
         "get everything": Case(lambda c: get_operator_job(c, WITH_TARGETS[0]), "operator", 4, 20),
@@ -926,6 +1062,24 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             "operator",
             2 * PROCESSING + 2 * WORKERS,
             800,
+        ),
+        "audit": Case(auditing(AuditFilter()), "operator", 4 * PAGE, 300),
+        "audit on one thing": Case(
+            auditing(AuditFilter(kind="circuit_breaker", name="s7")), "operator", 4 * PAGE, 300
+        ),
+        "audit by somebody who was here once": Case(
+            auditing(AuditFilter(actor="rare")), "operator", 20, 40
+        ),
+        "audit by a key": Case(auditing(AuditFilter(key_id=id_of(3))), "operator", 4 * PAGE, 300),
+        "audit of a tenant, long ago": Case(
+            auditing(AuditFilter(tenant_id=SMALL, until=LONG_AGO + timedelta(days=1))),
+            "operator",
+            4 * PAGE,
+            300,
+        ),
+        # No index: a page reads so many lines and says where to go on.
+        "audit of what nobody did": Case(
+            auditing(AuditFilter(action="never")), "operator", 3 * MOST_LOOKED_AT, 6000
         ),
         "stuck": Case(lambda c: list_stuck(c, limit=PAGE), "operator", 3 * PROCESSING, 800),
         "failures of the last hour": Case(
@@ -1004,6 +1158,8 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "images": Case(images(), "api", 3 * PAGE, 600),
         "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),
         "a stable address": Case(stable_address, "api", 4, 20),
+        "five hundred unknown keys": Case(look_for_keys, "api", 4, 1500),
+        "another form": Case(one_more_form, "api", TOLD // 100 + 10, 300),
         "a newest original": Case(an_original, "api", 3, 20),
         "open jobs of a deleted image with a long history": Case(
             list_void(HOT, HOT_OPEN), "api", 2 * HOT_OPEN, 60

@@ -14,6 +14,7 @@ from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection
 from imagefleet.store.submissions import submit_job, submit_jobs
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     ALL_LANES,
@@ -108,7 +109,7 @@ async def test_a_job_that_cannot_even_fail_is_told_of_and_left_to_its_lock(
 
 def impatient() -> Rescuer:
     """Condemns whom it has seen twice without a beat."""
-    return Rescuer(rescue_after=timedelta(microseconds=1))
+    return Rescuer(MaintenanceMetrics(()), rescue_after=timedelta(microseconds=1))
 
 
 async def test_a_worker_whose_rows_somebody_sits_on_holds_up_no_other_and_is_rescued_later(
@@ -125,7 +126,11 @@ async def test_a_worker_whose_rows_somebody_sits_on_holds_up_no_other_and_is_res
 
     async with superuser.transaction():
         await superuser.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", held[first][0])
-        beside = await rescuer.run_once(maintenance)
+        with capture_logs() as lines:
+            beside = await rescuer.run_once(maintenance)
+    # Those were rescued, and are told of, whatever became of the rest of this look.
+    told = {line["job_id"] for line in lines if line["event"] == "job.rescued"}
+    assert {str(one) for name, ids in held.items() if name != first for one in ids} == told
     afterwards = await rescuer.run_once(maintenance)  # its watch was kept, and it is still silent
 
     assert (beside.workers, beside.retried) == (2, 4)

@@ -20,6 +20,7 @@ from imagefleet.store.leases import renew_claims
 from imagefleet.store.settlements import Settled
 from imagefleet.store.submissions import submit_job, submit_jobs
 from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.eventually import eventually
@@ -73,6 +74,12 @@ async def listen_to_the_clock(session: Connection) -> None:
     await session.execute("SET search_path = clock, pg_catalog, public")
 
 
+def a_rescuer(
+    *, rescue_after: timedelta = RESCUE_AFTER, longest_gap: timedelta = LONGEST_GAP
+) -> Rescuer:
+    return Rescuer(MaintenanceMetrics(()), rescue_after=rescue_after, longest_gap=longest_gap)
+
+
 async def watch(
     rescuer: Rescuer,
     session: asyncpg.Connection,
@@ -107,7 +114,7 @@ async def test_a_silent_worker_loses_all_its_jobs(
     worker: OpenConnection, maintenance: OpenConnection, clock: Clock
 ) -> None:
     (_, alive), ids = await many_held(worker, 2, 40)
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
     lost, kept = ids[0::2], ids[1::2]
 
     answers: list[Rescued] = []
@@ -147,7 +154,7 @@ async def test_silence_counts_from_the_first_look_and_not_from_the_last_beat(
 ) -> None:
     await many_held(worker, 1, 1)
     await superuser.execute("UPDATE workers SET beat_at = now() - interval '1 day'")
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
 
     before = await watch(rescuer, maintenance, clock, RESCUE_AFTER - timedelta(seconds=2))
     after = await watch(rescuer, maintenance, clock, timedelta(seconds=2))
@@ -159,7 +166,7 @@ async def test_one_beat_starts_the_watch_anew(
     worker: OpenConnection, maintenance: OpenConnection, clock: Clock
 ) -> None:
     (me,), _ = await many_held(worker, 1, 1)
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
     await watch(rescuer, maintenance, clock, timedelta(seconds=28))
     await renew_claims(worker, me, [])
 
@@ -175,7 +182,10 @@ async def test_rescue_after_zero_rescues_nobody(
     await many_held(worker, 1, 1)
 
     answer = await watch(
-        Rescuer(rescue_after=timedelta(0)), maintenance, clock, timedelta(minutes=5)
+        a_rescuer(rescue_after=timedelta(0)),
+        maintenance,
+        clock,
+        timedelta(minutes=5),
     )
 
     assert answer == 0
@@ -186,7 +196,7 @@ async def test_an_outage_of_forty_seconds_condemns_nobody(
 ) -> None:
     """Nobody can beat, and the rescuer cannot look: its first look afterwards proves nothing."""
     _, ids = await many_held(worker, 8, 160)
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
     await watch(rescuer, maintenance, clock, timedelta(seconds=10))
 
     await clock.advance(timedelta(seconds=40))
@@ -207,7 +217,7 @@ async def test_looks_that_are_too_far_apart_are_no_watch(
     await many_held(worker, 1, 1)
 
     every = LONGEST_GAP + gap
-    answer = await watch(Rescuer(), maintenance, clock, every * 8, every=every)
+    answer = await watch(a_rescuer(), maintenance, clock, every * 8, every=every)
 
     assert answer == condemned
 
@@ -216,7 +226,7 @@ async def test_a_clock_that_is_set_back_starts_the_watch_anew(
     worker: OpenConnection, maintenance: OpenConnection, clock: Clock
 ) -> None:
     await many_held(worker, 1, 1)
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
     await watch(rescuer, maintenance, clock, timedelta(seconds=28))
 
     await clock.advance(-timedelta(hours=1))
@@ -230,7 +240,7 @@ async def test_another_session_starts_the_watch_anew(
     database: Database, worker: OpenConnection, maintenance: OpenConnection, clock: Clock
 ) -> None:
     await many_held(worker, 1, 1)
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
     await watch(rescuer, maintenance, clock, timedelta(seconds=28))
 
     async with database.connect("maintenance") as another:
@@ -247,7 +257,7 @@ async def test_a_look_that_failed_starts_the_watch_anew(
 ) -> None:
     """On the same session, and short: a lock that somebody held, a statement that timed out."""
     await many_held(worker, 1, 1)
-    rescuer = Rescuer()
+    rescuer = a_rescuer()
     await watch(rescuer, maintenance, clock, timedelta(seconds=28))
 
     await maintenance.execute("SET lock_timeout = '10ms'")
@@ -460,7 +470,9 @@ async def beating(
 async def test_backends_that_stand_still_condemn_nobody_and_dead_workers_are_found(
     database: Database, worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    rescuer = Rescuer(rescue_after=RESCUE_AFTER / SCALE, longest_gap=LONGEST_GAP / SCALE)
+    rescuer = Rescuer(
+        MaintenanceMetrics(()), rescue_after=RESCUE_AFTER / SCALE, longest_gap=LONGEST_GAP / SCALE
+    )
     workers, _ = await many_held(worker, WORKERS, 160)
     condemned = 0
 

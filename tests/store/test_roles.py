@@ -3,12 +3,15 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from imagefleet.errors import Misconfigured
 from imagefleet.store.database import connect
+from imagefleet.store.migration_files import shipped_migrations
+from imagefleet.store.migrations import applied, migrate
 from imagefleet.store.roles import OWNER, ROLES, ensure_database, ensure_roles, scram_verifier
 from tests.support.database import Server, own_server
 
@@ -167,3 +170,32 @@ def test_a_password_that_clients_would_normalise_differently_is_refused(password
         scram_verifier(password)
 
     assert password not in str(refused.value)
+
+
+async def test_an_upgrade_without_a_role_of_the_new_version_says_what_to_do_first(
+    tmp_path: Path,
+) -> None:
+    """As from 0.2.0, whose last migration was 0008 and which had no role for keys."""
+    with own_server() as server:
+        for migration in shipped_migrations()[:8]:
+            (tmp_path / f"{migration.version:04}_{migration.name}.sql").write_text(migration.sql)
+        async with server.admin() as admin:
+            await ensure_roles(admin, PASSWORDS)
+            await ensure_database(admin, "fleet")
+        owner = url(server, OWNER, PASSWORDS[OWNER], "fleet")
+        await migrate(owner, folder=tmp_path)
+        async with server.admin() as admin:
+            await admin.execute("REVOKE ALL ON DATABASE fleet FROM imagefleet_admin")
+            await admin.execute("DROP ROLE imagefleet_admin")
+
+        with pytest.raises(
+            Misconfigured, match=r"no role imagefleet_admin, .* `imagefleet migrate --roles`"
+        ):
+            await migrate(owner)
+        async with connect(owner, process="test") as connection:
+            assert 8 == len(await applied(connection))
+        async with server.admin() as admin:
+            await ensure_roles(admin, PASSWORDS)
+            await ensure_database(admin, "fleet")
+
+        assert shipped_migrations()[8:] == await migrate(owner)

@@ -84,6 +84,8 @@ PAUSES: Final = (
     Pause(scope=PauseScope.LANE, name="quarantine"),
     Pause(scope=PauseScope.TYPE, name="noop"),
     Pause(scope=PauseScope.TARGET, name="a", tenant_id=TENANT),
+    Pause(scope=PauseScope.TENANT, tenant_id=TENANT),
+    Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop"),
 )
 AGES: Final = tuple(timedelta(seconds=seconds) for seconds in (7, 61, 290, 660, 7200))
 

@@ -591,7 +591,7 @@ async def expect_dark(
         assert "image_deleted" == (await job_row(superuser, job.job_id))["failure_code"]
 
     assert shown == await superuser.fetchval(pointer, image_id)
-    assert await find_current(api, image_id, "thumb", "webp", within=1) is None
+    assert await find_current(api, [(image_id, "thumb", "webp")], within=1) == {}
     assert 1 == await superuser.fetchval(
         "SELECT count(*) FROM jobs WHERE type = 'delete_image' AND target = $1",
         image_target(image_id),

@@ -32,7 +32,7 @@ from imagefleet.store.submissions import submit_job
 
 TENANT = TenantId("acme")
 ALL_LANES = tuple(Lane)
-TYPES = ("process_image", "delete_image", "cancel_job", "noop", "reprocess_images")
+TYPES = ("process_image", "delete_image", "cancel_job", "cancel_jobs", "noop", "reprocess_images")
 SLOTS = {Lane.FAST: 3, Lane.GENERAL: 5, Lane.QUARANTINE: 1}
 
 

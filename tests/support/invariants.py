@@ -36,12 +36,13 @@ OFFENDERS: Final[Mapping[str, str]] = MappingProxyType(
               JOIN jobs ON jobs.id = rings.job_id
              WHERE (rings.tenant_id, rings.type) IS DISTINCT FROM (jobs.tenant_id, jobs.type)
         """,
-        "a ring is as urgent as its job, and most urgent when that is flagged": """
+        "a ring is as urgent as its job, and most urgent when that is flagged or cancels all": """
             SELECT rings.job_id, rings.priority, jobs.priority AS asked_for, jobs.cancel_code
               FROM rings
               JOIN jobs ON jobs.id = rings.job_id
              WHERE rings.priority <> CASE WHEN jobs.cancel_requested_at IS NULL THEN jobs.priority
                                           ELSE -1 END
+               AND NOT (jobs.type = 'cancel_jobs' AND rings.priority = -1)
         """,
         "a ring that was sent says how often": """
             SELECT rings.job_id, rings.sent_at, rings.sends

@@ -38,8 +38,10 @@ PROMISED: Final[dict[str, dict[str, Series]]] = {
         "http_request_duration_seconds": Series("histogram", HTTP, API),
         "http_requests_total": Series("counter", HTTP),
         "upload_size_bytes": Series("histogram", ("mime_type",), UPLOAD),
+        "limit_refusals_total": Series("counter", ("limit",)),
         "db_query_duration_seconds": Series("histogram", ("operation", "table"), API),
         "db_query_error_total": Series("counter", ("operation", "table", "error_code")),
+        "auth_failures_total": Series("counter", ("reason",)),
         "external_duration_seconds": Series("histogram", ("service", "operation"), API),
         "external_error_total": Series("counter", ("service", "operation", "error_code")),
         "sqs_requests_total": Series("counter", ("operation",)),
@@ -59,6 +61,9 @@ PROMISED: Final[dict[str, dict[str, Series]]] = {
         "sqs_requests_total": Series("counter", ("operation",)),
     },
     "maintenance": {
+        # Of attempts that it ended itself, for workers that are dead.
+        "job_processing_duration_seconds": Series("histogram", ("job_type", "status"), WORK),
+        "job_processed_total": Series("counter", ("job_type", "status")),
         "db_query_duration_seconds": Series("histogram", ("query_type",), WORK),
         "db_query_errors_total": Series("counter", ("query_type", "error_type")),
         "cloudfront_operation_duration_seconds": Series("histogram", ("operation",), AWS),

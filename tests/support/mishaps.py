@@ -315,6 +315,11 @@ MISHAPS: tuple[Mishap, ...] = (
         says="The animation has too many frames, or too many pixels in all of them together.",
     ),
     fails(
+        "the image is made of too many pieces", "too_many_parts",
+        refused(lambda: sniff(b"\xff\xd8" + b"\xff\xfe\x00\x02" * 1001)), "1000 segments",
+        says="The image is made of more pieces than it may be.",
+    ),
+    fails(
         "the image is coded in too many passes", "too_many_scans",
         refused(lambda: judge_scans(101, LIMITS)), "101 scans",
         says="The image is coded in more than 100 passes.",

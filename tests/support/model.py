@@ -189,8 +189,8 @@ class Fleet:
         for target in self.running:
             head = self._next(target, now)
             if head is not None and head.bell is not None and head.bell.next_at is None:
-                elders = [one for one in self._of(target) if one.state not in ENDED][:1]
-                assert [one for one in elders if one.flag is not None and one is not head]
+                others = [one for one in self._of(target) if one.state not in ENDED]
+                assert any(one.flag is not None for one in others if one is not head)
                 self._ring(head, now)
                 rung += 1
         return rung
@@ -455,3 +455,5 @@ def _concerns(pause: Pause, job: Job) -> bool:
             return job.lane == pause.name
         case PauseScope.TARGET:
             return job.target == pause.name
+        case PauseScope.TENANT:  # there is one
+            return pause.name in {"", job.type}

@@ -392,8 +392,10 @@ def test_a_secret_type_stays_a_secret(lines: Lines) -> None:
     assert "hunter2" not in lines.getvalue()
 
 
-EVIL = '\x1b[31m\r\n{"event":"job.completed"}\n\x00\x7f\x9b\u2028\u202e\u2066\ufeff\ud800'
-HARMLESS = ("\\x1b[31m\\r", "\\u2028\\u202e\\u2066\\ufeff\\ud800")
+EVIL = (
+    '\x1b[31m\r\n{"event":"job.completed"}\n\x00\x7f\x9b\u2028\u061c\u200b\u202e\u2066\ufeff\ud800'
+)
+HARMLESS = ("\\x1b[31m\\r", "\\u2028\\u061c\\u200b\\u202e\\u2066\\ufeff\\ud800")
 
 
 # Half a character: pytest reports what libraries log, and xdist cannot carry it from its workers.

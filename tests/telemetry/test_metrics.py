@@ -4,20 +4,22 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from imagefleet.aws.calls import Call, Calls
 from imagefleet.errors import ClaimLost, NotFound, Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import JobState, Lane, Verdict
+from imagefleet.jobs.model import Ended, JobState, Lane, TenantId, Verdict, WorkerId, new_job_id
 from imagefleet.telemetry.aws_calls import AwsCalls
+from imagefleet.telemetry.endings import tell_ends
 from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
 from imagefleet.telemetry.series import Series, Timed
 from imagefleet.telemetry.tracing import Tracing
@@ -57,12 +59,15 @@ API: dict[str, Shape] = {
     "http_request_duration_seconds": ("histogram", {"method", "route", "status_code"}, HTTP),
     "http_requests_total": (COUNTER, {"method", "route", "status_code"}),
     "upload_size_bytes": ("histogram", {"mime_type"}, UPLOADS),
+    "limit_refusals_total": (COUNTER, {"limit"}),
     "db_query_duration_seconds": ("histogram", {"operation", "table"}, HTTP),
     "db_query_error_total": (COUNTER, {"operation", "table", "error_code"}),
+    "auth_failures_total": (COUNTER, {"reason"}),
     "external_duration_seconds": ("histogram", {"service", "operation"}, HTTP),
     "external_error_total": (COUNTER, {"service", "operation", "error_code"}),
     "sqs_requests_total": (COUNTER, {"operation"}),
     "event_loop_lag_seconds": (GAUGE, set()),
+    "live_settings_age_seconds": (GAUGE, set()),
 }
 FLEET: dict[str, Shape] = {
     "s3_operation_duration_seconds": ("histogram", {"operation", "bucket"}, AWS),
@@ -72,12 +77,13 @@ FLEET: dict[str, Shape] = {
     "sqs_requests_total": (COUNTER, {"operation"}),
     "sqs_errors_total": (COUNTER, {"operation", "error_code"}),
     "event_loop_lag_seconds": (GAUGE, set()),
-}
-WORKER: dict[str, Shape] = FLEET | {
+    "live_settings_age_seconds": (GAUGE, set()),
     "job_processing_duration_seconds": ("histogram", {"job_type", "status"}, WORK),
-    "job_queue_latency_milliseconds": ("histogram", {"job_type"}, LATENCY),
     "job_processed_total": (COUNTER, {"job_type", "status"}),
     "job_attempts_total": (COUNTER, {"outcome"}),
+}
+WORKER: dict[str, Shape] = FLEET | {
+    "job_queue_latency_milliseconds": ("histogram", {"job_type"}, LATENCY),
     "image_processing_errors_total": (COUNTER, {"error_type"}),
     "job_active_count": (GAUGE, {"job_type"}),
     "claim_verdict_total": (COUNTER, {"verdict"}),
@@ -124,12 +130,39 @@ MAINTENANCE: dict[str, Shape] = FLEET | {
 }
 
 SECOND = timedelta(seconds=1)
-ENDINGS: dict[tuple[str, JobState], Outcome] = {
-    ("completed", JobState.COMPLETED): Completed(),
-    ("retried", JobState.FAILED_RETRYABLE): Retry(code="c", message="m"),
-    ("released", JobState.FAILED_RETRYABLE): Released(why="drain"),
-    ("failed", JobState.FAILED): Failed(code="c", message="m"),
-}
+
+
+def an_end(outcome: str, why: str, state: JobState) -> Ended:
+    return Ended(
+        job_id=new_job_id(),
+        claim_no=3,
+        tenant_id=TenantId("acme"),
+        type="process_image",
+        lane=Lane.GENERAL,
+        worker_id=WorkerId(uuid4()),
+        duration=SECOND,
+        queue_time=SECOND / 4,
+        outcome=outcome,
+        why=why,
+        state=state,
+        attempts=2,
+        max_attempts=5,
+        correlation_id="c-1",
+        traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
+    )
+
+
+COMPLETED = an_end("completed", "done", JobState.COMPLETED)
+ENDINGS = [
+    COMPLETED,
+    an_end("retried", "deadline", JobState.FAILED_RETRYABLE),
+    an_end("released", "drain", JobState.FAILED_RETRYABLE),
+    an_end("failed", "corrupt", JobState.FAILED),
+    an_end("rescued", "worker_lost", JobState.FAILED_RETRYABLE),
+    an_end("rescued", "poison", JobState.FAILED),
+    an_end("taken_over", "lock_expired", JobState.PROCESSING),
+    an_end("exhausted", "lock_expired", JobState.FAILED),
+]
 
 
 @dataclass(frozen=True)
@@ -179,6 +212,8 @@ def test_the_api_has_exactly_these_series() -> None:
     metrics = ApiMetrics()
     metrics.answered("GET", "/v1/jobs/{job_id}", 200, SECOND)
     metrics.uploaded("image/png", 1)
+    metrics.authentication_failed("unknown")
+    metrics.limited("requests")
     fail(metrics.query("insert", "jobs"), Unavailable("database_timeout", "Later."))
     metrics.call_ended("s3", "PutObject", "originals", 1, "s3_throttled")
     metrics.request_sent("sqs", "SendMessageBatch")
@@ -190,8 +225,7 @@ def test_a_worker_has_exactly_these_series() -> None:
     metrics = worker_metrics()
     move_fleet(metrics)
     with metrics.attempt("noop", SECOND):
-        metrics.attempt_ended("noop", Completed(), SECOND)
-    metrics.image_failed("corrupt")
+        metrics.attempt_ended(an_end("failed", "corrupt", JobState.FAILED))
     metrics.claimed(Verdict.CLAIMED)
     metrics.slots_changed(Lane.FAST, free=1, reserved=1, busy=1)
 
@@ -202,6 +236,7 @@ def test_maintenance_has_exactly_these_series() -> None:
     metrics = maintenance_metrics()
     move_fleet(metrics)
     metrics.call_ended("cloudfront", "CreateInvalidation", "E1", 1, "cloudfront_throttled")
+    metrics.attempt_ended(COMPLETED)
     metrics.swept("litter", 3, 4)
     metrics.upkept("prune_jobs", 5)
     sample_everything(metrics)
@@ -267,20 +302,58 @@ def test_a_request_is_counted_and_timed_under_its_route() -> None:
     assert 0.2 == pytest.approx(values[f"http_request_duration_seconds_sum{{{told}}}"])
 
 
-@pytest.mark.parametrize(("words", "outcome"), ENDINGS.items())
-def test_an_attempt_is_counted_by_the_state_and_by_the_outcome_on_record(
-    words: tuple[str, JobState], outcome: Outcome
+@pytest.mark.parametrize("make", [worker_metrics, maintenance_metrics])
+@pytest.mark.parametrize("ended", ENDINGS, ids=lambda ended: f"{ended.outcome} {ended.state}")
+def test_an_end_is_counted_and_told_once_by_whichever_process_wrote_it(
+    make: Callable[[], WorkerMetrics | MaintenanceMetrics], ended: Ended
 ) -> None:
-    metrics = worker_metrics()
-    word, state = words
+    metrics = make()
 
-    metrics.attempt_ended("process_image", outcome, SECOND)
+    with capture_logs() as lines:
+        tell_ends(metrics, [ended])
 
     values = Scrape.of(metrics).values
-    told = f"job_type=process_image,status={state}"
+    told = f"job_type=process_image,status={ended.state}"
     assert 1 == values[f"job_processed_total{{{told}}}"]
     assert 1 == values[f"job_processing_duration_seconds_sum{{{told}}}"]
-    assert 1 == values[f"job_attempts_total{{outcome={word}}}"]
+    assert 1 == values[f"job_attempts_total{{outcome={ended.outcome}}}"]
+    (line,) = lines
+    assert f"job.{ended.outcome}" == line["event"]
+    assert (1.0, 0.25, ended.outcome, ended.why, 1, ended.state) == (
+        line["duration_seconds"],
+        line["queue_seconds"],
+        line["outcome"],
+        line["why"],
+        line["retries"],
+        line["state"],
+    )
+    assert (str(ended.job_id), 3, "c-1", "a" * 32) == (
+        line["job_id"],
+        line["claim_no"],
+        line["correlation_id"],
+        line["trace_id"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why", "errors"),
+    [
+        ("failed", "corrupt", 1),
+        ("retried", "deadline", 1),
+        ("failed", "image_deleted", None),
+        ("completed", "done", None),
+        ("taken_over", "lock_expired", None),
+    ],
+)
+def test_an_image_that_could_not_be_made_is_counted_by_its_error(
+    outcome: str, why: str, errors: int | None
+) -> None:
+    metrics = worker_metrics()
+
+    metrics.attempt_ended(an_end(outcome, why, JobState.FAILED))
+    metrics.attempt_ended(replace(an_end(outcome, why, JobState.FAILED), type="noop"))
+
+    assert errors == value(metrics, f"image_processing_errors_total{{error_type={why}}}")
 
 
 def test_a_job_is_active_until_its_attempt_is_over_however_it_ends() -> None:
@@ -397,6 +470,7 @@ API_USES: dict[str, Callable[[ApiMetrics, str], None]] = {
     "table": lambda m, word: fail(m.query(word, word), Unavailable(word, "Later.")),
     "call": lambda m, word: m.call_ended(word, word, word, 1, word),
     "sent": lambda m, word: m.request_sent("sqs", word),
+    "refused": lambda m, word: m.authentication_failed(word),
 }
 
 
@@ -426,8 +500,8 @@ def test_unknown_values_have_one_word() -> None:
     api.uploaded("image/jpeg; q=1", 1)
     api.uploaded("text/html", 1)
     api.uploaded(None, 1)
-    worker.attempt_ended("stranger", Completed(), SECOND)
-    worker.image_failed('"} 1\nforged 1')
+    worker.attempt_ended(replace(COMPLETED, type="stranger"))
+    worker.attempt_ended(an_end("failed", '"} 1\nforged 1', JobState.FAILED))
 
     told = "method=other,route=unmatched,status_code=other"
     assert 1 == value(api, f"http_requests_total{{{told}}}")

@@ -126,9 +126,9 @@ async def serving(place: Place) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def http(place: Place, operator: Connection) -> AsyncIterator[Api]:
+async def http(place: Place, admin: Connection) -> AsyncIterator[Api]:
     async def a_key(*scopes: str) -> str:
-        return await create_key(operator, TENANT, name="tests", scopes=scopes, expires_in=None)
+        return await create_key(admin, TENANT, name="tests", scopes=scopes, expires_in=None)
 
     headers = {"Authorization": f"Bearer {await a_key('submit', 'read')}"}
     async with serving(place) as server:

@@ -1,20 +1,25 @@
 """Receiving and claiming: what becomes of every message, and how many are asked for."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from imagefleet.aws.queue import Received
 from imagefleet.embedded.topology import described
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import (
     Claim,
     ClaimAnswer,
+    JobId,
     JobMessage,
     Lane,
     Submission,
@@ -23,6 +28,7 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.runtime import Drain
+from imagefleet.store.claims import claim_jobs
 from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.worker.attempt import RENEWAL_MARGIN
@@ -38,7 +44,7 @@ from imagefleet.worker.dismissals import (
     busy_for,
 )
 from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.slots import Slots
+from imagefleet.worker.slots import Slots, TypeSlots
 from imagefleet.worker.solitude import Solitude
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
@@ -232,6 +238,7 @@ async def listening(
     helps: FakeQueue | None = None,
     types: tuple[str, ...] = ("noop",),
     solitude: Solitude | None = None,
+    type_slots: TypeSlots | None = None,
 ) -> AsyncIterator[Listening]:
     own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
@@ -246,6 +253,7 @@ async def listening(
         hearing=hearing,
         metrics=bench.tools.metrics,
         start=lambda *one: started.append(one),
+        type_slots=type_slots or TypeSlots(),
     )
     queues = [(lane, own.as_queue())]
     if helps is not None:
@@ -361,10 +369,37 @@ async def test_an_expired_lock_of_the_last_attempt_is_ended_and_its_message_dele
     claim = await bench.claim(a_submission(max_attempts=1))
     await expire_lock(superuser, claim.job_id)
     async with listening(bench) as heard:
-        heard.own.waiting.append(a_ringing(claim.job_id))
-        await eventually(lambda: heard.own.deleted)
+        with capture_logs() as lines:
+            heard.own.waiting.append(a_ringing(claim.job_id))
+            await eventually(lambda: heard.own.deleted)
 
     assert "failed" == (await job_row(superuser, claim.job_id))["state"]
+    assert [("job.exhausted", "failed", "lock_expired")] == ends_in(lines)
+    assert 1.0 == counted(bench, 'job_processed_total{job_type="noop",status="failed"}')
+
+
+async def test_what_is_taken_over_is_told_by_whoever_takes_it(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    await expire_lock(superuser, claim.job_id)
+    with capture_logs() as lines:
+        async with listening(bench) as heard:
+            heard.own.waiting.append(a_ringing(claim.job_id))
+            await heard.runs(1)
+
+    assert [("job.taken_over", "processing", "lock_expired")] == ends_in(lines)
+    assert 1.0 == counted(bench, 'job_processed_total{job_type="noop",status="processing"}')
+
+
+def ends_in(lines: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:
+    return [(line["event"], line["state"], line["why"]) for line in lines if "outcome" in line]
+
+
+def counted(bench: Bench, series: str) -> float:
+    lines = bench.tools.metrics.exposition().decode().splitlines()
+    (found,) = [line for line in lines if line.startswith(series)]
+    return float(found.rpartition(" ")[2])
 
 
 async def test_a_type_that_this_worker_lacks_is_left_to_its_ring(
@@ -564,6 +599,162 @@ async def test_slots_are_told_of_as_they_change() -> None:
     await slots.all_free()
 
     assert [(2, 0, 0), (0, 2, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0)] == seen
+
+
+async def test_fewer_slots_in_use_are_fewer_reserved_and_the_others_come_back() -> None:
+    slots = Slots(3)
+    slots.use(1)
+    assert 1 == await slots.reserve(10)
+    async with asyncio.TaskGroup() as group:
+        more = group.create_task(slots.reserve(10))
+        await asyncio.sleep(0)
+        assert not more.done()
+
+        slots.use(50)
+
+    assert 2 == more.result()
+    assert (3, 0) == (slots.in_use, slots.surplus)
+    slots.use(1)
+    assert (0, 2) == (slots.free, slots.surplus)
+
+
+async def test_no_slots_in_use_are_free_for_nobody_until_some_are() -> None:
+    slots = Slots(3)
+    slots.use(0)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(slots.reserve(10))
+        async with asyncio.timeout(5):
+            await slots.all_free()  # a drain does not wait for what may not be used
+        assert not waiting.done()
+
+        slots.use(2)
+
+    assert 2 == waiting.result()
+
+
+async def test_what_comes_for_slots_that_are_used_no_longer_is_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [await bench.submit() for _ in range(3)]
+    async with listening(bench, slots=3) as heard:
+        receive = heard.own.receive
+
+        async def receive_while_it_changes(*, most: int, wait: timedelta) -> list[Received]:
+            received = await receive(most=most, wait=wait)
+            if received:
+                heard.slots.use(1)
+            return received
+
+        monkeypatch.setattr(heard.own, "receive", receive_while_it_changes)
+        await eventually(lambda: len(heard.own.asked) > 1)
+        heard.own.waiting += [a_ringing(one.job_id) for one in jobs]
+        await heard.runs(1)
+        await eventually(lambda: len(heard.own.changed) == 2)
+
+        assert {NOTHING} == set(heard.changes.values())
+        assert 1 == len(heard.started)
+
+
+async def test_only_so_many_of_a_type_begin_and_others_are_not_held_up(
+    bench: Bench, superuser: Connection
+) -> None:
+    """What is too much is put off as what this worker lacks: the ring row says when it is due."""
+    own = TypeSlots()
+    own.use({"noop": 1})
+    jobs = [await bench.submit() for _ in range(3)]
+    other = await bench.submit(a_submission(type="other"))
+    async with listening(bench, slots=5, types=("noop", "other"), type_slots=own) as heard:
+        heard.own.waiting += [a_ringing(one.job_id) for one in (*jobs, other)]
+        await heard.runs(2)
+        await eventually(lambda: len(heard.own.deleted) == 2)
+
+        assert {"noop": 1, "other": 1} == Counter(claim.type for claim, *_ in heard.started)
+        put_off = {one.job_id for one in jobs} - {heard.started[0][0].job_id}
+        for job_id in put_off:
+            row = await ring_row(bench.worker, job_id)
+            assert row is not None
+            assert row["sent_at"] is None
+
+        (running,) = [one for one in heard.started if one[0].type == "noop"]
+        running[2]()
+        again = put_off.pop()
+        await superuser.execute("UPDATE rings SET next_at = now() WHERE job_id = $1", again)
+        heard.own.waiting.append(a_ringing(again))
+        await heard.runs(3)
+
+
+async def test_a_job_that_is_not_claimed_takes_no_slot_of_its_type(bench: Bench) -> None:
+    own = TypeSlots()
+    own.use({"noop": 1})
+    running = await bench.submit()
+    await bench.ask(running)
+    free = await bench.submit()
+    async with listening(bench, slots=5, type_slots=own) as heard:
+        heard.own.waiting.append(a_ringing(running.job_id))
+        await eventually(lambda: heard.own.changed)
+        heard.own.waiting.append(a_ringing(free.job_id))
+
+        await heard.runs(1)
+
+    assert free.job_id == heard.started[0][0].job_id
+
+
+async def test_what_was_claimed_is_told_and_begun_though_the_next_claim_fails(
+    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a type with few slots two claims are made: the answers of the first are committed."""
+    own = TypeSlots()
+    own.use({"other": 0})
+    last = await bench.claim(a_submission(max_attempts=1))
+    await expire_lock(superuser, last.job_id)
+    taken = await bench.claim()
+    await expire_lock(superuser, taken.job_id)
+    late = await bench.submit(a_submission(type="other"))
+    asked: list[Sequence[JobId]] = []
+
+    async def claim_once(
+        connection: Connection,
+        job_ids: Sequence[JobId],
+        **others: Any,  # noqa: ANN401 - handed on
+    ) -> list[ClaimAnswer]:
+        asked.append(job_ids)
+        if len(asked) == 2:
+            raise Unavailable("database_unavailable", "gone")
+        return await claim_jobs(connection, job_ids, **others)
+
+    monkeypatch.setattr("imagefleet.worker.consumer.claim_jobs", claim_once)
+    messages = [a_ringing(one.job_id) for one in (last, taken, late)]
+    with capture_logs() as lines:
+        async with listening(bench, slots=3, types=("noop", "other"), type_slots=own) as heard:
+            heard.own.waiting += messages
+            await eventually(lambda: heard.own.deleted and heard.own.changed)
+
+            assert [taken.job_id] == [claim.job_id for claim, *_ in heard.started]
+            assert [messages[0].receipt] == heard.own.deleted
+            assert [(messages[2].receipt, CONTENDED_FOR)] == heard.own.changed
+            assert {"noop": 1} == own._busy
+            await eventually(lambda: (heard.slots.reserved, heard.slots.busy) == (2, 1))
+
+    assert [{last.job_id, taken.job_id}, {late.job_id}] == [set(one) for one in asked[:2]]
+    assert {"job.exhausted", "job.taken_over"} == {event for event, *_ in ends_in(lines)}
+    assert 2.0 == sum(
+        counted(bench, f'job_attempts_total{{outcome="{outcome}"}}')
+        for outcome in ("exhausted", "taken_over")
+    )
+
+
+async def test_jobs_that_ran_before_the_change_are_counted(bench: Bench) -> None:
+    own = TypeSlots()
+    first, second = await bench.submit(), await bench.submit()
+    async with listening(bench, slots=5, type_slots=own) as heard:
+        heard.own.waiting.append(a_ringing(first.job_id))
+        await heard.runs(1)
+        own.use({"noop": 1})
+        heard.own.waiting.append(a_ringing(second.job_id))
+
+        await eventually(lambda: heard.own.deleted)
+
+        assert 1 == len(heard.started)
 
 
 # Suspects.

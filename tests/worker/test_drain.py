@@ -165,6 +165,8 @@ async def test_a_second_signal_ends_it_at_once_and_still_gives_back(
         assert 128 + signal.SIGTERM == await worker.ends(), worker.story()
 
     await given_back(superuser, job_id, why="stopped")
+    (told,) = worker.told("job.released")
+    assert (str(job_id), "stopped") == (told["job_id"], told["why"])
     assert "SIGTERM" == worker.told("process.stopping")[0]["signal"]
     (line,) = worker.told("worker.ended")
     assert line["at_once"] is True

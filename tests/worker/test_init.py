@@ -135,9 +135,9 @@ def test_orphans_are_buried_and_a_signal_needs_no_default() -> None:
 
 
 async def test_an_api_finishes_requests_in_flight(
-    place: Place, operator: Connection, superuser: Connection
+    place: Place, admin: Connection, superuser: Connection
 ) -> None:
-    key = await create_key(operator, ACME, name="tests", scopes=("submit", "read"), expires_in=None)
+    key = await create_key(admin, ACME, name="tests", scopes=("submit", "read"), expires_in=None)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     half_sent, go_on = asyncio.Event(), asyncio.Event()
 

@@ -25,6 +25,16 @@ async def work(bench: Bench, claim: Claim) -> Outcome | None:
     return await bench.attempt(claim, HANDLER.run, HANDLER.kind).work()
 
 
+@pytest.fixture(autouse=True)
+async def quota(superuser: Connection) -> None:
+    """The tenant may have as many jobs as any."""
+    await superuser.execute("INSERT INTO tenants (id, name) VALUES ('acme', 'acme')")
+
+
+async def set_quota(superuser: Connection, jobs: int) -> None:
+    await superuser.execute("UPDATE tenants SET max_open_jobs = $1 WHERE id = 'acme'", jobs)
+
+
 async def test_it_is_done_when_every_image_has_its_job(bench: Bench, api: Connection) -> None:
     images = await some_images(api, PAGE + 2)
     await bury(api, images[0])
@@ -111,6 +121,33 @@ async def test_a_claim_that_was_lost_submits_no_further_page(
 
     assert await work(bench, claim) is None
     assert images[:PAGE] == list(await asked_for(bench.worker, claim.job_id))
+
+
+async def test_at_the_quota_it_waits_uncharged_and_goes_on_where_it_was(
+    bench: Bench, api: Connection, superuser: Connection
+) -> None:
+    images = await some_images(api, 5)
+    open_before = await api.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
+    claim = await bench.claim(a_set())
+    await set_quota(superuser, open_before + 1 + 3)
+
+    full = await work(bench, claim)
+
+    assert Released(why="tenant_full", after=reprocess_images.LOOK_AGAIN_IN) == full
+    assert images[:3] == list(await asked_for(bench.worker, claim.job_id))
+    made = MadeJob(job_id=claim.job_id, claim_no=claim.claim_no, worker_id=bench.worker_id)
+    await settle_job(bench.worker, made, full)
+    row = await job_row(bench.worker, claim.job_id)
+    assert ("failed_retryable", 0) == (row["state"], row["attempts"])
+    assert row["run_at"] > row["updated_at"]
+
+    await set_quota(superuser, 1_000_000)
+    await superuser.execute("UPDATE jobs SET run_at = now() WHERE id = $1", claim.job_id)
+    again = await claim_job(bench.worker, claim.job_id, bench.worker_id)
+    assert again.claim is not None
+
+    assert Completed(result={"submitted": 5, "skipped": 0}) == await work(bench, again.claim)
+    assert images == list(await asked_for(bench.worker, claim.job_id))
 
 
 async def take_over(bench: Bench, superuser: Connection, job_id: JobId) -> None:

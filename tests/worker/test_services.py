@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.breakers import BreakerLimits
+from imagefleet.jobs.breakers import STANDARD, BreakerLimits
 from imagefleet.jobs.lifecycle import Released, Retry
 from imagefleet.jobs.model import Claim, Verdict
 from imagefleet.store.breakers import force_open, reset_breaker
@@ -43,11 +44,14 @@ async def workers(
     bench: Bench, count: int, limits: BreakerLimits | None = None
 ) -> AsyncIterator[list[Services]]:
     """What as many workers would have open, on one pool."""
-    by_service = {} if limits is None else {"s3": limits}
+
+    def limits_of(service: str) -> BreakerLimits:
+        return limits if limits is not None and service == "s3" else STANDARD
+
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                Services(bench.pool, WorkerMetrics(job_types=()), by_service).open()
+                Services(bench.pool, WorkerMetrics(job_types=()), limits_of).open()
             )
             for _ in range(count)
         ]
@@ -207,8 +211,21 @@ async def test_failures_of_a_service_open_its_breaker_and_then_cost_nothing(
     claims = [await a_claim(bench, service) for _ in range(5)]
     attempts = [bench.attempt(one, raising(away), needing(service)) for one in claims]
 
-    outcomes = await asyncio.gather(*(attempt.work() for attempt in attempts))
+    with capture_logs() as logs:
+        outcomes = await asyncio.gather(*(attempt.work() for attempt in attempts))
 
+    told = [line for line in logs if line["event"].startswith("breaker.")]
+    assert [
+        {
+            "event": "breaker.opened",
+            "log_level": "warning",
+            "service": service,
+            "last_error": away.code,
+            "failures": 5,
+            "successes": 0,
+            "open_seconds": 60,
+        }
+    ] == told
     breaker = await superuser.fetchrow(
         "SELECT *, updated_at + interval '1 second' AS due FROM circuit_breakers"
     )
@@ -267,9 +284,14 @@ async def test_only_a_probe_closes_an_open_breaker(bench: Bench, superuser: Conn
     await everything_is_told(bench.tools.services, probe)
     assert "open" == await superuser.fetchval(STATE)
 
-    await bench.attempt(probe, done, needing("s3")).work()
-    await everything_is_told(bench.tools.services, probe)
+    with capture_logs() as logs:
+        await bench.attempt(probe, done, needing("s3")).work()
+        await everything_is_told(bench.tools.services, probe)
     assert "closed" == await superuser.fetchval(STATE)
+    told = [line for line in logs if line["event"].startswith("breaker.")]
+    assert [("breaker.closed", "s3", "s3_unavailable")] == [
+        (line["event"], line["service"], line["last_error"]) for line in told
+    ]
 
 
 async def test_a_probe_that_fails_opens_it_for_as_long_again_and_is_given_back(
@@ -277,8 +299,16 @@ async def test_a_probe_that_fails_opens_it_for_as_long_again_and_is_given_back(
 ) -> None:
     probe = await half_open(bench, superuser)
 
-    outcome = await bench.attempt(probe, raising(S3_AWAY), needing("s3")).work()
+    with capture_logs() as logs:
+        outcome = await bench.attempt(probe, raising(S3_AWAY), needing("s3")).work()
 
+    (told,) = [line for line in logs if line["event"].startswith("breaker.")]
+    assert ("breaker.probe_failed", "s3", "s3_unavailable", 60) == (
+        told["event"],
+        told["service"],
+        told["last_error"],
+        told["open_seconds"],
+    )
     assert isinstance(outcome, Released)
     left = await superuser.fetchval("SELECT retry_at - updated_at FROM circuit_breakers")
     assert timedelta(seconds=60) == left

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+from structlog.testing import capture_logs
+
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.lifecycle import Completed, Outcome
+from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, open_pool
@@ -22,11 +25,15 @@ def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:
     return Settlement.of(claim, outcome or Completed(), RetryPolicy())
 
 
+def told(bench: Bench, series: str) -> int:
+    """The sum of all samples that begin like this."""
+    lines = bench.tools.metrics.exposition().decode().splitlines()
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(series))
+
+
 def settles(bench: Bench) -> int:
     """How often it went to the database."""
-    start = 'db_query_duration_seconds_count{query_type="settle"}'
-    lines = bench.tools.metrics.exposition().decode().splitlines()
-    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(start))
+    return told(bench, 'db_query_duration_seconds_count{query_type="settle"}')
 
 
 async def test_outcomes_of_one_moment_share_a_transaction(
@@ -111,6 +118,111 @@ async def test_a_commit_whose_reply_was_lost_is_settled_again_and_once(
     assert Settled.ALREADY == receipt.settled
     (attempt,) = await attempts_rows(superuser, claim.job_id)
     assert "completed" == attempt["outcome"]
+    # Nobody had told of it, as nobody knew.
+    assert 1 == told(bench, 'job_processed_total{job_type="noop",status="completed"}')
+
+
+async def test_an_end_is_told_once_however_often_and_by_whom_it_is_settled(bench: Bench) -> None:
+    """A stray that is seen again, or what was cut off while it waited for its receipt."""
+    claim = await bench.claim()
+    given_back = settlement(claim, Released(why="stray"))
+
+    with capture_logs() as lines:
+        first = await asyncio.gather(*(bench.settler.settle(given_back) for _ in range(3)))
+        later = await bench.settler.settle(settlement(claim))
+
+    assert {Settled.WRITTEN} == {receipt.settled for receipt in first}
+    assert Settled.ALREADY == later.settled
+    assert 1 == told(bench, "job_attempts_total")
+    (line,) = [line for line in lines if line["event"].startswith("job.")]
+    assert ("job.released", str(claim.job_id), "stray") == (
+        line["event"],
+        line["job_id"],
+        line["why"],
+    )
+
+
+async def test_what_is_told_is_not_told_again_when_a_second_settle_loses_its_first_answer(
+    bench: Bench, superuser: Connection
+) -> None:
+    """As what was cut off right after its receipt, and is given back while Postgres restarts."""
+    claim = await bench.claim()
+    with capture_logs() as lines:
+        async with (
+            a_wire(bench.database.url("worker")) as wire,
+            a_settler_by_wire(bench, wire) as settler,
+            asyncio.TaskGroup() as group,
+        ):
+            assert Settled.WRITTEN == (await settler.settle(settlement(claim))).settled
+            before = settles(bench)
+            wire.cut_after = b"COMMIT"
+            again = group.create_task(settler.settle(settlement(claim, Released(why="stopped"))))
+            await eventually(lambda: settles(bench) > before)
+            wire.cut_after = None
+            wire.cut.clear()
+            receipt = await again
+
+    assert Settled.ALREADY == receipt.settled
+    assert 1 == len([line for line in lines if line["event"] == "settle.delayed"])
+    assert ["job.completed"] == [line["event"] for line in lines if "outcome" in line]
+    assert 1 == told(bench, "job_attempts_total")
+
+
+async def test_no_more_ends_are_remembered_than_can_be_settled_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.worker.settler.MOST_REMEMBERED", 2)
+    claims = [await bench.claim() for _ in range(5)]
+
+    for claim in claims:
+        await bench.settler.settle(settlement(claim))
+
+    assert [(one.job_id, one.claim_no) for one in claims[-2:]] == list(bench.settler._told)
+
+
+async def test_an_end_is_told_although_whoever_asked_for_it_has_gone(
+    bench: Bench, superuser: Connection
+) -> None:
+    """As with a second signal, in the middle of a settle; what was cut off is settled again."""
+    claim = await bench.claim()
+
+    async def is_waiting() -> bool:
+        return bool(await superuser.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    async with asyncio.TaskGroup() as group, superuser.transaction():
+        await superuser.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", claim.job_id)
+        asking = group.create_task(bench.settler.settle(settlement(claim)))
+        await eventually(is_waiting)
+        asking.cancel()
+    receipt = await bench.settler.settle(settlement(claim, Released(why="stopped")))
+
+    assert (Settled.ALREADY, "completed") == (
+        receipt.settled,
+        None if receipt.ended is None else receipt.ended.outcome,
+    )
+    assert 1 == told(bench, "job_attempts_total")
+
+
+async def test_what_is_rejected_is_told_as_it_was_written(bench: Bench) -> None:
+    bad, good = await bench.claim(), await bench.claim()
+
+    await asyncio.gather(
+        bench.settler.settle(settlement(bad, Completed(result={"a": "\0"}))),
+        bench.settler.settle(settlement(good)),
+    )
+
+    for status in ("failed", "completed"):
+        name = f'job_processed_total{{job_type="noop",status="{status}"}}'
+        assert 1 == told(bench, name), status
+
+
+async def test_a_claim_that_was_lost_is_for_others_to_tell(bench: Bench) -> None:
+    claim = await bench.claim()
+    zombie = Settlement(job_id=claim.job_id, claim_no=7, outcome=Completed(), policy=RetryPolicy())
+
+    assert Settled.LOST == (await bench.settler.settle(zombie)).settled
+
+    assert 0 == told(bench, "job_attempts_total")
 
 
 async def test_it_waits_for_a_database_that_is_away_until_it_is_told_to_give_up(

@@ -16,7 +16,9 @@ Three numbers tell apart three questions. `claim_no` rises with every claim and 
 the fence that every write of a worker names, so a worker that lost its job can only miss.
 `attempts` is what the retry policy counts: charged at the claim, refunded by a release. `crashes`
 counts the times a worker or a decoding child died under the job: the second one moves it to the
-quarantine lane, where it runs alone and may fail as `poison`.
+quarantine lane, where a worker runs nothing beside it, and where the next one may fail it as
+`poison`. A worker of 0.2.0, or one that never heard the answer of another claim, may yet hold
+others then: such a crash is not blamed on it, and it is run again.
 
 An attempt ends in one of four outcomes, which are values: `Completed`, `Retry`, `Failed`,
 `Released`. `lifecycle.decide` turns the outcome an attempt asks for into the one that is written,

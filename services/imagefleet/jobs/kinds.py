@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
@@ -33,6 +33,7 @@ STANDARD_RETRY: Final = RetryPolicy()
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NUL_IN_JSON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+MOST_UNKNOWN: Final = 512  # fields; each costs an error
 _FAULTS_SHOWN: Final = 10
 
 
@@ -121,6 +122,9 @@ def choose_lane(kind: JobKind, priority: int) -> Lane:
 
 def validate_payload(kind: JobKind, payload: JsonObject) -> BaseModel:
     """Judge what is submitted; a refusal names fields and echoes no value."""
+    forbids = kind.payload.model_config.get("extra") == "forbid"
+    if forbids and len(payload) > len(kind.payload.model_fields) + MOST_UNKNOWN:
+        raise _invalid(kind, "it has hundreds of unknown fields")
     return _read(kind, payload, _as_declared)
 
 
@@ -227,6 +231,16 @@ class CancelJob(Payload):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
+class CancelJobs(Payload):
+    """Cancel what its tenant has open: the jobs that all of these let through."""
+
+    job_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] | None = None
+    lane: Lane | None = None
+    submitted_before: AwareDatetime | None = None
+    """None: before the walk began."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
 class Noop(Payload):
     """Wait for a while and succeed: to see whether the fleet is alive, and how fast it is."""
 
@@ -260,6 +274,13 @@ BUILT_IN: Final = Kinds(
             preempts=True,
         ),
         JobKind(name="cancel_job", payload=CancelJob, lane=Lane.FAST, preempts=True),
+        JobKind(
+            name="cancel_jobs",
+            payload=CancelJobs,
+            lane=Lane.FAST,
+            timeout=timedelta(hours=1),  # a million jobs at 300 a second
+            preempts=True,
+        ),
         JobKind(name="noop", payload=Noop, lane=Lane.FAST),
         JobKind(
             name="reprocess_images",

@@ -7,7 +7,7 @@ knows when a retry has become a failure. Everything is a value; clock and dice c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never
@@ -133,6 +133,8 @@ class Released:
 
     why: str
     run_at: datetime | None = None
+    after: timedelta = timedelta()
+    """Without that: not before so much later."""
     log_excerpt: str | None = None
 
 
@@ -165,7 +167,7 @@ def decide(
         case Released():
             if standing.cancel_code is not None:
                 return _cancelled(standing.cancel_code, outcome.why, outcome.log_excerpt)
-            return replace(outcome, run_at=outcome.run_at or now)
+            return replace(outcome, run_at=outcome.run_at or now + outcome.after)
         case Retry():
             if standing.cancel_code is not None:
                 why = _because(outcome)
@@ -238,6 +240,7 @@ FAILURE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         "too_large": "The image is larger than it may be.",
         "too_many_pixels": "The image has more pixels than it may have.",
         "too_many_frames": "The animation has more frames or pixels than it may have.",
+        "too_many_parts": "The image is made of more pieces than it may be.",
         "too_many_scans": "The image is coded in more passes than it may be.",
         "too_much_metadata": "The image carries more metadata than it may.",
         "output_too_large": "What would be made of the image is larger than it may be.",

@@ -154,6 +154,37 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A claim that is over: its row in `attempts`, and what else is told of it."""
+
+    job_id: JobId
+    claim_no: int
+    tenant_id: TenantId
+    type: str
+    lane: Lane
+    worker_id: WorkerId
+    """Who had the claim; who ended it may be another worker, or maintenance."""
+    duration: timedelta
+    """By the database's clock, from the claim on."""
+    queue_time: timedelta
+    outcome: str
+    """The word of the row: completed retried failed released rescued taken_over exhausted."""
+    why: str
+    state: JobState
+    """What the job is now."""
+    attempts: int
+    """Charged runs of the job by then, this one included."""
+    max_attempts: int
+    correlation_id: str
+    traceparent: str | None
+
+    @property
+    def fence(self) -> Fence:
+        """The claim that ended."""
+        return (self.job_id, self.claim_no)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAnswer:
     """The verdict for one received id."""
 
@@ -167,6 +198,8 @@ class ClaimAnswer:
     """The same as a span by the database's clock, for message visibility."""
     why: str | None = None
     """What holds it back: the pause, the breaker, the job in front."""
+    ended: Ended | None = None
+    """The claim that this one took over, or found to be the last, and ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,9 @@ import structlog
 from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import ring_jobs
 from imagefleet.jobs.model import JobId, Lane, Ring
+from imagefleet.live import Live
 from imagefleet.maintenance.window import Turns, Window
+from imagefleet.settings.in_force import Horizon
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.dispatching import (
     FIRST_PLACE,
@@ -33,6 +35,7 @@ from imagefleet.store.dispatching import (
     leave_lanes,
     look_at_fleet,
     look_at_holds,
+    look_at_types,
     publish_room,
     read_manners,
     take_rings,
@@ -95,32 +98,47 @@ class Dispatcher:
         *,
         batch: int,
         idle_interval: timedelta,
+        live: Live | None = None,
     ) -> None:
         """Send at most `batch` jobs a look and lane; look less often while nothing waits."""
+        self._live = live or Live()
         self._pool = pool
         self._queues = queues
         self._holder = holder
         self._metrics = metrics
-        self._batch = batch
+        self._configured_batch = batch
         self._idle_interval = idle_interval.total_seconds()
         self._now = asyncio.get_running_loop().time
-        self._works: defaultdict[Lane, LaneWork] = defaultdict(LaneWork)
+        self._works: defaultdict[Lane, LaneWork] = defaultdict(
+            lambda: LaneWork(window=Window(self._horizon))
+        )
         self._manners: dict[str, tuple[Manners, float]] = {}
+        self._rooms: dict[str, int] = {}
+        """Of types that have fewer slots: how many more are announced, by all lanes of a look."""
         self._look_at = 0.0
         self._walked_to = NO_JOB
         self.unreached: str | None = None
         """Why SQS did not take what was sent to it last; None while it does."""
 
+    def _horizon(self) -> Horizon:
+        return self._live.now.horizon()
+
+    @property
+    def _batch(self) -> int:
+        return self._live.now.count("window.batch_jobs", self._configured_batch)
+
     async def run_once(self) -> Dispatched:
         """Look at every lane that is ours, if it is time; call it every LOOK_EVERY."""
         if self._now() < self._look_at:
             return Dispatched(sent=0)
+        in_use, of_types = self._live.now.slots_of_lanes(), self._live.now.slots_of_types()
         with self._metrics.query("look_at_lanes"):
             async with acquire(self._pool) as connection:
                 lanes = await hold_lanes(connection, self._holder)
-                fleets = await look_at_fleet(connection) if lanes else {}
+                fleets = await look_at_fleet(connection, in_use) if lanes else {}
                 holds = await look_at_holds(connection) if lanes else None
                 adopted = await adopt_rings(connection, limit=self._batch) if lanes else 0
+                self._rooms = await look_at_types(connection, of_types) if of_types else {}
         for lane in self._works.keys() - lanes:  # whoever has it now knows its pace and its turns
             del self._works[lane]
         sent = 0
@@ -183,11 +201,11 @@ class Dispatcher:
         window.lost(lost)
         room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
         levels = await self._find_levels(lane, work)
-        ready, probing = await self._ready(lane, levels, fleet, holds)
+        ready, most_of = await self._ready(lane, levels, fleet, holds)
         everybody = work.behind == FIRST_PLACE
         work.turns.arrive({level.tenant_id: None for level in ready}, complete=everybody)
         most = min(room, self._batch)
-        sent, waiting = await self._announce(lane, work, ready, most, probing)
+        sent, waiting = await self._announce(lane, work, ready, most, most_of)
         work.busy = announced > 0 or bool(ready)
         waiting = waiting or not everybody
         async with acquire(self._pool) as connection:
@@ -233,31 +251,37 @@ class Dispatcher:
 
     async def _ready(
         self, lane: Lane, levels: Sequence[Level], fleet: LaneFleet, holds: Holds
-    ) -> tuple[list[Level], set[Place]]:
+    ) -> tuple[list[Level], dict[Place, int]]:
         """Those that are due, that nothing holds back, and that somebody can do.
 
-        And which of them try a service whose breaker is half open: by one job. Without any worker
-        the first few are announced all the same, whatever their type.
+        And of which of them only so many at a time: by one job those that try a service whose
+        breaker is half open; as far as workers have slots left those of a type that has fewer.
+        Without any worker the first few are announced all the same, whatever their type.
         """
         due = [level for level in levels if level.due]
         manners = await self._manners_of(due) if holds else {}
         ready: list[Level] = []
-        probing: set[Place] = set()
+        most_of: dict[Place, int] = {}
         tried: set[str] = set()
         for level in due:
             its = manners.get(level.type)
             if level.priority != URGENT:
                 if fleet.types and level.type not in fleet.types:
                     continue
-                if its is not None and _held(lane, level.type, its, holds):
+                if its is not None and _held(lane, level, its, holds):
                     continue
+                room = self._rooms.get(level.type)
+                if room is not None:
+                    if room <= 0:
+                        continue
+                    most_of[level.place] = room
                 if its is not None and (half_open := its.services & holds.half_open):
                     if half_open & tried:
                         continue
                     tried |= half_open
-                    probing.add(level.place)
+                    most_of[level.place] = 1
             ready.append(level)
-        return ready, probing
+        return ready, most_of
 
     async def _manners_of(self, levels: Iterable[Level]) -> dict[str, Manners]:
         now = self._now()
@@ -276,7 +300,12 @@ class Dispatcher:
         return {name: self._manners[name][0] for name in of_type if name in self._manners}
 
     async def _announce(
-        self, lane: Lane, work: LaneWork, ready: Sequence[Level], room: int, probing: set[Place]
+        self,
+        lane: Lane,
+        work: LaneWork,
+        ready: Sequence[Level],
+        room: int,
+        most_of: Mapping[Place, int],
     ) -> tuple[int, bool]:
         """Send what there is room for, in turn; how many, and whether anything still waits."""
         waiting: dict[str, list[Level]] = defaultdict(list)
@@ -294,20 +323,32 @@ class Dispatcher:
                         connection,
                         lane,
                         (
-                            (level, 1 if level.place in probing else share)
+                            (level, min(share, most_of.get(level.place, share)))
                             for tenant, share in shares.items()
                             for level in waiting[tenant]
                         ),
                     )
-            chosen = _in_turn(taken, shares, weights)
+            bounded = {ring.job_id: level for level, ring in taken if level.place in most_of}
+            chosen = [
+                ring
+                for ring in _in_turn(taken, shares, weights)
+                if self._has_room(bounded.get(ring.job_id))
+            ]
             took = await self._send(lane, work, chosen)
             sent += len(took)
             served = Counter(ring.tenant_id for ring in took)
             work.turns.served((name, weights[name], count) for name, count in served.items())
             if len(took) < len(chosen):
                 return sent, True
-            waiting = _with_more(waiting, taken, shares, probing)
+            waiting = _with_more(waiting, taken, shares, most_of)
         return sent, bool(waiting)
+
+    def _has_room(self, level: Level | None) -> bool:
+        """Take a place of its type, whose room all tenants and lanes of a look share."""
+        if level is None or level.type not in self._rooms:
+            return True
+        self._rooms[level.type] -= 1
+        return self._rooms[level.type] >= 0
 
     async def _send(self, lane: Lane, work: LaneWork, rings: Sequence[Ring]) -> list[Ring]:
         """Send and mark; what SQS took."""
@@ -331,9 +372,14 @@ class Dispatcher:
         return took
 
 
-def _held(lane: Lane, job_type: str, manners: Manners, holds: Holds) -> bool:
-    """Whether a pause or an open breaker holds this type back in this lane."""
-    paused = holds.everything or lane in holds.lanes or job_type in holds.types
+def _held(lane: Lane, level: Level, manners: Manners, holds: Holds) -> bool:
+    """Whether a pause or an open breaker holds back this type of this tenant in this lane."""
+    paused = (
+        holds.everything
+        or lane in holds.lanes
+        or level.type in holds.types
+        or not holds.tenants.isdisjoint(((level.tenant_id, ""), (level.tenant_id, level.type)))
+    )
     return (paused and not manners.preempts) or bool(manners.services & holds.open)
 
 
@@ -359,7 +405,7 @@ def _with_more(
     waiting: Mapping[str, list[Level]],
     taken: Iterable[tuple[Level, Ring]],
     shares: Mapping[str, int],
-    probing: set[Place],
+    most_of: Mapping[Place, int],
 ) -> dict[str, list[Level]]:
     """What may have more that waits: every level that gave as many as it was asked for."""
     gave = Counter(level.place for level, _ in taken)
@@ -368,7 +414,7 @@ def _with_more(
             level
             for level in levels
             if tenant not in shares
-            or (gave[level.place] >= shares[tenant] and level.place not in probing)
+            or (gave[level.place] >= shares[tenant] and level.place not in most_of)
         ]
         for tenant, levels in waiting.items()
     }

@@ -18,6 +18,7 @@ import structlog
 from imagefleet.aws.queue import Depth, Queue
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
+from imagefleet.live import Live
 from imagefleet.maintenance.sweeper import WALK_EVERY
 from imagefleet.store.backlogs import sample_behind
 from imagefleet.store.breakers import list_breakers
@@ -64,15 +65,17 @@ class Sampler:
         interval: timedelta,
         has_edge: bool = True,
         within: float = SAMPLE_WITHIN,
+        live: Live | None = None,
     ) -> None:
         """Without an edge there is nobody to owe it to: then debts are not read."""
+        self._live = live or Live()
         self._pool = pool
         self._queues = queues
         self._holder = holder
         self._metrics = metrics
-        self._interval = interval.total_seconds()
+        self._configured = interval
         self._within = within
-        self._next = 0.0
+        self._sampled_at: float | None = None
         self._expected: Mapping[Lane, ExpectedMessages] = {}
         self._samples: dict[str, Take] = {
             "depths": self._take_depths,
@@ -88,13 +91,18 @@ class Sampler:
         if has_edge:
             self._samples["edge"] = self._take_edge
 
+    @property
+    def _interval(self) -> float:
+        now = self._live.now
+        return now.seconds("sampling.gauges_seconds", self._configured).total_seconds()
+
     async def run_once(self) -> Sampled:
         """Renew the office; sample if it is ours and time for it. Call it every two seconds."""
         try:
             return await self._run_once()
         except BaseException:
             self._metrics.unelected()  # whether it is still ours is not known
-            self._next = 0.0
+            self._sampled_at = None
             raise
 
     async def resign(self) -> None:
@@ -109,15 +117,15 @@ class Sampler:
             term = await hold_election(connection, OFFICE, self._holder)
         if term is None:
             self._metrics.unelected()
-            self._next = 0.0
+            self._sampled_at = None
             return Sampled(elected=False)
         now = asyncio.get_running_loop().time()
-        if now < self._next:
+        if self._sampled_at is not None and now < self._sampled_at + self._interval:
             return Sampled(elected=True)
         self._expected = {}
         failed = [name for name, take in self._samples.items() if not await self._took(name, take)]
         await self._sample_queues()
-        self._next = now + self._interval
+        self._sampled_at = now
         return Sampled(elected=True, sampled=True, failed=tuple(failed))
 
     async def _took(self, name: str, take: Take) -> bool:

@@ -17,6 +17,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
+from imagefleet.live import Live
 from imagefleet.maintenance.bookkeeper import FOLD_EVERY, PROVE_EVERY, Bookkeeper
 from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper
 from imagefleet.maintenance.deletions import DeletionKeeper
@@ -28,6 +29,8 @@ from imagefleet.maintenance.rescuer import Rescuer
 from imagefleet.maintenance.sweeper import Sweeper
 from imagefleet.runtime import Drain, Parts, Step, every, supervise
 from imagefleet.settings import MaintenanceSettings
+from imagefleet.settings.in_force import defaults_of_maintenance
+from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, acquire, connect, open_pool
 from imagefleet.store.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
@@ -59,13 +62,14 @@ log = structlog.get_logger()
 async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     """Look after the fleet until asked to end. Any number of these may run."""
     metrics = MaintenanceMetrics(job_types=load_kinds())
+    live = Live()
     async with AsyncExitStack() as stack:
-        pool, queues, dead_letters, edge, buckets = await reach_out(settings, metrics, stack)
+        pool, queues, dead_letters, edge, buckets = await reach_out(settings, metrics, live, stack)
         doorbell = await stack.enter_async_context(
             Doorbell(pool, queues, confirming=lambda: metrics.query("confirm_rings")).open()
         )
         duties = Duties(
-            settings, metrics, pool, queues, dead_letters, edge, buckets, doorbell, drain
+            settings, metrics, live, pool, queues, dead_letters, edge, buckets, doorbell, drain
         )
         health = await stack.enter_async_context(
             serve_health(
@@ -83,7 +87,10 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
 
 
 async def reach_out(
-    settings: MaintenanceSettings, metrics: MaintenanceMetrics, stack: AsyncExitStack
+    settings: MaintenanceSettings,
+    metrics: MaintenanceMetrics,
+    live: Live,
+    stack: AsyncExitStack,
 ) -> tuple[Pool, dict[Lane, Queue], Queue, Edge | None, Buckets]:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(
@@ -101,6 +108,16 @@ async def reach_out(
     )
     async with acquire(pool) as connection:
         await require_schema(connection)
+    await stack.enter_async_context(
+        live.open(
+            pool,
+            "maintenance",
+            defaults_of_maintenance(settings.maintenance),
+            reading=lambda: metrics.query("read_live"),
+        )
+    )
+    metrics.watch_settings(lambda: live.age)
+    tracing.share = lambda: live.now.number(TRACES, 1)
     session = await stack.enter_async_context(
         open_session(settings.aws, calls=AwsCalls(metrics, tracing))
     )
@@ -161,6 +178,7 @@ class Duties:
         self,
         settings: MaintenanceSettings,
         metrics: MaintenanceMetrics,
+        live: Live,
         pool: Pool,
         queues: Mapping[Lane, Queue],
         dead_letters: Queue,
@@ -177,6 +195,7 @@ class Duties:
             metrics,
             batch=wanted.dispatch_batch,
             idle_interval=wanted.dispatch_interval,
+            live=live,
         )
         self._dispatching = Duty(
             self._dispatcher.run_once, LOOK_EVERY, leave=self._dispatcher.leave
@@ -199,6 +218,7 @@ class Duties:
             metrics,
             interval=wanted.sample_interval,
             has_edge=edge is not None,
+            live=live,
         )
         self._sampling = Duty(sampler.run_once, RENEW_EVERY, leave=sampler.resign)
         bookkeeper = Bookkeeper(pool, uuid4(), metrics, rest=drain.wait_at_most)
@@ -219,9 +239,10 @@ class Duties:
             grace=wanted.sweep_grace,
             deletes=wanted.sweep_deletes,
             rest=drain.wait_at_most,
+            live=live,
         )
         self._tidying = Duty(storage.run_once, SWEEP_EVERY, within=TIDY_WITHIN)
-        self._rescuer = Rescuer(rescue_after=wanted.rescue_after)
+        self._rescuer = Rescuer(metrics, rescue_after=wanted.rescue_after)
         self._dsn = settings.database.url.get_secret_value()
         self._metrics = metrics
         self._doorbell = doorbell
@@ -272,7 +293,6 @@ class Duties:
                         with self._metrics.query("rescue"):
                             rescued = await self._rescuer.run_once(session)
                         self._doorbell.ring(rescued.rings)
-                        self._metrics.rescued(rescued.retried + rescued.failed)
                         await self._drain.wait_at_most(RESCUE_EVERY)
             except FleetError as error:
                 log.warning("rescuer.failed", code=error.code, detail=error.detail)

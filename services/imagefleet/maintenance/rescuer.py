@@ -15,6 +15,8 @@ import structlog
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ring, WorkerId
 from imagefleet.store.upkeep import Rescue, Session, WorkerSeen, look_at_workers, rescue_worker
+from imagefleet.telemetry.endings import tell_ends
+from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 RESCUE_AFTER: Final = timedelta(seconds=30)
 LONGEST_GAP: Final = timedelta(seconds=5)  # between two looks: two missed beats, and a little
@@ -38,9 +40,14 @@ class Rescuer:
     """Looks at the beats of all workers; any number may run, each on its own session."""
 
     def __init__(
-        self, *, rescue_after: timedelta = RESCUE_AFTER, longest_gap: timedelta = LONGEST_GAP
+        self,
+        metrics: MaintenanceMetrics,
+        *,
+        rescue_after: timedelta = RESCUE_AFTER,
+        longest_gap: timedelta = LONGEST_GAP,
     ) -> None:
         """A `rescue_after` of zero turns rescue off."""
+        self._metrics = metrics
         self._rescue_after = rescue_after
         self._longest_gap = longest_gap
         self._session: Session | None = None
@@ -54,7 +61,7 @@ class Rescuer:
             for seen in self._watch(session, await self._look(session)):
                 rescue = await self._rescue(session, seen)
                 if rescue is not None:
-                    _tell(seen, rescue)
+                    self._tell(seen, rescue)  # at once: the next one may fail
                     rescues.append(rescue)
         return Rescued(
             workers=len(rescues),
@@ -109,6 +116,16 @@ class Rescuer:
         before = self._silent_since.get(one.worker_id)
         return before if before is not None and before.beats == one.beats else one
 
+    def _tell(self, seen: WorkerSeen, rescue: Rescue) -> None:
+        log.warning(
+            "worker.rescued",
+            worker_id=str(seen.worker_id),
+            retried=len(rescue.retried),
+            failed=len(rescue.failed),
+        )
+        self._metrics.rescued(len(rescue.ended))
+        tell_ends(self._metrics, rescue.ended)
+
     def _forget(self) -> None:
         self._session = self._looked_at = None
         self._silent_since = {}
@@ -117,12 +134,3 @@ class Rescuer:
 def _is_outage(error: Exception) -> bool:
     # Somebody sits on a row of this worker, or was in a deadlock with us: the session is well.
     return isinstance(error, Unavailable) and error.code != "database_conflict"
-
-
-def _tell(seen: WorkerSeen, rescue: Rescue) -> None:
-    log.warning(
-        "worker.rescued",
-        worker_id=str(seen.worker_id),
-        retried=len(rescue.retried),
-        failed=len(rescue.failed),
-    )

@@ -18,6 +18,7 @@ import structlog
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import REDIRECT_MAX_AGE
 from imagefleet.jobs.sweeping import Progress
+from imagefleet.live import Live
 from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
 from imagefleet.store.database import Pool, acquire
@@ -72,23 +73,40 @@ class Sweeper:
         older_than: timedelta = OLDER_THAN,
         period: timedelta = PERIOD,
         walk_every: timedelta = WALK_EVERY,
+        live: Live | None = None,
     ) -> None:
         """Without `deletes` it only looks."""
+        self._live = live or Live()
         self._pool = pool
         self._outputs = outputs
         self._holder = holder
         self._metrics = metrics
         self._rest = rest
         self._has_edge = has_edge
-        self._kept_for = grace + REDIRECT_MAX_AGE if has_edge else grace
-        self._deletes = deletes
+        self._configured_grace = grace
+        self._configured_deletes = deletes
         self._older_than = older_than
         self._period = period
         self._walk_every = walk_every
         self._walker = Walker(
-            pool, originals, outputs, metrics, deletes=deletes, older_than=older_than
+            pool,
+            originals,
+            outputs,
+            metrics,
+            deletes=lambda: self._deletes,
+            older_than=older_than,
         )
         self._after: Superseded | None = None
+
+    @property
+    def _deletes(self) -> bool:
+        return self._live.now.switch("retention.sweep_deletes", default=self._configured_deletes)
+
+    @property
+    def _kept_for(self) -> timedelta:
+        name = "retention.superseded_seconds"
+        grace = self._live.now.seconds(name, self._configured_grace)
+        return grace + REDIRECT_MAX_AGE if self._has_edge else grace
 
     async def run_once(self) -> Swept:
         """Sweep a part if nobody has taken the period yet. Call it about as often."""
@@ -115,6 +133,8 @@ class Sweeper:
 
         async def batch_of_revisions() -> bool:
             nonlocal revisions, objects, size
+            if not self._deletes:  # turned off since this sweep began
+                return False
             page = await self._next_superseded()
             gone = await self._delete([one for one in page if one.ripe])
             revisions += len(gone)

@@ -5,7 +5,7 @@ database calls litter after it was listed. What is missing is told, and never re
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -52,7 +52,7 @@ class Walker:
         outputs: Objects,
         metrics: MaintenanceMetrics,
         *,
-        deletes: bool = True,
+        deletes: Callable[[], bool] = lambda: True,
         older_than: timedelta = OLDER_THAN,
     ) -> None:
         self._pool = pool
@@ -186,7 +186,7 @@ class Walker:
         """Delete the litter, if we may; the progress with what came of it."""
         litter = judgement.litter
         gone: list[Listed] = []
-        if litter and self._deletes:
+        if litter and self._deletes():
             refused = await delete_keys(self._buckets[bucket], [one.key for one in litter])
             gone = [one for one in litter if one.key not in refused]
             kind = "litter" if bucket == "outputs" else "original"

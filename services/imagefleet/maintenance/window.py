@@ -10,15 +10,14 @@ that had nothing waiting comes in just before the others, by one turn, and canno
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
+from imagefleet.settings.in_force import AS_BUILT, Horizon
+
 SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a few looks
 LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
-SPARE: Final = 4  # messages: enough that a lane of slow jobs never waits for a look
-GAPS: Final = 2.5  # looks that the horizon bridges; with one, slots fall idle when a look is late
-LONGEST_HORIZON: Final = 5.0
 LATELY: Final = timedelta(minutes=10)  # at the most, in a lane of jobs that take as long
 MOST_TENANTS: Final = 20_000  # remembered; who was served longest ago is as good as new
 
@@ -26,14 +25,16 @@ MOST_TENANTS: Final = 20_000  # remembered; who was served longest ago is as goo
 class Window:
     """The pace of one lane, and how many of its jobs may be announced and unclaimed at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: Callable[[], Horizon] = lambda: AS_BUILT) -> None:
+        """Announce as far ahead as is said at each look."""
+        self._ahead = horizon
         self._finished: deque[tuple[float, int]] = deque()
         self._looked_at: float | None = None
         self._gap = 0.0
         self._announced = 0
         self._held = 0
         self._sent = 0
-        self.size = SPARE
+        self.size = horizon().spare
         self.rate = 0.0
         """Jobs that the lane's workers finish a second."""
 
@@ -47,7 +48,9 @@ class Window:
 
     @property
     def _horizon(self) -> float:
-        return min(LONGEST_HORIZON, max(1.0, GAPS * self._gap))
+        ahead = self._ahead()
+        least, most = ahead.shortest.total_seconds(), ahead.longest.total_seconds()
+        return min(most, max(least, ahead.looks * self._gap))
 
     def look(self, now: float, *, announced: int, held: int, free: int) -> int:
         """Take what a look found; how many more may be announced now.
@@ -68,7 +71,7 @@ class Window:
         short = sum(jobs for at, jobs in self._finished if at > now - SHORT) / SHORT
         # All slots may have ended their jobs together: that alone is no quick lane.
         self.rate = max(long, short - (held + free))
-        self.size = free + math.ceil(self._horizon * self.rate) + SPARE
+        self.size = free + math.ceil(self._horizon * self.rate) + self._ahead().spare
         return max(0, self.size - announced)
 
     def sent(self, jobs: int) -> None:

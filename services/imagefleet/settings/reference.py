@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from imagefleet.settings.live import live_reference
 from imagefleet.settings.roles import Roles
 from imagefleet.settings.slices import (
     Api,
@@ -10,6 +11,7 @@ from imagefleet.settings.slices import (
     Console,
     Database,
     Maintenance,
+    Person,
     Retry,
     Slice,
     Telemetry,
@@ -27,6 +29,7 @@ SLICES: tuple[type[Slice], ...] = (
     Maintenance,
     Telemetry,
     Client,
+    Person,
     Roles,
 )
 
@@ -43,19 +46,20 @@ path of the file, instead of the variable itself.
 
 ## What is no variable
 
-How long finished jobs, their attempts and their idempotency keys are kept stands in the database:
-30 days, unless `imagefleet_owner` changes it, for all processes at once.
-Less than 30 days is refused: so long a key is promised to hold.
+What is turned while everything runs: [live settings](#live-settings), below.
+How long finished jobs, their attempts and their idempotency keys are kept is one of them,
+`retention.jobs_days`: 30 days unless it is turned. Less than 30 days is refused: so long a key is
+promised to hold.
 
-```sql
-UPDATE fleet SET retention = interval '90 days';
+```sh
+imagefleet settings live set retention.jobs_days 90 --reason "questions come late"
 ```
 """
 
 
 def reference() -> str:
     """Return the page: after the foreword a section for each slice, with a row a variable."""
-    return "\n".join((FOREWORD, *(_section(part) for part in SLICES)))
+    return "\n".join((FOREWORD, *(_section(part) for part in SLICES), *live_reference()))
 
 
 def _section(part: type[Slice]) -> str:

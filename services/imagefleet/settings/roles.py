@@ -25,6 +25,8 @@ class Roles(Slice):
     """Of imagefleet_maintenance."""
     operator: Password = Field(validation_alias="OPERATOR_DATABASE_PASSWORD")
     """Of imagefleet_operator."""
+    admin: Password = Field(validation_alias="ADMIN_DATABASE_PASSWORD")
+    """Of imagefleet_admin, which makes tenants and keys, and nothing else."""
 
     def passwords(self) -> dict[str, str]:
         """Return them by the role's full name."""

@@ -168,6 +168,11 @@ class Api(Slice):
         _span(300), ge=_span(1), le=_span(3600), validation_alias="UPLOAD_TIMEOUT_SECONDS"
     )
     """How long one upload may take."""
+    upload_least_rate: Count = Field(
+        2048, ge=0, le=2**20, validation_alias="UPLOAD_LEAST_BYTES_PER_SECOND"
+    )
+    """How slow an upload may be: one that falls ten seconds behind this ends. 0 turns it off. The
+    slowest phones send four thousand bytes a second, and less would not end within the timeout."""
     operator_database_url: DatabaseUrl | None = Field(
         None, validation_alias="OPERATOR_DATABASE_URL"
     )
@@ -310,3 +315,10 @@ class Client(Slice):
     """Where the API is."""
     key: Annotated[SecretStr, Form("an API key")] = Field(validation_alias="IMAGEFLEET_KEY")
     """The API key; it says who acts."""
+
+
+class Person(Slice):
+    """Who uses the verbs that speak to the database themselves: `keys`, `migrate --roles`."""
+
+    name: Text | None = Field(None, validation_alias="IMAGEFLEET_ACTOR")
+    """Who acts, as the audit tells it; if it is not set, the user of this machine."""

@@ -38,11 +38,18 @@ class Judgement:
     """When a job that is given back because of that should be due; its breaker is asked again."""
     listening: bool = False
     """There are enough failures; others are heard before they are judged."""
+    opened_by: CallWindow | None = None
+    """This report has opened the breaker: for these calls."""
+    reopened: bool = False
+    """This was the failure of a probe."""
+    last_error: str | None = None
+    """Of a breaker that was opened, reopened or closed: the code of the last failure."""
 
 
 READ_BREAKER: Final = """
 SELECT breakers.state, breakers.window_ends_at, breakers.window_failures, breakers.window_successes,
-       breakers.judged_from, now() AS now, now() + interval '1 second' AS due,
+       breakers.judged_from, breakers.last_error_code,
+       now() AS now, now() + interval '1 second' AS due,
        CASE WHEN breakers.forced THEN interval '60 seconds'
             ELSE greatest(breakers.retry_at - now(), interval '0') END AS held_for
   FROM circuit_breakers AS breakers
@@ -118,7 +125,12 @@ async def _count(
     if not after.trips(limits, row["now"]):
         return Judgement(listening=after.is_listening(row["now"]))
     await connection.execute(TRIP_BREAKER, calls.service, limits.open_for)
-    return Judgement(held_for=limits.open_for, due=row["due"])
+    return Judgement(
+        held_for=limits.open_for,
+        due=row["due"],
+        opened_by=after,
+        last_error=calls.code or row["last_error_code"],
+    )
 
 
 def _held(row: Record) -> Judgement:
@@ -131,13 +143,15 @@ UPDATE circuit_breakers
        window_ends_at = NULL, window_failures = 0, window_successes = 0, judged_from = NULL,
        updated_by = 'worker', updated_at = now()
  WHERE service = $1 AND state = 'open' AND NOT forced
+RETURNING last_error_code
 """
 
 
-async def report_probe_worked(connection: Connection, service: str) -> None:
-    """The one job that might try the service got what it needed: it is back for all."""
+async def report_probe_worked(connection: Connection, service: str) -> Judgement | None:
+    """The one job that might try the service got what it needed; None: that has closed nothing."""
     with translated():
-        await connection.execute(CLOSE_BREAKER, service)
+        row = await connection.fetchrow(CLOSE_BREAKER, service)
+    return None if row is None else Judgement(last_error=row["last_error_code"])
 
 
 REOPEN_BREAKER: Final = """
@@ -157,8 +171,20 @@ async def report_probe_failed(
     with translated():
         row = await connection.fetchrow(REOPEN_BREAKER, service, limits.open_for, code)
     if row is not None:
-        return Judgement(held_for=limits.open_for, due=row["due"])
+        return Judgement(held_for=limits.open_for, due=row["due"], reopened=True, last_error=code)
     return await report_calls(connection, Calls(service=service, failures=1, code=code), limits)
+
+
+HOLD_BREAKER: Final = """
+SELECT breakers.service FROM circuit_breakers AS breakers WHERE breakers.service = $1 FOR UPDATE
+"""
+
+
+async def hold_breaker(connection: Connection, service: str) -> "Breaker | None":
+    """The breaker as it stands until the end of the transaction; None: there is none."""
+    with translated():
+        await connection.execute(HOLD_BREAKER, service)
+    return next((one for one in await list_breakers(connection) if one.service == service), None)
 
 
 FORCE_OPEN: Final = """

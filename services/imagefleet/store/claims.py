@@ -8,6 +8,7 @@ an advisory lock inside the statement were tried: each fails when fifty backends
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from asyncpg import Record
@@ -18,7 +19,9 @@ from imagefleet.jobs.model import (
     CancelCode,
     Claim,
     ClaimAnswer,
+    Ended,
     JobId,
+    JobState,
     Lane,
     Verdict,
     WorkerId,
@@ -141,6 +144,9 @@ ended AS (
            'lock_expired'
       FROM chosen
      WHERE chosen.state = 'processing' AND chosen.verdict IN ('claimed', 'cancelled', 'exhausted')
+    RETURNING attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
+              attempts.worker_id, attempts.duration, attempts.queue_time, attempts.outcome,
+              attempts.why
 ),
 occupied AS (
     UPDATE targets
@@ -236,12 +242,19 @@ SELECT asked.id AS job_id,
        ARRAY (SELECT breakers.service FROM circuit_breakers AS breakers
                WHERE breakers.service = ANY (chosen.services)
                  AND breakers.state = 'closed' AND breakers.judged_from IS NOT NULL
-                 AND breakers.window_ends_at > now()) AS watched
+                 AND breakers.window_ends_at > now()) AS watched,
+       ended.claim_no AS ended_claim_no, ended.tenant_id AS ended_tenant_id,
+       ended.type AS ended_type, ended.lane AS ended_lane, ended.worker_id AS ended_worker_id,
+       ended.duration AS ended_duration, ended.queue_time AS ended_queue_time,
+       ended.outcome AS ended_outcome, ended.why AS ended_why, chosen.attempts AS ended_attempts,
+       chosen.max_attempts AS ended_max_attempts, chosen.correlation_id AS ended_correlation_id,
+       chosen.traceparent AS ended_traceparent
   FROM unnest($1::uuid[]) AS asked (id)
   CROSS JOIN fleet
   LEFT JOIN jobs AS known ON known.id = asked.id
   LEFT JOIN chosen ON chosen.id = asked.id
   LEFT JOIN taken ON taken.id = asked.id
+  LEFT JOIN ended ON ended.job_id = asked.id
 """  # noqa: S608 - composed at import from the constants of verdicts.py, never from values
 
 
@@ -278,7 +291,7 @@ def _once(answers: dict[JobId, ClaimAnswer], job_id: JobId, before: Sequence[Job
     if answer.claim is not None and job_id in before:
         why = "received twice at once"
         return ClaimAnswer(job_id=job_id, verdict=Verdict.BUSY, wait=answer.wait, why=why)
-    return answer
+    return replace(answer, ended=None) if job_id in before else answer
 
 
 def _answer(row: Record) -> ClaimAnswer:
@@ -289,9 +302,21 @@ def _answer(row: Record) -> ClaimAnswer:
         until=row["until"],
         wait=row["wait"],
         why=row["why"],
+        ended=None if row["ended_claim_no"] is None else _ended(row),
     )
 
 
+def _ended(row: Record) -> Ended:
+    exhausted = row["ended_outcome"] == "exhausted"
+    columns = {name: row[f"ended_{name}"] for name in _ENDED}
+    return Ended(
+        **columns | {"lane": Lane(columns["lane"])},
+        job_id=JobId(row["job_id"]),
+        state=JobState.FAILED if exhausted else JobState.PROCESSING,
+    )
+
+
+_ENDED: Final = tuple(Ended.__dataclass_fields__.keys() - {"job_id", "state"})
 _CLAIM: Final = tuple(Claim.__dataclass_fields__)  # the columns of the answer have their names
 
 

@@ -154,6 +154,7 @@ class PauseScope(StrEnum):
     """What a pause holds back."""
 
     TARGET = "target"
+    TENANT = "tenant"
     TYPE = "type"
     LANE = "lane"
     ALL = "all"
@@ -161,7 +162,10 @@ class PauseScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A live pause; `name` is empty for everything, `tenant_id` is set for a target only."""
+    """A live pause; `name` is empty for everything, `tenant_id` is set for a target or a tenant.
+
+    Of a tenant `name` is the type of its jobs that are held back, and empty for all of them.
+    """
 
     scope: PauseScope
     name: str = ""
@@ -185,6 +189,31 @@ async def pause(
         await connection.execute(
             PAUSE, what.scope, what.tenant_id, what.name, refuse_new, by, reason
         )
+
+
+FIND_PAUSE: Final = """
+SELECT pauses.refuse_new, pauses.paused_by, pauses.reason, pauses.paused_at
+  FROM pauses
+ WHERE pauses.scope = $1 AND pauses.tenant_id = $2 AND pauses.name = $3
+   FOR UPDATE
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseTerms:
+    """How something is paused."""
+
+    refuse_new: bool
+    paused_by: str
+    reason: str
+    paused_at: datetime
+
+
+async def find_pause(connection: Connection, what: Pause) -> PauseTerms | None:
+    """How this is paused, for whoever is about to change that; None: it is not."""
+    with translated():
+        row = await connection.fetchrow(FIND_PAUSE, what.scope, what.tenant_id, what.name)
+    return None if row is None else PauseTerms(**dict(row))
 
 
 RESUME: Final = """
@@ -213,16 +242,19 @@ SELECT pauses.scope, pauses.name, pauses.reason
  WHERE pauses.refuse_new
    AND (pauses.scope = 'all'
         OR (pauses.scope = 'type' AND pauses.name = $1)
-        OR (pauses.scope = 'lane' AND pauses.name = $2))
+        OR (pauses.scope = 'lane' AND pauses.name = $2)
+        OR (pauses.scope = 'tenant' AND pauses.tenant_id = $3 AND pauses.name IN ('', $1)))
  ORDER BY pauses.scope
  LIMIT 1
 """
 
 
-async def find_refusal(connection: Connection, job_type: str, lane: Lane) -> str | None:
-    """Why new jobs of this type and lane are refused at present, if they are."""
+async def find_refusal(
+    connection: Connection, job_type: str, lane: Lane, tenant_id: TenantId
+) -> str | None:
+    """Why new jobs of this type, lane and tenant are refused at present, if they are."""
     with translated():
-        row = await connection.fetchrow(FIND_REFUSAL, job_type, lane)
+        row = await connection.fetchrow(FIND_REFUSAL, job_type, lane, tenant_id)
     if row is None:
         return None
     return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"
@@ -242,7 +274,9 @@ SELECT pauses.scope, pauses.tenant_id, pauses.name, pauses.refuse_new, pauses.pa
             OR (pauses.scope = 'lane' AND pauses.name = running.lane)
             OR (pauses.scope = 'type' AND pauses.name = running.type)
             OR (pauses.scope = 'target' AND pauses.tenant_id = running.tenant_id
-                AND pauses.name = running.target)) AS running
+                AND pauses.name = running.target)
+            OR (pauses.scope = 'tenant' AND pauses.tenant_id = running.tenant_id
+                AND pauses.name IN ('', running.type))) AS running
   FROM pauses
  ORDER BY pauses.scope, pauses.tenant_id, pauses.name
 """

@@ -198,13 +198,19 @@ class LetterGroup:
     first_died_at: datetime
     last_died_at: datetime
     example: UUID
+    tenant_id: TenantId | None
+    """Whose they are, where they are grouped by that as well."""
+    tenants: int
+    """How many tenants have letters of it."""
 
 
 GROUP_LETTERS: Final = """
 SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS reason,
        count(*) AS letters, count(letters.job_id) AS replayable,
        min(letters.died_at) AS first_died_at, max(letters.died_at) AS last_died_at,
-       (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example
+       (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example,
+       CASE WHEN $6::boolean THEN letters.tenant_id END AS tenant_id,
+       count(DISTINCT letters.tenant_id) AS tenants
   FROM dead_letters AS letters
  WHERE letters.acknowledged_at IS NULL
    AND ($2::text IS NULL OR letters.tenant_id = $2)
@@ -212,18 +218,23 @@ SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS re
    AND ($4::text IS NULL OR letters.reason = $4)
    AND ($5::text IS NULL OR letters.fingerprint = $5)
    AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
- GROUP BY letters.fingerprint
+ GROUP BY letters.fingerprint, CASE WHEN $6::boolean THEN letters.tenant_id END
  ORDER BY count(*) DESC
  LIMIT $1
 """
 
 
 async def group_dead_letters(
-    connection: Connection, filters: LetterFilter | None = None, *, limit: int = 50
+    connection: Connection,
+    filters: LetterFilter | None = None,
+    *,
+    by_tenant: bool = False,
+    limit: int = 50,
 ) -> list[LetterGroup]:
-    """The faults behind the open letters, the most frequent first."""
+    """The faults behind the open letters, or each tenant's of each; the most frequent first."""
+    chosen = _all_of(filters or LetterFilter())
     with translated():
-        rows = await connection.fetch(GROUP_LETTERS, limit, *_all_of(filters or LetterFilter()))
+        rows = await connection.fetch(GROUP_LETTERS, limit, *chosen, by_tenant)
     return [LetterGroup(**dict(row)) for row in rows]
 
 

@@ -6,7 +6,7 @@ of, a page at a time, whatever stands in them; and of each level only as many ro
 has turns.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -15,6 +15,8 @@ from uuid import UUID
 from imagefleet.jobs.model import JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.rings import RINGING, ring_of
+
+EVERY_SLOT: Final[Mapping[Lane, int]] = {}
 
 HOLD_LANES: Final = """
 WITH free AS MATERIALIZED (
@@ -63,8 +65,11 @@ running AS MATERIALIZED (
 ),
 lane AS MATERIALIZED (
     SELECT lanes.lane, coalesce(running.jobs, 0) AS held,
-           coalesce((SELECT sum(ears.slots) FROM ears WHERE ears.lane = lanes.lane AND ears.takes),
-                    0) AS slots
+           coalesce((SELECT sum(least(ears.slots, turned.most))
+                       FROM ears
+                       LEFT JOIN unnest($1::text[], $2::bigint[]) AS turned (lane, most)
+                         ON turned.lane = ears.lane
+                      WHERE ears.lane = lanes.lane AND ears.takes), 0) AS slots
       FROM lanes
       LEFT JOIN running ON running.lane = lanes.lane
 )
@@ -99,10 +104,12 @@ class LaneFleet:
     """When the newest message that somebody claimed by was announced."""
 
 
-async def look_at_fleet(connection: Connection) -> dict[Lane, LaneFleet]:
-    """Who works in each lane, and what they have heard."""
+async def look_at_fleet(
+    connection: Connection, in_use: Mapping[Lane, int] = EVERY_SLOT
+) -> dict[Lane, LaneFleet]:
+    """Who works in each lane, and what they have heard; of some lanes not all slots are in use."""
     with translated():
-        rows = await connection.fetch(LOOK_AT_FLEET)
+        rows = await connection.fetch(LOOK_AT_FLEET, list(in_use), list(in_use.values()))
     fleets = [
         LaneFleet(**dict(row) | {"lane": Lane(row["lane"]), "types": frozenset(row["types"])})
         for row in rows
@@ -110,13 +117,46 @@ async def look_at_fleet(connection: Connection) -> dict[Lane, LaneFleet]:
     return {fleet.lane: fleet for fleet in fleets}
 
 
+# What was announced longer ago is lost, or comes back to its worker second by second.
+LOOK_AT_TYPES: Final = """
+WITH announced AS MATERIALIZED (
+    SELECT sent.type, count(*) AS jobs
+      FROM lanes
+      CROSS JOIN generate_series(1, 8) AS times (sends)
+      CROSS JOIN LATERAL (
+          SELECT rings.type FROM rings
+           WHERE rings.lane = lanes.lane AND rings.sends = times.sends
+             AND rings.sent_at > now() - interval '15 seconds'
+           LIMIT 5000) AS sent
+     GROUP BY sent.type
+)
+SELECT asked.type,
+       greatest(asked.most * (SELECT count(*) FROM workers
+                               WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+                                 AND workers.beat_at > now() - interval '15 seconds'
+                                 AND asked.type = ANY (workers.types))
+                - (SELECT count(*) FROM jobs
+                    WHERE jobs.state = 'processing' AND jobs.type = asked.type)
+                - coalesce((SELECT announced.jobs FROM announced
+                             WHERE announced.type = asked.type), 0), 0) AS room
+  FROM unnest($1::text[], $2::bigint[]) AS asked (type, most)
+"""
+
+
+async def look_at_types(connection: Connection, most: Mapping[str, int]) -> dict[str, int]:
+    """How many more jobs of each type may be announced, where workers run only so many at once."""
+    with translated():
+        rows = await connection.fetch(LOOK_AT_TYPES, list(most), list(most.values()))
+    return {row["type"]: row["room"] for row in rows}
+
+
 # By scope, so that a hundred thousand paused targets are not read for the few others.
 LOOK_AT_HOLDS: Final = """
-SELECT pauses.scope, pauses.name, false AS half_open
+SELECT pauses.scope, pauses.tenant_id, pauses.name, false AS half_open
   FROM pauses
- WHERE pauses.scope IN ('all', 'lane', 'type')
+ WHERE pauses.scope IN ('all', 'lane', 'type', 'tenant')
 UNION ALL
-SELECT 'service', breakers.service, NOT breakers.forced AND breakers.retry_at <= now()
+SELECT 'service', '', breakers.service, NOT breakers.forced AND breakers.retry_at <= now()
   FROM circuit_breakers AS breakers
  WHERE breakers.state = 'open'
 """
@@ -129,6 +169,8 @@ class Holds:
     everything: bool
     lanes: frozenset[str]
     types: frozenset[str]
+    tenants: frozenset[tuple[str, str]]
+    """Tenant and type; an empty type is all that the tenant has."""
     open: frozenset[str]
     """Services whose breaker is open."""
     half_open: frozenset[str]
@@ -136,11 +178,13 @@ class Holds:
 
     def __bool__(self) -> bool:
         """Whether anything is held at all."""
-        return any((self.everything, self.lanes, self.types, self.open, self.half_open))
+        return any(
+            (self.everything, self.lanes, self.types, self.tenants, self.open, self.half_open)
+        )
 
 
 async def look_at_holds(connection: Connection) -> Holds:
-    """Pauses of everything, lanes and types, and breakers that are not closed."""
+    """Pauses of everything, lanes, types and tenants, and breakers that are not closed."""
     with translated():
         rows = await connection.fetch(LOOK_AT_HOLDS)
 
@@ -152,6 +196,9 @@ async def look_at_holds(connection: Connection) -> Holds:
         everything=any(row["scope"] == "all" for row in rows),
         lanes=named("lane"),
         types=named("type"),
+        tenants=frozenset(
+            (row["tenant_id"], row["name"]) for row in rows if row["scope"] == "tenant"
+        ),
         open=named("service"),
         half_open=named("service", half_open=True),
     )

@@ -14,13 +14,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, assert_never
 
+from asyncpg import Record
+
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, Standing
-from imagefleet.jobs.model import CancelCode, Fence, JobId, Lane, TenantId, WorkerId
+from imagefleet.jobs.model import (
+    CancelCode,
+    Ended,
+    Fence,
+    JobId,
+    JobState,
+    Lane,
+    TenantId,
+    WorkerId,
+)
 from imagefleet.store.database import Connection
 
 LOCK_CLAIMS: Final = """
 SELECT jobs.id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
-       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by, now() AS now
+       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by,
+       jobs.correlation_id, jobs.traceparent, now() AS now
   FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
   JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
  WHERE jobs.state = 'processing'
@@ -40,6 +52,8 @@ class Held:
     target: str | None
     worker_id: WorkerId
     standing: Standing
+    correlation_id: str
+    traceparent: str | None
     now: datetime
 
     @property
@@ -68,6 +82,8 @@ async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[F
                 lane=Lane(row["lane"]),
                 cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
             ),
+            correlation_id=row["correlation_id"],
+            traceparent=row["traceparent"],
             now=row["now"],
         )
         for row in rows
@@ -84,7 +100,37 @@ SELECT ended.id, ended.claim_no, ended.tenant_id, ended.type, ended.lane, ended.
        ended.charged, ended.outcome, ended.why, ended.detail, ended.log_excerpt
   FROM ended
   JOIN written ON written.id = ended.id
+RETURNING attempts.job_id, attempts.claim_no, attempts.lane, attempts.worker_id, attempts.duration,
+          attempts.queue_time, attempts.outcome, attempts.why
 """
+
+
+def _ended(
+    rows: Sequence[Record], endings: Sequence[tuple[Held, Outcome]], state: JobState
+) -> list[Ended]:
+    held = {one.fence: one for one, _ in endings}
+    return [_ended_one(row, held[row["job_id"], row["claim_no"]], state) for row in rows]
+
+
+def _ended_one(row: Record, held: Held, state: JobState) -> Ended:
+    return Ended(
+        job_id=held.job_id,
+        claim_no=held.claim_no,
+        tenant_id=held.tenant_id,
+        type=held.type,
+        lane=Lane(row["lane"]),
+        worker_id=WorkerId(row["worker_id"]),
+        duration=row["duration"],
+        queue_time=row["queue_time"],
+        outcome=row["outcome"],
+        why=row["why"],
+        state=state,
+        attempts=held.standing.attempts,
+        max_attempts=held.standing.max_attempts,
+        correlation_id=held.correlation_id,
+        traceparent=held.traceparent,
+    )
+
 
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
@@ -108,9 +154,11 @@ written AS (
 """  # noqa: S608 - composed at import from the constant above
 
 
-async def complete_jobs(connection: Connection, endings: Sequence[tuple[Held, Completed]]) -> None:
+async def complete_jobs(
+    connection: Connection, endings: Sequence[tuple[Held, Completed]]
+) -> list[Ended]:
     """Processing -> completed."""
-    await connection.execute(
+    rows = await connection.fetch(
         COMPLETE_JOBS,
         [held.job_id for held, _ in endings],
         [held.claim_no for held, _ in endings],
@@ -118,6 +166,7 @@ async def complete_jobs(connection: Connection, endings: Sequence[tuple[Held, Co
         [outcome.reason for _, outcome in endings],
         [outcome.log_excerpt for _, outcome in endings],
     )
+    return _ended(rows, endings, JobState.COMPLETED)
 
 
 RETRY_JOBS: Final = f"""
@@ -155,9 +204,9 @@ bell AS (
 
 async def retry_jobs(
     connection: Connection, endings: Sequence[tuple[Held, Retry]], *, ended_as: str
-) -> None:
+) -> list[Ended]:
     """Processing -> failed_retryable, charged unless the outcome says otherwise, with its ring."""
-    await connection.execute(
+    rows = await connection.fetch(
         RETRY_JOBS,
         [held.job_id for held, _ in endings],
         [held.claim_no for held, _ in endings],
@@ -171,6 +220,7 @@ async def retry_jobs(
         ended_as,
         [outcome.log_excerpt for _, outcome in endings],
     )
+    return _ended(rows, endings, JobState.FAILED_RETRYABLE)
 
 
 FAIL_JOBS: Final = f"""
@@ -197,9 +247,9 @@ written AS (
 
 async def fail_jobs(
     connection: Connection, endings: Sequence[tuple[Held, Failed]], *, ended_as: str
-) -> None:
+) -> list[Ended]:
     """Processing -> failed; the dead letter is written by the database in the same transaction."""
-    await connection.execute(
+    rows = await connection.fetch(
         FAIL_JOBS,
         [held.job_id for held, _ in endings],
         [held.claim_no for held, _ in endings],
@@ -209,6 +259,7 @@ async def fail_jobs(
         ended_as,
         [outcome.log_excerpt for _, outcome in endings],
     )
+    return _ended(rows, endings, JobState.FAILED)
 
 
 RELEASE_JOBS: Final = f"""
@@ -240,9 +291,11 @@ bell AS (
 """  # noqa: S608 - composed at import from the constant above
 
 
-async def release_jobs(connection: Connection, endings: Sequence[tuple[Held, Released]]) -> None:
+async def release_jobs(
+    connection: Connection, endings: Sequence[tuple[Held, Released]]
+) -> list[Ended]:
     """Processing -> failed_retryable, uncharged: it was no fault of the job."""
-    await connection.execute(
+    rows = await connection.fetch(
         RELEASE_JOBS,
         [held.job_id for held, _ in endings],
         [held.claim_no for held, _ in endings],
@@ -250,6 +303,7 @@ async def release_jobs(connection: Connection, endings: Sequence[tuple[Held, Rel
         [outcome.run_at or held.now for held, outcome in endings],
         [outcome.log_excerpt for _, outcome in endings],
     )
+    return _ended(rows, endings, JobState.FAILED_RETRYABLE)
 
 
 async def end_claims(
@@ -258,8 +312,11 @@ async def end_claims(
     *,
     retried_as: str = "retried",
     failed_as: str = "failed",
-) -> None:
-    """Write every outcome, one statement a kind; the claims are locked by this transaction."""
+) -> list[Ended]:
+    """Write every outcome, one statement a kind; the claims are locked by this transaction.
+
+    What it returns is to be told once the transaction is committed, and not before.
+    """
     completed: list[tuple[Held, Completed]] = []
     retried: list[tuple[Held, Retry]] = []
     failed: list[tuple[Held, Failed]] = []
@@ -276,11 +333,13 @@ async def end_claims(
                 released.append((held, outcome))
             case _:
                 assert_never(outcome)
+    ended: list[Ended] = []
     if completed:
-        await complete_jobs(connection, completed)
+        ended += await complete_jobs(connection, completed)
     if retried:
-        await retry_jobs(connection, retried, ended_as=retried_as)
+        ended += await retry_jobs(connection, retried, ended_as=retried_as)
     if failed:
-        await fail_jobs(connection, failed, ended_as=failed_as)
+        ended += await fail_jobs(connection, failed, ended_as=failed_as)
     if released:
-        await release_jobs(connection, released)
+        ended += await release_jobs(connection, released)
+    return ended

@@ -16,6 +16,8 @@ SELECT coalesce(array_agg(DISTINCT lanes.lane), '{}') AS lanes,
  WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
 """
 
+MOST_AHEAD: Final = 1000
+
 EXPLAIN_JOB: Final = f"""
 SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        job.tenant_id, job.state, job.lane, job.type, job.target, job.claim_no, job.attempts,
@@ -27,10 +29,19 @@ SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        pause.what AS pause, breaker.service AS breaker,
        first.state AS first_state, first.locked_by AS first_locked_by, first.run_at AS first_run_at,
        nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at AS announced_at,
-       rings.sends AS rung
+       rings.sends AS rung,
+       coalesce(tenants.weight, 1) AS weight, tenants.max_open_jobs,
+       CASE WHEN rings.sent_at IS NULL AND rings.next_at < 'infinity'
+            THEN (SELECT count(*)
+                    FROM (SELECT FROM rings AS elders
+                           WHERE elders.lane = rings.lane AND elders.tenant_id = rings.tenant_id
+                             AND elders.type = rings.type AND elders.priority = rings.priority
+                             AND elders.sent_at IS NULL AND elders.next_at < rings.next_at
+                           LIMIT $4) AS bounded) END AS ahead
   FROM jobs AS job
   CROSS JOIN fleet
   LEFT JOIN rings ON rings.job_id = job.id
+  LEFT JOIN tenants ON tenants.id = job.tenant_id
   LEFT JOIN targets AS target ON target.tenant_id = job.tenant_id AND target.target = job.target
   LEFT JOIN workers AS holder ON holder.id = job.locked_by
   {HOLDS}
@@ -80,6 +91,14 @@ class Explanation:
     announced_at: datetime | None
     """Since when a message of it waits to be claimed."""
     rung: int | None
+    weight: int
+    """How many turns its tenant has where others have one."""
+    max_open_jobs: int | None
+    ahead: int | None
+    """How many of its tenant's jobs of its type and priority take their turn before it.
+
+    Counted as far as MOST_AHEAD.
+    """
     living_lanes: tuple[str, ...]
     """From which living workers take something; `living_types`: of which types."""
     living_types: tuple[str, ...]
@@ -90,7 +109,7 @@ async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
     with translated():
         living = await connection.fetchrow(LIVING_WORKERS)
         lanes, types = (living["lanes"], living["types"]) if living is not None else ([], [])
-        row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types)
+        row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types, MOST_AHEAD)
     if row is None:
         raise NotFound("job")
     return Explanation(

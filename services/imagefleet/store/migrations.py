@@ -19,6 +19,7 @@ from pathlib import Path
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
 from imagefleet.store.database import Connection, connect, translated
 from imagefleet.store.migration_files import Migration, shipped_migrations, statements
+from imagefleet.store.roles import ROLES
 
 # Statements that wait behind a long query make every later query wait behind them.
 LOCK_TIMEOUT = "2s"
@@ -61,7 +62,10 @@ async def migrate(
         # A server that works for a killed runner stops, and lets go of the lock.
         await connection.execute("SET client_connection_check_interval = '1s'")
         await connection.execute(CREATE_RECORD)
-        for migration in await pending(connection, shipped):
+        missing = await pending(connection, shipped)
+        if missing:
+            await require_roles(connection)
+        for migration in missing:
             await _apply_patiently(connection, migration)
             done.append(migration)
         _refuse_invalid_indexes(await invalid_indexes(connection))
@@ -79,6 +83,27 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 );
 GRANT SELECT ON schema_migrations TO PUBLIC  -- every process compares it at its start
 """
+
+
+MISSING_ROLES = """
+SELECT ours.name
+  FROM unnest($1::text[]) WITH ORDINALITY AS ours (name, place)
+ WHERE NOT EXISTS (SELECT FROM pg_roles WHERE pg_roles.rolname = ours.name)
+ ORDER BY ours.place
+"""
+
+
+async def require_roles(connection: Connection) -> None:
+    """Refuse where a migration would: a new version may grant to a role that is new with it."""
+    with translated():
+        rows = await connection.fetch(MISSING_ROLES, list(ROLES))
+    if rows:
+        names = ", ".join(row["name"] for row in rows)
+        detail = (
+            f"there is no role {names}, which this version needs: run `imagefleet migrate --roles` "
+            "as an administrator, it makes what is missing and then migrates"
+        )
+        raise Misconfigured(detail)
 
 
 async def require_schema(

@@ -1,25 +1,42 @@
 """The one read behind every stable address."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.store.database import Connection, translated
 
+# Asked of each in turn: as a join it could become a hash of every image there is.
 FIND_CURRENT: Final = """
-SELECT variants.key
-  FROM images
-  JOIN variants ON variants.image_id = images.id AND variants.revision = images.revision
- WHERE images.id = $1 AND variants.name = $2 AND variants.format = $3
-   AND NOT EXISTS (SELECT FROM image_tombstones WHERE image_tombstones.image_id = images.id)
+SELECT wanted.image_id, wanted.name, wanted.format,
+       (SELECT variants.key
+          FROM images
+          JOIN variants ON variants.image_id = images.id AND variants.revision = images.revision
+         WHERE images.id = wanted.image_id
+           AND variants.name = wanted.name AND variants.format = wanted.format
+           AND (SELECT count(*) FROM image_tombstones AS tombstones
+                 WHERE tombstones.image_id = images.id) = 0) AS key
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS wanted (image_id, name, format)
 """
+
+Address: TypeAlias = tuple[UUID, str, str]
+"""An image, the name of a variant and its format."""
 
 
 async def find_current(
-    connection: Connection, image_id: UUID, name: str, image_format: str, *, within: float
-) -> str | None:
-    """The key of a variant's current revision; None: not yet, no more, or never."""
+    connection: Connection, wanted: Sequence[Address], *, within: float
+) -> dict[Address, str]:
+    """The keys of current revisions; none of what is not yet, no more, or never was."""
     with translated():
-        key: str | None = await connection.fetchval(
-            FIND_CURRENT, image_id, name, image_format, timeout=within
+        rows = await connection.fetch(
+            FIND_CURRENT,
+            [image_id for image_id, _, _ in wanted],
+            [name for _, name, _ in wanted],
+            [image_format for _, _, image_format in wanted],
+            timeout=within,
         )
-    return key
+    return {
+        (row["image_id"], row["name"], row["format"]): row["key"]
+        for row in rows
+        if row["key"] is not None
+    }

@@ -107,16 +107,20 @@ SELECT images.id
 
 
 async def _next_images(
-    connection: Connection, tenant_id: TenantId, wanted: ReprocessImages, before: UUID | None
+    connection: Connection,
+    tenant_id: TenantId,
+    wanted: ReprocessImages,
+    before: UUID | None,
+    most: int,
 ) -> list[UUID]:
     """The ids of the next page, newest first; those that a payload names are taken at its word."""
     if wanted.image_ids is not None:
         named = sorted(set(wanted.image_ids), reverse=True)
-        return [one for one in named if before is None or one < before][:PAGE]
+        return [one for one in named if before is None or one < before][:most]
     if wanted.reference is not None:
-        rows = await connection.fetch(WALK_REFERENCE, tenant_id, before, PAGE, wanted.reference)
+        rows = await connection.fetch(WALK_REFERENCE, tenant_id, before, most, wanted.reference)
     else:
-        rows = await connection.fetch(WALK_IMAGES, tenant_id, before, PAGE)
+        rows = await connection.fetch(WALK_IMAGES, tenant_id, before, most)
     return [row["id"] for row in rows]
 
 
@@ -169,24 +173,35 @@ class _Cancelled(Exception):
 
 
 async def submit_page(
-    connection: Connection, claim: Claim, hold: Hold, wanted: ReprocessImages, walk: Walk
+    connection: Connection,
+    claim: Claim,
+    hold: Hold,
+    wanted: ReprocessImages,
+    walk: Walk,
+    most: int = PAGE,
 ) -> Page:
     """Submit the jobs of the next page and move the cursor behind it, both or neither.
 
-    Raises ClaimLost if the claim does not stand any more; then the page belongs to another.
+    A page is at most so many images, as the tenant may not have room for more jobs. Raises
+    ClaimLost if the claim does not stand any more; then the page belongs to another.
     """
     try:
         with translated():
             async with connection.transaction():
-                return await _submit_in_transaction(connection, claim, hold, wanted, walk)
+                return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
     except _Cancelled:
         return Page(walk=walk, over=False, cancelled=True, rings=())
 
 
 async def _submit_in_transaction(
-    connection: Connection, claim: Claim, hold: Hold, wanted: ReprocessImages, walk: Walk
+    connection: Connection,
+    claim: Claim,
+    hold: Hold,
+    wanted: ReprocessImages,
+    walk: Walk,
+    most: int,
 ) -> Page:
-    page = await _next_images(connection, claim.tenant_id, wanted, walk.before)
+    page = await _next_images(connection, claim.tenant_id, wanted, walk.before, most)
     found = await _find_candidates(connection, claim.tenant_id, page)
     created_by = await connection.fetchval(CREATED_BY, claim.job_id)
     submissions = [
@@ -215,7 +230,7 @@ async def _submit_in_transaction(
         raise _Cancelled
     return Page(
         walk=walked,
-        over=len(page) < PAGE,
+        over=len(page) < most,
         cancelled=False,
         rings=rings_for(zip(submissions, answers, strict=True)),
     )

@@ -32,6 +32,7 @@ ROLE_LIMITS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "imagefleet_worker": ("15s", "15s", "5s"),
         "imagefleet_maintenance": ("1min", "30s", "5s"),
         "imagefleet_operator": ("30s", "30s", "2s"),
+        "imagefleet_admin": ("30s", "30s", "2s"),
     }
 )
 ROLES = tuple(ROLE_LIMITS)

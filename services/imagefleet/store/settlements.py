@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -22,7 +23,17 @@ from imagefleet.jobs.lifecycle import (
     decide,
     failure_sentence,
 )
-from imagefleet.jobs.model import Claim, Fence, JobId, Ring, WorkerId
+from imagefleet.jobs.model import (
+    Claim,
+    Ended,
+    Fence,
+    JobId,
+    JobState,
+    Lane,
+    Ring,
+    TenantId,
+    WorkerId,
+)
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.emptying import record_emptied
@@ -72,6 +83,8 @@ class Receipt:
     settled: Settled
     outcome: Outcome | None
     """What was written, after `decide`; None unless this call wrote it."""
+    ended: Ended | None
+    """How the claim ended, by this call or the earlier one; None where that is not ours to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +161,12 @@ async def _settle_in_transaction(
         if one.fence in mine
     }
     await _publish(connection, endings)
-    await end_claims(connection, list(endings.values()))
+    ended = await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
     rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
     unheld = [one.job_id for one in settlements if one.fence not in endings]
-    known = await _ended_by(connection, worker_id, unheld)
+    ended += await _ended_by(connection, worker_id, unheld)
+    known = {one.fence: one for one in ended}
     return SettleReport(
         receipts=tuple(_receipt(one, endings, known) for one in settlements), rings=tuple(rings)
     )
@@ -166,13 +180,14 @@ def _decided(settlement: Settlement, held: Held) -> Outcome:
 def _receipt(
     settlement: Settlement,
     endings: dict[Fence, tuple[Held, Outcome]],
-    known: set[Fence],
+    known: dict[Fence, Ended],
 ) -> Receipt:
+    outcome, settled, ended = None, Settled.LOST, known.get(settlement.fence)
     if settlement.fence in endings:
-        outcome = endings[settlement.fence][1]
-        return Receipt(job_id=settlement.job_id, settled=Settled.WRITTEN, outcome=outcome)
-    settled = Settled.ALREADY if settlement.fence in known else Settled.LOST
-    return Receipt(job_id=settlement.job_id, settled=settled, outcome=None)
+        outcome, settled = endings[settlement.fence][1], Settled.WRITTEN
+    elif ended is not None:
+        settled = Settled.ALREADY
+    return Receipt(job_id=settlement.job_id, settled=settled, outcome=outcome, ended=ended)
 
 
 async def _publish(connection: Connection, endings: dict[Fence, tuple[Held, Outcome]]) -> None:
@@ -207,19 +222,55 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
     return list(rings_for(zip(follow_ups, answers, strict=True)))
 
 
+# A run that was given back was charged while it lasted; of a worker's own ends only the settling of
+# a flagged job, which fails it, never was.
 ENDED_BY: Final = """
-SELECT attempts.job_id, attempts.claim_no
+SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
+       attempts.worker_id, attempts.duration, attempts.queue_time, attempts.outcome, attempts.why,
+       (SELECT count(*) FROM attempts AS earlier
+         WHERE earlier.job_id = attempts.job_id AND earlier.claim_no < attempts.claim_no
+           AND earlier.charged)
+       + (attempts.charged OR attempts.outcome <> 'failed')::int AS attempts,
+       jobs.max_attempts, jobs.correlation_id, jobs.traceparent
   FROM attempts
+  JOIN jobs ON jobs.id = attempts.job_id
  WHERE attempts.job_id = ANY ($1::uuid[])
    AND attempts.worker_id = $2
    AND attempts.outcome IN ('completed', 'retried', 'failed', 'released')
 """
+LEAVES: Final = MappingProxyType(
+    {
+        "completed": JobState.COMPLETED,
+        "retried": JobState.FAILED_RETRYABLE,
+        "failed": JobState.FAILED,
+        "released": JobState.FAILED_RETRYABLE,
+    }
+)
 
 
 async def _ended_by(
     connection: Connection, worker_id: WorkerId, job_ids: Sequence[JobId]
-) -> set[Fence]:
+) -> list[Ended]:
     if not job_ids:
-        return set()
+        return []
     rows = await connection.fetch(ENDED_BY, list(job_ids), worker_id)
-    return {(JobId(row["job_id"]), row["claim_no"]) for row in rows}
+    return [
+        Ended(
+            job_id=JobId(row["job_id"]),
+            claim_no=row["claim_no"],
+            tenant_id=TenantId(row["tenant_id"]),
+            type=row["type"],
+            lane=Lane(row["lane"]),
+            worker_id=worker_id,
+            duration=row["duration"],
+            queue_time=row["queue_time"],
+            outcome=row["outcome"],
+            why=row["why"],
+            state=LEAVES[row["outcome"]],
+            attempts=row["attempts"],
+            max_attempts=row["max_attempts"],
+            correlation_id=row["correlation_id"],
+            traceparent=row["traceparent"],
+        )
+        for row in rows
+    ]

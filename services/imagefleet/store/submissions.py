@@ -33,6 +33,20 @@ async def submit_job(connection: Connection, submission: Submission) -> Submitte
     return answer
 
 
+async def find_standing(connection: Connection, submission: Submission) -> Submitted:
+    """The job that stands for this request's key; nothing is written, whatever is found.
+
+    Unavailable if there is none any more.
+    """
+    with translated():
+        rows = await _look_for_standing(connection, [submission])
+    for row in rows:
+        if row["differs"]:
+            raise IdempotencyConflict(submission.idempotency_key or "")
+        return _submitted(row, created=False)
+    raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
+
+
 async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
     """Accept many jobs in one transaction; one answer for each, in order."""
     for _ in range(TRIES):
@@ -198,7 +212,15 @@ bell AS (
 )
 SELECT placed.id, placed.id AS job_id, placed.type, placed.state, placed.lane,
        placed.target, placed.created_at,
-       CASE WHEN placed.run_at <= now() AND NOT placed.parked THEN bell.next_at END AS next_at
+       -- Who submits for a tenant that is paused does not ring: it would use up the others' room.
+       CASE WHEN placed.run_at <= now() AND NOT placed.parked
+                 AND (placed.preempts
+                      OR (SELECT pauses.scope
+                            FROM pauses
+                           WHERE pauses.scope = 'tenant' AND pauses.tenant_id = placed.tenant_id
+                             AND pauses.name IN ('', placed.type)
+                           LIMIT 1) IS NULL)
+            THEN bell.next_at END AS next_at
   FROM placed
   JOIN bell ON bell.job_id = placed.id
 """

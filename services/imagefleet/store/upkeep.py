@@ -11,7 +11,7 @@ import structlog
 
 from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
 from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
-from imagefleet.jobs.model import JobId, Ring, WorkerId
+from imagefleet.jobs.model import Ended, JobId, JobState, Ring, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, translated
 from imagefleet.store.endings import Held, end_claims, lock_claims
@@ -82,13 +82,22 @@ SELECT set_config('lock_timeout', '2s', true)
 class Rescue:
     """What the rescue of one worker's jobs did."""
 
-    retried: tuple[JobId, ...]
-    failed: tuple[JobId, ...]
-    """Poison, flagged to be cancelled, or refused by the database as anything else."""
+    ended: tuple[Ended, ...]
     rings: tuple[Ring, ...]
+
+    @property
+    def retried(self) -> tuple[JobId, ...]:
+        """Those that run again."""
+        return tuple(one.job_id for one in self.ended if one.state is JobState.FAILED_RETRYABLE)
+
+    @property
+    def failed(self) -> tuple[JobId, ...]:
+        """Poison, flagged to be cancelled, or refused by the database as anything else."""
+        return tuple(one.job_id for one in self.ended if one.state is JobState.FAILED)
 
 
 _Endings: TypeAlias = list[tuple[Held, Outcome]]
+_TakenBack: TypeAlias = tuple[list[Ended], list[Ring]]
 
 
 async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | None:
@@ -106,7 +115,7 @@ async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | No
 async def _rescue_in_transaction(
     connection: Connection,
     seen: WorkerSeen,
-    take_back: Callable[[Connection, _Endings], Awaitable[tuple[_Endings, list[Ring]]]],
+    take_back: Callable[[Connection, _Endings], Awaitable[_TakenBack]],
 ) -> Rescue | None:
     with translated():
         async with connection.transaction():
@@ -117,29 +126,23 @@ async def _rescue_in_transaction(
             claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
             await lock_targets(connection, [job_id for job_id, _ in claims])
             held = await lock_claims(connection, claims)
-            endings, rings = await take_back(
+            ended, rings = await take_back(
                 connection,
                 [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
             )
-    return Rescue(
-        retried=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Retry)),
-        failed=tuple(one.job_id for one, outcome in endings if isinstance(outcome, Failed)),
-        rings=tuple(rings),
-    )
+    return Rescue(ended=tuple(ended), rings=tuple(rings))
 
 
-async def _take_back(connection: Connection, endings: _Endings) -> tuple[_Endings, list[Ring]]:
-    await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
+async def _take_back(connection: Connection, endings: _Endings) -> _TakenBack:
+    ended = await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
     places = {(held.tenant_id, held.target) for held, _ in endings if held.target is not None}
     rings = await free_targets(connection, sorted(places), [held.job_id for held, _ in endings])
-    return endings, rings
+    return ended, rings
 
 
-async def _take_back_apart(
-    connection: Connection, endings: _Endings
-) -> tuple[_Endings, list[Ring]]:
+async def _take_back_apart(connection: Connection, endings: _Endings) -> _TakenBack:
     """Each in a savepoint: what is refused fails alone, and what is refused even that, stays."""
-    ended: _Endings = []
+    ended: list[Ended] = []
     rings: list[Ring] = []
     for held, outcome in endings:
         try:
@@ -152,9 +155,7 @@ async def _take_back_apart(
     return ended, rings
 
 
-async def _take_back_or_fail(
-    connection: Connection, held: Held, outcome: Outcome
-) -> tuple[_Endings, list[Ring]]:
+async def _take_back_or_fail(connection: Connection, held: Held, outcome: Outcome) -> _TakenBack:
     try:
         with translated():
             async with connection.transaction():

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import NewSource
+from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.admissions import is_standing
 from imagefleet.store.database import Connection, translated
@@ -27,11 +28,37 @@ class Upload:
     job_id: JobId | None
 
 
+# Counts no further than the limit. Two at once do not see each other: so many more may come to be
+# as one tenant has statements under way.
 CREATE_UPLOAD: Final = """
-INSERT INTO uploads (id, tenant_id, image_id, key, content_type, max_bytes, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval)
-RETURNING id, tenant_id, image_id, key, content_type, max_bytes, expires_at, job_id
+WITH unused AS MATERIALIZED (
+    SELECT forms.max_bytes FROM uploads AS forms
+     WHERE forms.tenant_id = $2 AND forms.job_id IS NULL
+     LIMIT $9
+),
+taken AS MATERIALIZED (
+    SELECT count(*) AS forms, coalesce(sum(unused.max_bytes), 0) AS bytes FROM unused
+),
+created AS (
+    INSERT INTO uploads (id, tenant_id, image_id, key, content_type, max_bytes, created_by,
+                         expires_at)
+    SELECT $1::uuid, $2, $3::uuid, $4, $5, $6::bigint, $7, now() + $8::interval
+      FROM taken
+     WHERE taken.forms < $9 AND taken.bytes + $6::bigint <= $10::bigint
+    RETURNING id, tenant_id, image_id, key, content_type, max_bytes, expires_at, job_id
+)
+SELECT taken.forms, created.*
+  FROM taken
+  LEFT JOIN created ON true
 """
+
+
+class TooManyForms(RequestRejected):
+    """The tenant has as many unused forms as it may have, or they allow as much as they may."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__("too_many_forms", "There are too many unused upload forms.")
+        self.limit = limit
 
 
 async def create_upload(
@@ -45,8 +72,10 @@ async def create_upload(
     max_bytes: int,
     created_by: str,
     valid_for: timedelta,
+    most_forms: int = LIMITS["forms"].default,
+    most_bytes: int = LIMITS["form_bytes"].default,
 ) -> Upload:
-    """Give leave to upload."""
+    """Give leave to upload; TooManyForms where so much was left unused."""
     with translated():
         row = await connection.fetchrow(
             CREATE_UPLOAD,
@@ -58,10 +87,15 @@ async def create_upload(
             max_bytes,
             created_by,
             valid_for,
+            most_forms,
+            most_bytes,
         )
-    if row is None:  # an INSERT with RETURNING has a row
-        raise NotFound("upload")
-    return Upload(**dict(row))
+    if row is None or row["id"] is None:
+        is_full = row is not None and row["forms"] >= most_forms
+        raise TooManyForms("forms" if is_full else "form_bytes")
+    columns = dict(row)
+    del columns["forms"]
+    return Upload(**columns)
 
 
 GET_UPLOAD: Final = """

@@ -9,13 +9,17 @@ from typing import Final
 
 HOLDS: Final = """
   LEFT JOIN LATERAL (
-      SELECT concat_ws(':', pauses.scope, nullif(pauses.name, '')) AS what
+      SELECT concat_ws(':', pauses.scope,
+                       CASE pauses.scope WHEN 'tenant' THEN pauses.tenant_id END,
+                       nullif(pauses.name, '')) AS what
         FROM pauses
        WHERE pauses.scope = 'all'
           OR (pauses.scope = 'lane' AND pauses.name = job.lane)
           OR (pauses.scope = 'type' AND pauses.name = job.type)
           OR (pauses.scope = 'target'
               AND pauses.tenant_id = job.tenant_id AND pauses.name = job.target)
+          OR (pauses.scope = 'tenant'
+              AND pauses.tenant_id = job.tenant_id AND pauses.name IN ('', job.type))
        ORDER BY pauses.scope
        LIMIT 1
   ) AS pause ON NOT job.preempts

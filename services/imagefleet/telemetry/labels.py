@@ -3,11 +3,9 @@
 import asyncio
 import re
 from collections.abc import Collection
-from typing import Final, assert_never
+from typing import Final
 
 from imagefleet.errors import ClaimLost, FleetError, RequestRejected
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import JobState
 
 OTHER: Final = "other"
 UNMATCHED: Final = "unmatched"
@@ -78,18 +76,3 @@ def error_code(error: BaseException | None) -> str | None:
             return "cancelled"
         case _:
             return "bug"
-
-
-def written(outcome: Outcome) -> tuple[str, JobState]:
-    """The word of the attempt's row for this outcome, and the state that it leaves the job in."""
-    match outcome:
-        case Completed():
-            return "completed", JobState.COMPLETED
-        case Retry():
-            return "retried", JobState.FAILED_RETRYABLE
-        case Released():
-            return "released", JobState.FAILED_RETRYABLE
-        case Failed():
-            return "failed", JobState.FAILED
-        case _:
-            assert_never(outcome)

@@ -19,7 +19,8 @@ import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from imagefleet.jobs.model import Claim
+from imagefleet.jobs.model import Claim, Ended
+from imagefleet.telemetry.plain import Visible, escaped
 
 REDACTED: Final = "[redacted]"
 _SECRET_NAME: Final = re.compile(
@@ -37,10 +38,7 @@ _SECRETS_IN_TEXT: Final = (
         r"\1***",
     ),
 )
-# C0, DEL, C1, and what Unicode has to break lines or to turn the direction of reading.
-_CONTROL: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
+_VISIBLE: Final = {kept: Visible(escaped, kept=kept) for kept in ("", "\n", "\n\t")}
 _DEEPEST: Final = 6  # nested values; nobody reads further down in a log line
 _LONGEST: Final = 16_384  # characters of one value: a line must fit the collectors' limits
 _LONGEST_SECRET: Final = 1024  # one that begins before the cut is seen whole, and hidden, first
@@ -82,6 +80,12 @@ def configure(
 @contextmanager
 def bind_job(claim: Claim) -> Iterator[None]:
     """Put what tells this attempt from all others on every line that is written inside."""
+    with bound_contextvars(**ids_of(claim)):
+        yield
+
+
+def ids_of(claim: Claim | Ended) -> dict[str, object]:
+    """What tells an attempt from all others."""
     ids: dict[str, object] = {
         "job_id": str(claim.job_id),
         "job_type": claim.type,
@@ -93,8 +97,7 @@ def bind_job(claim: Claim) -> Iterator[None]:
     }
     if claim.traceparent and claim.traceparent.count("-") >= 2:  # noqa: PLR2004 - version-trace-span
         ids["trace_id"] = claim.traceparent.split("-")[1]
-    with bound_contextvars(**ids):
-        yield
+    return ids
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -173,19 +176,13 @@ def _visible(value: object, allowed: str) -> object:
     """Write control characters as their escapes, in keys and values at any depth."""
     match value:
         case str():
-            return _CONTROL.sub(
-                lambda found: found[0] if found[0] in allowed else _escape(found[0]), value
-            )
+            return value if value.isprintable() else value.translate(_VISIBLE[allowed])
         case dict():
             return {_visible(key, ""): _visible(item, allowed) for key, item in value.items()}
         case list():
             return [_visible(item, allowed) for item in value]
         case _:
             return value
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _named(process: str | None) -> Processor:

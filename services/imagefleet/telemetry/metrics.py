@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from imagefleet.jobs.lifecycle import Outcome
-from imagefleet.jobs.model import Lane, Verdict
+from imagefleet.jobs.limits import LIMITS
+from imagefleet.jobs.model import CancelCode, Ended, Lane, Verdict
 from imagefleet.telemetry import labels
 from imagefleet.telemetry.series import Series, Timed
 
@@ -31,10 +31,17 @@ class ProcessMetrics(Series):
     def __init__(self) -> None:
         super().__init__()
         self._lag = self._gauge("event_loop_lag_seconds", "worst delay in the last 15 s")
+        self._settings_age = self._gauge(
+            "live_settings_age_seconds", "since live settings were last read"
+        )
 
     def watch_loop(self, lag: Callable[[], timedelta]) -> None:
         """Ask this at every scrape for how late the event loop is."""
         self._lag.set_function(lambda: lag().total_seconds())
+
+    def watch_settings(self, age: Callable[[], timedelta]) -> None:
+        """Ask this at every scrape for how long ago live settings were read."""
+        self._settings_age.set_function(lambda: age().total_seconds())
 
 
 class AwsMetrics(ProcessMetrics):
@@ -64,12 +71,20 @@ class ApiMetrics(AwsMetrics):
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
+        self._limit = labels.Vocabulary({*LIMITS, "least_rate"})
+        self._limited = self._counter(
+            "limit_refusals_total", "requests beyond a limit of a tenant or key", "limit"
+        )
         self._uploads = self._histogram("upload_size_bytes", "uploads", UPLOAD_BYTES, "mime_type")
         self._query_seconds = self._histogram(
             "db_query_duration_seconds", "duration of database queries", API_SECONDS, *query
         )
         self._query_errors = self._counter(
             "db_query_error_total", "database queries that failed", *query, "error_code"
+        )
+        self._refusal = labels.names()
+        self._refused_keys = self._counter(
+            "auth_failures_total", "requests whose key was refused", "reason"
         )
         self._external_seconds = self._histogram(
             "external_duration_seconds", "duration of calls of other services", API_SECONDS, *call
@@ -84,9 +99,17 @@ class ApiMetrics(AwsMetrics):
         self._http.labels(*told).inc()
         self._http_seconds.labels(*told).observe(duration.total_seconds())
 
+    def limited(self, limit: str) -> None:
+        """Count a request that was refused, or a body that was ended, for this limit."""
+        self._limited.labels(self._limit(limit)).inc()
+
     def uploaded(self, mime_type: str | None, size_bytes: int) -> None:
         """Count an upload that arrived whole."""
         self._uploads.labels(labels.mime_type(mime_type)).observe(size_bytes)
+
+    def authentication_failed(self, reason: str) -> None:
+        """Count a request whose key was refused, by the reason that refusals.py has for it."""
+        self._refused_keys.labels(self._refusal(reason)).inc()
 
     def query(self, operation: str, table: str) -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
@@ -105,6 +128,9 @@ class ApiMetrics(AwsMetrics):
         self._external_seconds.labels(*told).observe(seconds)
         if error_code is not None:
             self._external_errors.labels(*told, self._code(error_code)).inc()
+
+
+MAKES_IMAGES: Final = "process_image"
 
 
 class FleetMetrics(AwsMetrics):
@@ -126,6 +152,18 @@ class FleetMetrics(AwsMetrics):
             "s3_operation_errors_total", "S3 failures", "operation", "bucket", "error_code"
         )
         self._sqs_errors = self._counter("sqs_errors_total", "failures", "operation", "error_code")
+        self._job_seconds = self._histogram(
+            "job_processing_duration_seconds", "attempts", WORK_SECONDS, "job_type", "status"
+        )
+        self._jobs = self._counter("job_processed_total", "attempts", "job_type", "status")
+        self._attempts = self._counter("job_attempts_total", "attempts, as recorded", "outcome")
+
+    def attempt_ended(self, ended: Ended) -> None:
+        """Count the end of a claim that this process wrote; call it by `endings.tell_ends`."""
+        told = (self._type(ended.type), ended.state.value)
+        self._attempts.labels(ended.outcome).inc()
+        self._jobs.labels(*told).inc()
+        self._job_seconds.labels(*told).observe(ended.duration.total_seconds())
 
     def query(self, query_type: str) -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
@@ -154,14 +192,9 @@ class WorkerMetrics(FleetMetrics):
 
     def __init__(self, job_types: Collection[str]) -> None:
         super().__init__(job_types)
-        self._job_seconds = self._histogram(
-            "job_processing_duration_seconds", "attempts", WORK_SECONDS, "job_type", "status"
-        )
         self._queue_milliseconds = self._histogram(
             "job_queue_latency_milliseconds", "due until claimed", QUEUE_MILLISECONDS, "job_type"
         )
-        self._jobs = self._counter("job_processed_total", "attempts", "job_type", "status")
-        self._attempts = self._counter("job_attempts_total", "attempts, as recorded", "outcome")
         self._active = self._gauge("job_active_count", "jobs that run here", "job_type")
         self._images = self._counter("image_processing_errors_total", "images failed", "error_type")
         self._verdicts = self._counter("claim_verdict_total", "ids asked for", "verdict")
@@ -185,20 +218,16 @@ class WorkerMetrics(FleetMetrics):
         with self._active.labels(name).track_inprogress():
             yield
 
-    def attempt_ended(self, job_type: str, outcome: Outcome, duration: timedelta) -> None:
-        """Count an attempt by the outcome that was written, which may not be the one asked for."""
-        name, (word, status) = self._type(job_type), labels.written(outcome)
-        self._attempts.labels(word).inc()
-        self._jobs.labels(name, status.value).inc()
-        self._job_seconds.labels(name, status.value).observe(duration.total_seconds())
+    def attempt_ended(self, ended: Ended) -> None:
+        """Count the end of a claim, and the error of an image that could not be made."""
+        super().attempt_ended(ended)
+        is_error = ended.outcome in {"retried", "failed"} and ended.why not in set(CancelCode)
+        if ended.type == MAKES_IMAGES and is_error:
+            self._images.labels(self._code(ended.why)).inc()
 
     def claim_lost(self) -> None:
         """Count an attempt that had to stop because its claim does not stand any more."""
         self._lost.inc()
-
-    def image_failed(self, error_type: str) -> None:
-        """Count an image that could not be made, by the error's code."""
-        self._images.labels(self._code(error_type)).inc()
 
     def slots_changed(self, lane: Lane, *, free: int, reserved: int, busy: int) -> None:
         """Take how a lane's slots are used; reserved ones belong to a receive on its way."""

@@ -10,9 +10,10 @@ sampling, resource attributes) it reads from the standard OTEL_ variables by its
 """
 
 import asyncio
+import random
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
@@ -34,6 +35,7 @@ from opentelemetry.trace import (
     SpanKind,
     Status,
     StatusCode,
+    TraceFlags,
     Tracer,
     get_current_span,
     set_span_in_context,
@@ -103,8 +105,13 @@ def _is_tracestate(text: str) -> bool:
 class Tracing:
     """What makes spans; nothing is recorded without a tracer."""
 
-    def __init__(self, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self, tracer: Tracer | None = None, *, dice: Callable[[], float] = random.random
+    ) -> None:
         self._tracer = tracer
+        self._dice = dice
+        self.share: Callable[[], float] = lambda: 1.0
+        """Of the traces that begin here, those that are recorded at all."""
 
     def span(
         self,
@@ -116,9 +123,18 @@ class Tracing:
         links: Sequence[SpanContext] = (),
     ) -> AbstractContextManager[Span]:
         """Surround some work: a child of `parent`, else of the current span, else a new trace."""
-        if self._tracer is not None:
+        if self._tracer is not None and not self._passes_by(parent):
             return _recorded(self._tracer, name, SpanKind[kind.upper()], attributes, parent, links)
+        if self._tracer is not None:  # a trace all the same, so that nobody behind records a part
+            return use_span(NonRecordingSpan(_unsampled()))
         return _UNTRACED if parent is None else use_span(NonRecordingSpan(parent))
+
+    def _passes_by(self, parent: SpanContext | None) -> bool:
+        """Whether a trace begins here that is not of the share; others decided when they began."""
+        if parent is not None or get_current_span().get_span_context().is_valid:
+            return False
+        share = self.share()
+        return share < 1 and self._dice() >= share
 
     def child(
         self, name: str, kind: Kind = "internal", attributes: Attributes | None = None
@@ -197,6 +213,15 @@ async def _flush(provider: "TracerProvider", exporter: "SpanExporter", within: t
     except TimeoutError:
         log.warning("tracing.unflushed", deadline_seconds=within.total_seconds())
         exporter.shutdown()  # ends its retries, and with them the threads
+
+
+def _unsampled() -> SpanContext:
+    return SpanContext(
+        trace_id=random.getrandbits(128) or 1,
+        span_id=random.getrandbits(64) or 1,
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.DEFAULT),
+    )
 
 
 @contextmanager

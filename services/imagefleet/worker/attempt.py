@@ -48,7 +48,7 @@ class Attempt:
         self._handler = handler
         self._tools = tools
         self._settler = settler
-        self._timeout = handler.kind.timeout_in(claim.lane)
+        self._timeout = tools.live.now.timeout(handler.kind, claim.lane)
         self._scope: asyncio.Timeout | None = None
         self._stopping = asyncio.Event()
         self.hold = Hold(
@@ -77,7 +77,7 @@ class Attempt:
             job_id=self.claim.job_id,
             claim_no=self.claim.claim_no,
             outcome=outcome,
-            policy=self._handler.kind.retry,
+            policy=self._tools.live.now.retry(self._handler.kind, self._tools.standard_retry),
         )
 
     async def work(self) -> Outcome | None:

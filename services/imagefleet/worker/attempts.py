@@ -4,15 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import timedelta
-from typing import Final, TypeGuard
+from typing import Final
 
 import structlog
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import JobKind, Payload
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Claim, Fence
+from imagefleet.jobs.lifecycle import Completed, Released
+from imagefleet.jobs.model import Claim, Fence
 from imagefleet.runtime import Parts
 from imagefleet.store.settlements import Receipt, Settled
 from imagefleet.telemetry.logs import bind_job
@@ -21,11 +20,9 @@ from imagefleet.telemetry.tracing import Tracing, extract
 from imagefleet.worker.attempt import Attempt, Stop
 from imagefleet.worker.deliveries import Deliveries, Delivery
 from imagefleet.worker.handling import Handler, Handlers, JobContext, Tools
-from imagefleet.worker.outcomes import describe
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.visibility import Visibility
 
-MAKES_IMAGES: Final = "process_image"
 LATE_AFTER: Final = 60.0  # seconds past its deadline, a handler has ignored being stopped
 GIVE_BACK_WITHIN: Final = 3.0  # seconds, when the process is told to stop at once
 
@@ -123,7 +120,7 @@ class Attempts:
             ):
                 receipt = await attempt.run()
                 self._visibility.let_go(fence)
-                self._end(attempt, receipt, delivery, timedelta(seconds=clock() - begun))
+                self._end(attempt, receipt, delivery, clock() - begun)
         except asyncio.CancelledError:
             self._cut_short.append(attempt)
             raise
@@ -147,37 +144,12 @@ class Attempts:
         )
 
     def _end(
-        self, attempt: Attempt, receipt: Receipt | None, delivery: Delivery, duration: timedelta
+        self, attempt: Attempt, receipt: Receipt | None, delivery: Delivery, duration: float
     ) -> None:
         if receipt is None or receipt.settled is Settled.LOST:
             self.metrics.claim_lost()
-            log.warning("job.lost", stopped=attempt.stopped, duration_seconds=_seconds(duration))
+            log.warning("job.lost", stopped=attempt.stopped, duration_seconds=round(duration, 3))
             return  # the message is not touched: it speaks for whoever has the job now
         self._deliveries.delete(delivery.queue, delivery.received)
-        if receipt.outcome is not None:
-            self._tell(attempt.claim, receipt.outcome, duration)
-
-    def _tell(self, claim: Claim, outcome: Outcome, duration: timedelta) -> None:
-        """The one line of every attempt: how long, what came of it and why, how often, what now."""
-        self.metrics.attempt_ended(claim.type, outcome, duration)
-        self.tally["released" if isinstance(outcome, Released) else "finished"] += 1
-        if claim.type == MAKES_IMAGES and _is_error(outcome):
-            self.metrics.image_failed(outcome.code)
-        event, state, why = describe(outcome)
-        log.info(
-            event,
-            duration_seconds=_seconds(duration),
-            queue_seconds=_seconds(claim.queue_time),
-            why=why,
-            retries=max(0, claim.attempts - 1),
-            max_attempts=claim.max_attempts,
-            state=state,
-        )
-
-
-def _is_error(outcome: Outcome) -> TypeGuard[Retry | Failed]:
-    return isinstance(outcome, Retry | Failed) and outcome.code not in set(CancelCode)
-
-
-def _seconds(span: timedelta) -> float:
-    return round(span.total_seconds(), 3)
+        if receipt.ended is not None:
+            self.tally["released" if receipt.ended.outcome == "released" else "finished"] += 1

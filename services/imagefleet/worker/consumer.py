@@ -8,7 +8,7 @@ comes from the quarantine has the worker to itself.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -16,15 +16,17 @@ import structlog
 
 from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import FleetError
-from imagefleet.jobs.model import Claim, Lane, WorkerId
+from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.claims import claim_jobs
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.glances import find_types
+from imagefleet.telemetry.endings import tell_ends
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import CONTENDED_FOR, Dismissals
 from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.slots import Slots
+from imagefleet.worker.slots import Slots, TypeSlots
 from imagefleet.worker.solitude import Solitude
 
 MOST_AT_ONCE: Final = 10  # of one receive
@@ -61,6 +63,15 @@ class Ears:
     hearing: Hearing
     metrics: WorkerMetrics
     start: Start
+    type_slots: TypeSlots = field(default_factory=TypeSlots)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one claim asks for."""
+
+    deliveries: Sequence[Delivery]
+    types: Sequence[str]
 
 
 class Consumer:
@@ -127,7 +138,11 @@ class Consumer:
                 self._ears.hearing.silence(lane, began)
             if received:
                 self._helped = position > 0
-                await self._take(lane, queue, received, drain)
+                # Fewer slots may be in use than were when it was sent.
+                most = max(0, most - self._slots.surplus)
+                self._ears.dismissals.give_back(queue, received[most:])
+                if most:
+                    await self._take(lane, queue, received[:most], drain)
                 return
             if drain.requested:
                 return
@@ -164,11 +179,11 @@ class Consumer:
         if self._lane is Lane.QUARANTINE:
             if not await self._is_left_alone(queue, received, drain):
                 return
-            started = 0
+            before = self._taken
             try:
-                started = await self._begin(lane, queue, received, drain, ended=solitude.end)
+                await self._begin(lane, queue, received, drain, ended=solitude.end)
             finally:
-                if not started:
+                if self._taken == before:
                     solitude.end()
         elif solitude.is_shut:
             self._ears.dismissals.give_back(queue, received)
@@ -201,47 +216,109 @@ class Consumer:
         drain: Drain,
         *,
         ended: Callable[[], None],
-    ) -> int:
-        """Claim, and start what is ours; each start ends once. How many there are."""
+    ) -> None:
+        """Claim, and start what is ours; each start ends once."""
         dismissals = self._ears.dismissals
         # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
         if drain.requested or self._ears.lease.stale():
             dismissals.give_back(queue, received)
-            return 0
-        deliveries = await dismissals.readable(queue, received)
-        if not deliveries:
-            return 0
+            return
+        unanswered = await dismissals.readable(queue, received)
+        if not unanswered:
+            return
+        left: list[tuple[Delivery, ClaimAnswer]] = []
+        reserved: list[str] = []
         try:
             with self._ears.metrics.query("claim"):
                 async with acquire(self._ears.pool) as connection:
-                    answers = await claim_jobs(
-                        connection,
-                        [delivery.message.job_id for delivery in deliveries],
-                        worker_id=self._ears.worker_id,
-                        lanes=[lane],
-                        types=self._ears.types,
-                    )
+                    questions = await self._questions(connection, unanswered, reserved)
+                    while questions:
+                        answers = await self._claim(connection, lane, questions.pop(0))
+                        # What was answered is committed: it is not lost with the next question.
+                        left += self._start_ours(lane, answers, ended)
+                        self._unreserve(reserved)
+                        unanswered = [one for question in questions for one in question.deliveries]
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            dismissals.give_back(queue, [one.received for one in deliveries], CONTENDED_FOR)
+            dismissals.give_back(queue, [one.received for one in unanswered], CONTENDED_FOR)
+            await self._dismiss(left)
             raise
-        before = self._taken
-        for delivery, answer in zip(deliveries, answers, strict=True):
+        finally:
+            self._unreserve(reserved)
+        await self._dismiss(left)
+
+    async def _questions(
+        self, connection: Connection, deliveries: Sequence[Delivery], reserved: list[str]
+    ) -> list[Question]:
+        """The claims to make. What has no slot of its type left is asked for as if we lack it."""
+        type_slots, types = self._ears.type_slots, self._ears.types
+        if not type_slots.bound:
+            return [Question(deliveries, types)]
+        found = await find_types(connection, [one.message.job_id for one in deliveries])
+        full: set[str] = set()
+        waiting: set[JobId] = set()
+        for job_id, job_type in found.items():
+            if type_slots.has_room(job_type):
+                type_slots.occupy(job_type)
+                reserved.append(job_type)
+            else:
+                full.add(job_type)
+                waiting.add(job_id)
+        now = [one for one in deliveries if one.message.job_id not in waiting]
+        later = [one for one in deliveries if one.message.job_id in waiting]
+        others = [one for one in types if one not in full]
+        return [one for one in (Question(now, types), Question(later, others)) if one.deliveries]
+
+    async def _claim(
+        self, connection: Connection, lane: Lane, question: Question
+    ) -> list[tuple[Delivery, ClaimAnswer]]:
+        """Claim, and tell whose claims that ended."""
+        answers = await claim_jobs(
+            connection,
+            [one.message.job_id for one in question.deliveries],
+            worker_id=self._ears.worker_id,
+            lanes=[lane],
+            types=question.types,
+        )
+        over = [answer.ended for answer in answers if answer.ended is not None]
+        tell_ends(self._ears.metrics, over)
+        return list(zip(question.deliveries, answers, strict=True))
+
+    def _start_ours(
+        self,
+        lane: Lane,
+        answers: Sequence[tuple[Delivery, ClaimAnswer]],
+        ended: Callable[[], None],
+    ) -> list[tuple[Delivery, ClaimAnswer]]:
+        """Begin what is claimed; the others, whose messages are to be dismissed."""
+        left: list[tuple[Delivery, ClaimAnswer]] = []
+        for delivery, answer in answers:
             self._ears.metrics.claimed(answer.verdict)
             if answer.claim is None:
-                await dismissals.dismiss(delivery, answer)
+                left.append((delivery, answer))
             else:
                 self._ears.hearing.claimed(lane, delivery.message)
                 self._start(answer.claim, delivery, ended)
-        return self._taken - before
+        return left
+
+    async def _dismiss(self, left: Sequence[tuple[Delivery, ClaimAnswer]]) -> None:
+        for delivery, answer in left:
+            await self._ears.dismissals.dismiss(delivery, answer)
+
+    def _unreserve(self, reserved: list[str]) -> None:
+        """What began has a slot of its type by now, and what did not needs none."""
+        while reserved:
+            self._ears.type_slots.leave(reserved.pop())
 
     def _start(self, claim: Claim, delivery: Delivery, ended: Callable[[], None]) -> None:
         def leave() -> None:
             self._slots.leave()
+            self._ears.type_slots.leave(claim.type)
             ended()
 
         self._taken += 1
         self._slots.occupy()
+        self._ears.type_slots.occupy(claim.type)
         if self._lane is not Lane.QUARANTINE:
             self._ears.solitude.enter()
         self._ears.start(claim, delivery, leave)

@@ -5,8 +5,10 @@ A handler needs nothing beyond this module and `imagefleet.jobs.kinds`, where it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -14,9 +16,11 @@ from uuid import UUID
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, NotFound, Unavailable
-from imagefleet.jobs.kinds import JobKind
+from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.live import Live
 from imagefleet.store.database import Pool, acquire
 from imagefleet.store.leases import Hold
 from imagefleet.store.sources import Original, find_original
@@ -40,6 +44,49 @@ __all__ = [
 ]
 
 NO_FILES: Final[Mapping[str, int]] = {}
+TURN: Final = timedelta(seconds=2)  # what the largest pictures take
+LONGEST_AWAY: Final = timedelta(minutes=1)
+
+
+class Postponed(Exception):
+    """Nothing is wrong, but nothing can be done yet: the job comes again later, uncharged."""
+
+    def __init__(self, why: str, after: timedelta) -> None:
+        super().__init__(why)
+        self.why = why
+        self.after = after
+
+
+class OneByOne:
+    """What one attempt at a time may have, and one more may wait for.
+
+    Any other comes back later, each a turn after the one before: many that want the same would hold
+    all the slots of a worker, and keep everybody from them who wants something else.
+    """
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+        self._lock = asyncio.Lock()
+        self._here = 0
+        self._next_at = float("-inf")
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Have it, perhaps after a while; Postponed if another waits already."""
+        if self._here > 1:
+            raise Postponed(self._why, self._away())
+        self._here += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._here -= 1
+
+    def _away(self) -> timedelta:
+        now = asyncio.get_running_loop().time()
+        latest = now + LONGEST_AWAY.total_seconds()
+        self._next_at = min(max(self._next_at, now) + TURN.total_seconds(), latest)
+        return timedelta(seconds=self._next_at - now)
 
 
 class Progress(Protocol):
@@ -61,10 +108,16 @@ class Tools:
     renderer: Renderer
     decoding: asyncio.Semaphore
     """As many children may work at once: they are what needs processors and memory."""
+    much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
+    """One of them at a time may have more memory than the others."""
     doorbell: Doorbell
     services: Services
     metrics: WorkerMetrics
     scratch: Path
+    live: Live = field(default_factory=Live)
+    """What operators have turned."""
+    standard_retry: RetryPolicy = STANDARD_RETRY
+    """The policy of types that have none of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +183,7 @@ class JobContext:
 
     @property
     def memory_bytes(self) -> int:
-        """What a child of this job may use; a suspect runs alone and may have more."""
+        """What a child of this job may use; in quarantine more, as nothing is begun beside it."""
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
 

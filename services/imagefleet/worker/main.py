@@ -17,9 +17,14 @@ from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import Session, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost
+from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane, WorkerId
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.live import Live
 from imagefleet.runtime import Drain
 from imagefleet.settings import Worker, WorkerSettings
+from imagefleet.settings.in_force import Overlay, defaults_of_worker
+from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, acquire, open_pool
 from imagefleet.store.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
@@ -40,20 +45,33 @@ from imagefleet.worker.scratch import scratch_folder
 from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.shift import Shift
-from imagefleet.worker.slots import Slots
+from imagefleet.worker.slots import Slots, TypeSlots
 from imagefleet.worker.solitude import Solitude
 from imagefleet.worker.visibility import Visibility
 
-QUARANTINE_SLOTS: Final = 1  # a suspect runs alone: see solitude.py
+QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself: see solitude.py
 
 
 async def main(settings: WorkerSettings, drain: Drain) -> None:
     """Run one worker until it is asked to end, or was declared dead."""
-    handlers = load_handlers(settings.worker.job_types, standard_retry=settings.retry.policy())
-    metrics = WorkerMetrics(job_types=handlers)
+    standard_retry = settings.retry.policy()
+    handlers = load_handlers(settings.worker.job_types, standard_retry=standard_retry)
+    # Also of types that it does not run: it ends cancelled jobs of any.
+    metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
     async with AsyncExitStack() as stack:
         outside = await reach_out(settings, metrics, stack)
-        worker = await assemble(settings, handlers, metrics, outside, stack)
+        live = await stack.enter_async_context(
+            Live().open(
+                outside.pool,
+                "worker",
+                defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers)),
+                reading=lambda: metrics.query("read_live"),
+            )
+        )
+        metrics.watch_settings(lambda: live.age)
+        outside.tracing.share = lambda: live.now.number(TRACES, 1)
+        rules = Rules(live, standard_retry)
+        worker = await assemble(settings, handlers, metrics, outside, rules, stack)
         health = await stack.enter_async_context(
             serve_health(
                 settings.telemetry.health_host,
@@ -69,6 +87,14 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
         await worker.retire(drain)
     if worker.lease.dead:
         raise ClaimLost.of_worker(worker.worker_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What operators turn, and the policy of types that have none of their own."""
+
+    live: Live
+    standard_retry: RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +141,17 @@ async def equip(
     handlers: Handlers,
     metrics: WorkerMetrics,
     outside: Outside,
+    rules: Rules,
     stack: AsyncExitStack,
 ) -> Tools:
     """Open what handlers use."""
     doorbell = Doorbell(
         outside.pool, outside.queues, confirming=lambda: metrics.query("confirm_rings")
     )
-    services = Services(outside.pool, metrics, settings.worker.breaker_limits())
+    configured = settings.worker.breakers
+    services = Services(
+        outside.pool, metrics, lambda service: rules.live.now.breaker(service, configured)
+    )
     return Tools(
         pool=outside.pool,
         originals=await outside.session.objects(settings.aws.originals_bucket),
@@ -132,6 +162,8 @@ async def equip(
         services=await stack.enter_async_context(services.open()),
         metrics=metrics,
         scratch=stack.enter_context(scratch_folder()),
+        live=rules.live,
+        standard_retry=rules.standard_retry,
     )
 
 
@@ -140,16 +172,18 @@ async def assemble(
     handlers: Handlers,
     metrics: WorkerMetrics,
     outside: Outside,
+    rules: Rules,
     stack: AsyncExitStack,
 ) -> Shift:
     """Open the worker's own parts, those last that others depend on least."""
     worker_id = WorkerId(uuid4())
-    tools = await equip(settings, handlers, metrics, outside, stack)
+    tools = await equip(settings, handlers, metrics, outside, rules, stack)
     settler = await stack.enter_async_context(
         Settler(outside.pool, worker_id, tools.doorbell, metrics).open()
     )
     deliveries = await stack.enter_async_context(Deliveries().open())
-    slots = slots_of(settings.worker, metrics)
+    slots, type_slots = slots_of(settings.worker, metrics), TypeSlots()
+    rules.live.watch(lambda now: use_slots(now, slots, type_slots))
     spans = {outside.queues[lane]: await outside.queues[lane].visibility() for lane in slots}
     visibility = Visibility(deliveries, spans)
     attempts = Attempts(handlers, tools, settler, deliveries, visibility, outside.tracing)
@@ -168,6 +202,7 @@ async def assemble(
         hearing=hearing,
         metrics=metrics,
         start=attempts.start,
+        type_slots=type_slots,
     )
     return Shift(
         worker_id=worker_id,
@@ -198,6 +233,13 @@ def slots_of(settings: Worker, metrics: WorkerMetrics) -> dict[Lane, Slots]:
         for lane in settings.lanes
         if totals[lane] > 0
     }
+
+
+def use_slots(now: Overlay, slots: Mapping[Lane, Slots], type_slots: TypeSlots) -> None:
+    """Use as many as are to be used from now on."""
+    for lane, own in slots.items():
+        own.use(now.slots(lane, own.total))
+    type_slots.use(now.slots_of_types())
 
 
 def consumers_of(

@@ -6,7 +6,7 @@ public (InputRejected, RequestRejected) are passed on. All else goes into the de
 
 import asyncio
 import traceback
-from typing import Final, assert_never
+from typing import Final
 
 import structlog
 
@@ -19,7 +19,6 @@ from imagefleet.errors import (
     Unavailable,
 )
 from imagefleet.jobs.lifecycle import (
-    Completed,
     Failed,
     Outcome,
     Released,
@@ -27,6 +26,7 @@ from imagefleet.jobs.lifecycle import (
     failure_sentence,
 )
 from imagefleet.jobs.model import CancelCode
+from imagefleet.worker.handling import Postponed
 from imagefleet.worker.renderer import ChildCancelled, ChildCrashed, ChildDeadline, ChildFailed
 
 LONGEST_DETAIL: Final = 2000  # characters
@@ -56,6 +56,8 @@ def outcome_of(error: BaseException) -> Outcome | None:
                 message=storable(error.public_message),
                 detail=None if error.detail is None else storable(error.detail),
             )
+        case Postponed():
+            return Released(why=error.why, after=error.after)
         case ChildCrashed():
             return _retry("crashed", error.detail, crashed=True)
         case ChildDeadline():
@@ -105,18 +107,3 @@ def storable(text: str, *, longest: int = LONGEST_DETAIL) -> str:
     """The end of a text, which says most, without what Postgres cannot store."""
     clean = text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
     return clean if len(clean) <= longest else f"…{clean[-longest:]}"
-
-
-def describe(outcome: Outcome) -> tuple[str, str, str]:
-    """An outcome that was written, as its log event, the state it leaves the job in, and why."""
-    match outcome:
-        case Completed():
-            return "job.completed", "completed", outcome.reason.value
-        case Retry():
-            return "job.retried", "failed_retryable", outcome.code
-        case Failed():
-            return "job.failed", "failed", outcome.code
-        case Released():
-            return "job.released", "failed_retryable", outcome.why
-        case _:
-            assert_never(outcome)

@@ -8,7 +8,7 @@ told along with failures, and where the claim says that the failures of others a
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,10 +17,11 @@ from typing import Final
 import structlog
 
 from imagefleet.errors import FleetError
-from imagefleet.jobs.breakers import STANDARD, BreakerLimits
+from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Claim
 from imagefleet.store.breakers import (
     Calls,
+    Judgement,
     report_calls,
     report_probe_failed,
     report_probe_worked,
@@ -76,12 +77,12 @@ class Services:
     """Counts failures and successes by service."""
 
     def __init__(
-        self, pool: Pool, metrics: WorkerMetrics, limits: Mapping[str, BreakerLimits]
+        self, pool: Pool, metrics: WorkerMetrics, limits_of: Callable[[str], BreakerLimits]
     ) -> None:
-        """Take part in the fleet's breakers, with limits for some services."""
+        """Take part in the fleet's breakers, with the limits that a service has at the moment."""
         self._pool = pool
         self._metrics = metrics
-        self._limits = limits
+        self._limits_of = limits_of
         self._tallies: dict[str, _Tally] = {}
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
@@ -149,21 +150,41 @@ class Services:
         limits = self._limits_of(service)
         probe_worked, tally.probe_worked = tally.probe_worked, None
         calls = tally.taken(service, self._now())
-        if probe_worked:
-            await report_probe_worked(connection, service)
+        closed = await report_probe_worked(connection, service) if probe_worked else None
+        if closed is not None:
+            log.info("breaker.closed", service=service, last_error=closed.last_error)
         if probe_worked is False:
             judgement = await report_probe_failed(connection, service, calls.code, limits)
         elif tally.waiting or not probe_worked:
             judgement = await report_calls(connection, calls, limits)
         else:
             return
+        _log(service, judgement)
         if judgement.listening:
             self._wake.set()  # who waits is answered by the next report, when that is judged
         else:
             tally.answer(judgement.due)
 
-    def _limits_of(self, service: str) -> BreakerLimits:
-        return self._limits.get(service, self._limits.get("*", STANDARD))
+
+def _log(service: str, judgement: Judgement) -> None:
+    """By the worker whose report has changed the breaker, and by no other."""
+    held = None if judgement.held_for is None else judgement.held_for.total_seconds()
+    if judgement.opened_by is not None:
+        log.warning(
+            "breaker.opened",
+            service=service,
+            last_error=judgement.last_error,
+            failures=judgement.opened_by.failures,
+            successes=judgement.opened_by.successes,
+            open_seconds=held,
+        )
+    elif judgement.reopened:
+        log.warning(
+            "breaker.probe_failed",
+            service=service,
+            last_error=judgement.last_error,
+            open_seconds=held,
+        )
 
 
 def service_behind(code: str, services: Iterable[str]) -> str | None:

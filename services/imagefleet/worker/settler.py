@@ -5,7 +5,8 @@ away the same outcomes are settled again until it answers: settling is idempoten
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -15,15 +16,18 @@ import structlog
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Failed, failure_sentence
-from imagefleet.jobs.model import WorkerId
+from imagefleet.jobs.model import Ended, Fence, WorkerId
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
+from imagefleet.store.settlements import Receipt, Settled, Settlement, settle_jobs
+from imagefleet.telemetry.endings import tell_ends
 from imagefleet.telemetry.metrics import WorkerMetrics
 
 LINGER: Final = 0.005  # seconds
 MOST_AT_ONCE: Final = 100
 FIRST_PAUSE: Final = 0.1  # seconds, doubled with every failure
 LONGEST_PAUSE: Final = 2.0
+# What is settled twice is so within moments: cut off amid its settle, or a stray of one beat.
+MOST_REMEMBERED: Final = 10_000
 
 log = structlog.get_logger()
 
@@ -39,6 +43,10 @@ class Settler:
         self._doorbell = doorbell
         self._metrics = metrics
         self._waiting: list[tuple[Settlement, asyncio.Future[Receipt]]] = []
+        self._unanswered: set[Fence] = set()
+        """What was sent to be written, and no answer came: perhaps it was."""
+        self._told: dict[Fence, None] = {}
+        """Whose end was told, the oldest first."""
         self._wake = asyncio.Event()
         self._closed = False
         self._given_up = False
@@ -80,13 +88,14 @@ class Settler:
 
     async def _write(self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]]) -> None:
         try:
-            receipts = await self._until_answered([settlement for settlement, _ in batch])
+            receipts, ended = await self._until_answered([settlement for settlement, _ in batch])
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             await self._write_apart(batch, error)
             return
         for (_, answer), receipt in zip(batch, receipts, strict=True):
             if not answer.done():
                 answer.set_result(receipt)
+        tell_ends(self._metrics, ended)
 
     async def _write_apart(
         self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]], error: Exception
@@ -104,12 +113,18 @@ class Settler:
                 log.error("settle.broken", job_id=str(settlement.job_id), exc_info=error)
                 await self._write([(_rejection(settlement), answer)])
 
-    async def _until_answered(self, settlements: Sequence[Settlement]) -> Sequence[Receipt]:
+    async def _until_answered(
+        self, settlements: Sequence[Settlement]
+    ) -> tuple[Sequence[Receipt], Collection[Ended]]:
+        """The receipts, and the ends that are to be told: each once, whoever waits for which."""
         pause = FIRST_PAUSE
+        fences = {settlement.fence for settlement in settlements}
         while True:
+            again = self._unanswered & fences
             try:
                 with self._metrics.query("settle"):
                     async with acquire(self._pool) as connection:
+                        self._unanswered |= fences  # nothing was sent before
                         report = await settle_jobs(connection, self._worker_id, settlements)
             except Unavailable as error:
                 log.warning("settle.delayed", jobs=len(settlements), code=error.code)
@@ -118,8 +133,23 @@ class Settler:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
+                self._unanswered -= fences
                 self._doorbell.ring(report.rings)
-                return report.receipts
+                return report.receipts, self._to_tell(report.receipts, again)
+
+    def _to_tell(self, receipts: Sequence[Receipt], again: AbstractSet[Fence]) -> Collection[Ended]:
+        """What these wrote; also earlier, if the answer to that never came. All else is told."""
+        ended = {
+            receipt.ended.fence: receipt.ended
+            for receipt in receipts
+            if receipt.ended is not None
+            and receipt.ended.fence not in self._told
+            and (receipt.settled is Settled.WRITTEN or receipt.ended.fence in again)
+        }
+        self._told |= dict.fromkeys(ended)
+        while len(self._told) > MOST_REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return ended.values()
 
 
 REJECTED: Final = Failed(code="settle_rejected", message=failure_sentence("settle_rejected"))

@@ -1,4 +1,4 @@
-"""Suspects run alone: while one does, its worker begins nothing else.
+"""A suspect has its worker to itself: while one runs there, that worker begins nothing else.
 
 Whoever died with a killer is a suspect as well, so a crash may only be blamed on a job that had its
 worker to itself. Before a suspect is claimed this worker stops beginning jobs and lets those that

@@ -10,6 +10,7 @@ from imagefleet.jobs.kinds import Kinds
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.worker.handlers import (
     cancel_job,
+    cancel_jobs,
     delete_image,
     noop,
     process_image,
@@ -21,6 +22,7 @@ BUILT_IN: Final = (
     process_image.HANDLER,
     delete_image.HANDLER,
     cancel_job.HANDLER,
+    cancel_jobs.HANDLER,
     noop.HANDLER,
     reprocess_images.HANDLER,
 )

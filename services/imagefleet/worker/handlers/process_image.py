@@ -5,7 +5,8 @@ writes, and the pointer to them is flipped by the statement that completes the j
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -13,7 +14,8 @@ from typing import Final
 from imagefleet.aws.objects import Headers
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import encoder_fingerprint
-from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     EXTENSIONS,
     IMMUTABLE,
@@ -24,11 +26,13 @@ from imagefleet.jobs.images import (
 )
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
+from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
 from imagefleet.worker.child_output import RenderedFile, RenderedFiles
 from imagefleet.worker.handling import Handler, JobContext
 
 LIMITS: Final = Limits()
 SAVES_AT_ONCE: Final = 4
+MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMITS can be made in it
 
 
 async def run(job: JobContext) -> Completed:
@@ -36,13 +40,13 @@ async def run(job: JobContext) -> Completed:
     payload: ProcessImage = job.payload
     with TemporaryDirectory(dir=job.tools.scratch, prefix="job-") as folder:
         source = await fetch(job, payload, Path(folder))
-        async with job.tools.decoding:
+        async with room_for(job, source) as memory_bytes:
             rendered = await job.tools.renderer.render(
                 source,
                 payload.recipe,
                 LIMITS,
                 deadline_seconds=job.seconds_left,
-                memory_bytes=job.memory_bytes,
+                memory_bytes=memory_bytes,
                 scratch=Path(folder),
                 cancel=job.stopping,
             )
@@ -53,6 +57,33 @@ async def run(job: JobContext) -> Completed:
         result={"imageId": str(payload.image_id), "revision": publication.revision},
         publication=publication,
     )
+
+
+@asynccontextmanager
+async def room_for(job: JobContext, source: Path) -> AsyncIterator[int]:
+    """A place among the children, and how much memory belongs to it.
+
+    Few pictures need much, and those are made one after the other: a worker has room for the usual
+    amount times `RENDER_CHILDREN`, and once for what a large one needs beyond that. Postponed where
+    one is made and another waits.
+    """
+    if await asyncio.to_thread(needs_much, source):
+        async with job.tools.much_memory.turn(), job.tools.decoding:
+            yield max(MUCH_MEMORY_BYTES, job.memory_bytes)
+    else:
+        async with job.tools.decoding:
+            yield job.memory_bytes
+
+
+def needs_much(source: Path) -> bool:
+    """Whether its variants cannot be made in the usual memory; by its head, without decoding."""
+    with source.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    try:
+        facts = sniff(head)
+    except InputRejected:
+        return False  # the child says so too, and does not need much for that
+    return decoding_bytes(facts, source.stat().st_size, LIMITS) > GENERAL_MEMORY_BYTES
 
 
 async def fetch(job: JobContext, payload: ProcessImage, folder: Path) -> Path:

@@ -2,8 +2,12 @@
 
 It renders nothing itself. Page by page it submits the jobs that do and moves its cursor, in one
 transaction that its claim fences; a later attempt goes on behind the last page that was committed.
+Its jobs count against the tenant's quota like any others: where there is no room for one it gives
+itself back, uncharged, and comes again in a while.
 """
 
+from datetime import timedelta
+from time import monotonic
 from typing import Final
 
 from imagefleet.errors import Unavailable
@@ -11,9 +15,13 @@ from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.jobs.reprocessing import Walk
+from imagefleet.store.admissions import room_for_jobs
 from imagefleet.store.database import acquire
-from imagefleet.store.reprocessing import count_set, submit_page
-from imagefleet.worker.handling import Handler, JobContext
+from imagefleet.store.reprocessing import PAGE, count_set, submit_page
+from imagefleet.worker.handling import Handler, JobContext, Postponed
+
+ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that submit for this tenant are not seen
+LOOK_AGAIN_IN: Final = timedelta(seconds=15)
 
 
 async def run(job: JobContext) -> Completed:
@@ -23,16 +31,40 @@ async def run(job: JobContext) -> Completed:
         # A newer API knows it, and so will a newer worker: better one job waits than thousands.
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), wanted.recipe)
     walk = Walk.of(job.cursor) or await begin(job, wanted)
-    over = False
+    over, room = False, Room()
     while not over:
+        most = min(PAGE, await room.left(job))
         with job.tools.metrics.query("submit_page"):
             async with acquire(job.tools.pool) as connection:
-                page = await submit_page(connection, job.claim, job.hold, wanted, walk)
+                page = await submit_page(connection, job.claim, job.hold, wanted, walk, most)
         job.tools.doorbell.ring(page.rings)
+        room.take(page.walk.submitted - walk.submitted)
         walk, over = page.walk, page.over
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
     return Completed(result={"submitted": walk.submitted, "skipped": walk.skipped})
+
+
+class Room:
+    """How many more jobs the tenant may have open; counted again when half of it is used up."""
+
+    def __init__(self) -> None:
+        self._left = self._look_again_at = 0
+        self._good_until = 0.0
+
+    async def left(self, job: JobContext) -> int:
+        """At least one; Postponed if there is none."""
+        if self._left <= self._look_again_at or self._good_until < monotonic():
+            with job.tools.metrics.query("room_for_jobs"):
+                async with acquire(job.tools.pool) as connection:
+                    self._left = await room_for_jobs(connection, job.claim.tenant_id)
+            self._look_again_at, self._good_until = self._left // 2, monotonic() + ROOM_IS_GOOD_FOR
+        if self._left <= 0:
+            raise Postponed("tenant_full", LOOK_AGAIN_IN)
+        return self._left
+
+    def take(self, jobs: int) -> None:
+        self._left -= jobs
 
 
 async def begin(job: JobContext, wanted: ReprocessImages) -> Walk:

@@ -1,0 +1,45 @@
+"""cancel_jobs: flags what its tenant has open; whoever claims or holds those jobs ends them.
+
+Page by page it flags them and moves its cursor, in one transaction that its claim fences; a later
+attempt goes on behind the last page that was committed.
+"""
+
+from typing import Final
+
+from imagefleet.jobs.cancelling import Walk
+from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.store.cancelling import begin_walk, count_walk, flag_page
+from imagefleet.store.database import acquire
+from imagefleet.worker.handling import Handler, JobContext
+
+
+async def run(job: JobContext) -> Completed:
+    """Walk what is open; done when all of it is flagged."""
+    wanted: CancelJobs = job.payload
+    walk = Walk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
+    while True:
+        with job.tools.metrics.query("flag_page"):
+            async with acquire(job.tools.pool) as connection:
+                page = await flag_page(connection, job.claim, job.hold, wanted, walk)
+        walk = page.walk
+        if page.cancelled:  # which the attempt hears of, and is stopped by, here
+            await job.progress(walk.seen, walk.total, walk.cursor)
+        if page.over and not walk.parents:
+            return Completed(result={"flagged": walk.flagged})
+        if page.over:
+            walk = await begin(job, wanted, parents=False, flagged=walk.flagged)
+
+
+async def begin(job: JobContext, wanted: CancelJobs, *, parents: bool, flagged: int = 0) -> Walk:
+    """At the newest job; of those that submit others there are few, and nobody counts them."""
+    with job.tools.metrics.query("begin_walk"):
+        async with acquire(job.tools.pool) as connection:
+            until = await begin_walk(connection, wanted)
+            if parents:
+                return Walk(until=until, parents=True)
+            total = await count_walk(connection, job.claim.tenant_id, wanted.job_type)
+    return Walk(until=until, parents=False, total=total, flagged=flagged)
+
+
+HANDLER: Final = Handler(kind=BUILT_IN["cancel_jobs"], run=run)

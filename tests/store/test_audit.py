@@ -1,0 +1,611 @@
+"""The audit: nobody rewrites it, what changes something is told once, and what does not is not."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from imagefleet.errors import NotFound, StoreRejected
+from imagefleet.jobs.lifecycle import Failed
+from imagefleet.jobs.model import JobState, TenantId
+from imagefleet.store import audit
+from imagefleet.store.audit import Act, Actor, AuditFilter, acting, list_audit
+from imagefleet.store.breakers import (
+    force_open,
+    report_probe_failed,
+    report_probe_worked,
+    reset_breaker,
+)
+from imagefleet.store.control import (
+    Pause,
+    PauseScope,
+    find_pause,
+    pause,
+    resume,
+    retire_worker,
+    start_drain,
+)
+from imagefleet.store.database import Connection
+from imagefleet.store.dispatching import hold_lanes, leave_lanes
+from imagefleet.store.elections import hold_election, resign
+from imagefleet.store.keys import create_key, find_key, revoke_key
+from imagefleet.store.leases import renew_claims
+from imagefleet.store.live_settings import turn_retention
+from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from tests.conftest import OpenConnection
+from tests.store.test_older_processes import older
+from tests.support.database import Database
+from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
+from tests.support.races import meanwhile
+from tests.support.roles import Role
+
+ADA = Actor(name="ada", key_id=uuid4(), address="192.0.2.7")
+EVERYTHING = Pause(scope=PauseScope.ALL)
+MINT = """
+INSERT INTO api_keys (id, tenant_id, name, secret_sha256, scopes)
+VALUES (gen_random_uuid(), 'tenant', 'mine', sha256('x'), '{operate}')
+"""
+NOTHING = Act(action="pause", kind="pause", name="all")
+ROLES = tuple(role for role in get_args(Role) if role != "superuser")
+TENANT = TenantId("tenant")
+
+
+async def told(connection: Connection, after: int = 0) -> list[dict[str, Any]]:
+    rows = await connection.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
+    return [dict(row) for row in rows]
+
+
+async def newest(connection: Connection) -> int:
+    found: int = await connection.fetchval("SELECT coalesce(max(id), 0) FROM audit")
+    return found
+
+
+async def words(connection: Connection, after: int = 0) -> list[str]:
+    return [f"{one['action']} {one['kind']} {one['name']}" for one in await told(connection, after)]
+
+
+# Nobody rewrites it.
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit SET actor = 'nobody'",
+        "DELETE FROM audit",
+        "TRUNCATE audit",
+        "DELETE FROM audit WHERE false",
+    ],
+)
+async def test_no_role_changes_a_line_or_takes_one_away(
+    database: Database, admin: OpenConnection, role: Role, statement: str
+) -> None:
+    await create_key(admin, TENANT, name="k", scopes=["read"], by=ADA)
+    before = await told(admin)
+
+    async with database.connect(role) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+
+    assert before == await told(admin)
+    assert len(before) == 2
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "owner"])
+@pytest.mark.parametrize("column", ["id", "at", "role"])
+async def test_no_process_says_when_or_under_which_role_it_was(
+    database: Database, role: Role, column: str
+) -> None:
+    value = {"id": "7", "at": "now() - interval '1 year'", "role": "'imagefleet_admin'"}[column]
+
+    async with database.connect(role) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(
+                f"INSERT INTO audit ({column}, actor, action, kind, name)"  # noqa: S608 - of ours
+                f" OVERRIDING SYSTEM VALUE VALUES ({value}, 'a', 'a', 'a', 'a')"
+            )
+
+
+async def test_a_transaction_that_was_begun_long_ago_tells_of_now(
+    operator: OpenConnection,
+) -> None:
+    async with operator.transaction():
+        begun = await operator.fetchval("SELECT now()")
+        await operator.execute("SELECT pg_sleep(0.01)")
+        async with acting(operator, ADA) as act:
+            await act.record(NOTHING)
+
+    (line,) = await told(operator)
+    assert line["at"] > begun
+    assert ("imagefleet_operator", "ada", ADA.key_id, "192.0.2.7") == (
+        line["role"],
+        line["actor"],
+        line["key_id"],
+        line["address"],
+    )
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        Act(action="No Word", kind="pause", name="all"),
+        Act(action="pause", kind="", name="all"),
+        Act(action="pause", kind="pause", name="x" * 601),
+        Act(action="pause", kind="pause", name="all", reason="x" * 1001),
+        Act(action="pause", kind="pause", name="all", after={"x": "y" * 10_000_000}),
+    ],
+    ids=["action", "kind", "name", "reason", "value"],
+)
+async def test_a_line_is_bounded(operator: OpenConnection, act: Act) -> None:
+    with pytest.raises(StoreRejected):
+        async with acting(operator, ADA) as begun:
+            await begun.record(act)
+
+    assert [] == await told(operator)
+
+
+# Whoever acts tells.
+
+
+async def test_what_is_changed_and_not_told_is_not_changed(operator: OpenConnection) -> None:
+    with pytest.raises(RuntimeError, match="the audit is not told"):
+        async with acting(operator, ADA) as act:
+            await pause(act.connection, EVERYTHING, by="ada", reason="why")
+
+    assert await find_pause(operator, EVERYTHING) is None
+    assert [] == await told(operator)
+
+
+async def test_what_was_only_looked_at_need_not_be_told(operator: OpenConnection) -> None:
+    async with acting(operator, ADA) as act:
+        await act.take_turns("pause", "all")
+        assert await find_pause(act.connection, EVERYTHING) is None
+        assert not await resume(act.connection, EVERYTHING)
+
+    assert [] == await told(operator)
+
+
+async def test_an_act_that_fails_is_neither_done_nor_told(operator: OpenConnection) -> None:
+    async def fails() -> None:
+        async with acting(operator, ADA) as act:
+            await pause(act.connection, EVERYTHING, by="ada", reason="why")
+            await act.record(NOTHING)
+            raise NotFound("pause")
+
+    with pytest.raises(NotFound):
+        await fails()
+
+    assert await find_pause(operator, EVERYTHING) is None
+    assert [] == await told(operator)
+
+
+async def test_acts_on_one_thing_come_one_after_the_other(
+    operator: OpenConnection, owner: OpenConnection, superuser: OpenConnection
+) -> None:
+    """So that what the second one found is what the first one left, though no row was there."""
+
+    async def second() -> str | None:
+        async with acting(owner, Actor(name="ben")) as act:
+            await act.take_turns("pause", "all")
+            found = await find_pause(act.connection, EVERYTHING)
+            await act.record(NOTHING)
+            return None if found is None else found.reason
+
+    transaction = operator.transaction()
+    await transaction.start()
+    async with acting(operator, ADA) as act:
+        await act.take_turns("pause", "all")
+        await pause(act.connection, EVERYTHING, by="ada", reason="first")
+        await act.record(NOTHING)
+    async with meanwhile(superuser, operator, owner, second()) as task:
+        await transaction.commit()
+
+    assert "first" == task.result()
+
+
+# What is told without anybody saying so, once, and what is not.
+
+
+async def test_a_worker_that_starts_and_stops_is_told(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    me = await a_worker(worker)
+    await start_drain(worker, me)
+    assert await retire_worker(worker, me)
+
+    start, stop = await told(superuser)
+    assert ("start", "stop") == (start["action"], stop["action"])
+    assert {"worker"} == {start["kind"], stop["kind"]}
+    assert {str(me)} == {start["name"], stop["name"]}
+    assert "imagefleet_worker" == start["role"]
+    assert start["before"] is None
+    assert {"host", "pid", "version", "lanes", "types", "slots"} == set(start["after"])
+    assert (None, "stopped") == (stop["before"]["dead_why"], stop["after"]["dead_why"])
+
+
+async def test_a_worker_that_is_lost_is_told_by_who_found_it(
+    worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    me = await a_worker(worker)
+    last = await newest(superuser)
+    (seen,) = await look_at_workers(maintenance)
+    await rescue_worker(maintenance, seen)
+
+    (line,) = await told(superuser, last)
+    assert ("lose", "worker", str(me), "imagefleet_maintenance") == (
+        line["action"],
+        line["kind"],
+        line["name"],
+        line["role"],
+    )
+    assert "silent" == line["after"]["dead_why"]
+
+
+async def test_a_new_holder_of_an_office_is_told_and_where_it_came_from(
+    maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    first, second = uuid4(), uuid4()
+
+    assert await hold_election(maintenance, "flusher", first) == 1
+    await resign(maintenance, "flusher", first)
+    assert await hold_election(maintenance, "flusher", second) == 2
+
+    one, other = await told(superuser)
+    assert {("elect", "election", "flusher")} == {
+        (line["action"], line["kind"], line["name"]) for line in (one, other)
+    }
+    assert (None, {"holder": str(first), "term": 1}) == (one["before"], one["after"])
+    assert (one["after"], {"holder": str(second), "term": 2}) == (other["before"], other["after"])
+
+
+async def test_a_new_dispatcher_of_a_lane_is_told(
+    maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    first, second = uuid4(), uuid4()
+    await hold_lanes(maintenance, first)
+    await leave_lanes(maintenance, first)
+    last = await newest(superuser)
+
+    await hold_lanes(maintenance, second)
+
+    assert [
+        "elect election dispatcher fast",
+        "elect election dispatcher general",
+        "elect election dispatcher quarantine",
+    ] == sorted(await words(superuser, last))
+
+
+async def test_a_hundred_beats_and_renewals_write_nothing(
+    worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    me, holder = await a_worker(worker), uuid4()
+    await hold_election(maintenance, "flusher", holder)
+    await hold_lanes(maintenance, holder)
+    last = await newest(superuser)
+
+    for _ in range(100):
+        await renew_claims(worker, me, [])
+        await hold_election(maintenance, "flusher", holder)
+        await hold_lanes(maintenance, holder)
+    await resign(maintenance, "flusher", holder)
+    await leave_lanes(maintenance, holder)
+
+    assert 100 <= await superuser.fetchval("SELECT beats FROM workers WHERE id = $1", me)
+    assert [] == await words(superuser, last)
+
+
+async def test_a_breaker_that_workers_open_and_close_is_told_and_keeps_its_last_error(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    await open_breaker(worker)
+    await report_probe_failed(worker, "s3", "s3_timeout")
+    assert await report_probe_worked(worker, "s3")
+    assert not await report_probe_worked(worker, "s3")
+
+    opened, closed = await told(superuser)
+    assert ["open", "close"] == [opened["action"], closed["action"]]
+    assert ("closed", "open") == (opened["before"]["state"], opened["after"]["state"])
+    assert 1 == opened["after"]["window_failures"]
+    assert ("open", "closed") == (closed["before"]["state"], closed["after"]["state"])
+    assert ("s3_unavailable", "s3_timeout") == (
+        opened["after"]["last_error_code"],
+        closed["after"]["last_error_code"],
+    )
+    found = await superuser.fetchval("SELECT last_error_code FROM circuit_breakers")
+    assert "s3_timeout" == found
+
+
+async def test_who_acts_is_told_once(operator: OpenConnection, worker: OpenConnection) -> None:
+    await open_breaker(worker)
+    last = await newest(operator)
+
+    async with acting(operator, ADA) as act:
+        await pause(act.connection, EVERYTHING, by="ada", reason="why")
+        await pause(act.connection, EVERYTHING, by="ada", reason="another")
+        await resume(act.connection, EVERYTHING)
+        await force_open(act.connection, "s3", by="ada")
+        await force_open(act.connection, "sqs", by="ada")
+        await reset_breaker(act.connection, "s3", by="ada")
+        await act.connection.execute("UPDATE tenants SET weight = 4")
+        await turn_retention(act.connection, 90)
+        await act.record(NOTHING)
+
+    assert ["pause pause all"] == await words(operator, last)
+
+
+async def test_who_acts_and_does_not_say_so_is_told_of_all_the_same(
+    operator: OpenConnection, admin: OpenConnection
+) -> None:
+    """As processes of 0.2.0 do, and people in psql."""
+    await admin.execute("INSERT INTO tenants (id, name) VALUES ('shop', 'shop')")
+    await admin.execute(
+        "INSERT INTO api_keys (id, tenant_id, name, secret_sha256, scopes)"
+        " VALUES (gen_random_uuid(), 'shop', 'k', sha256('x'), '{read}')"
+    )
+    await admin.execute("UPDATE api_keys SET revoked_at = now()")
+    key = await admin.fetchval("SELECT id FROM api_keys")
+    await operator.execute("UPDATE tenants SET weight = 4 WHERE id = 'shop'")
+    await operator.execute(
+        "INSERT INTO live_settings (name, value, set_by, reason) VALUES ('a', '7', 'ben', 'why')"
+    )
+    await operator.execute("UPDATE live_settings SET value = '8'")
+    await operator.execute("DELETE FROM live_settings")
+    await operator.execute(
+        "INSERT INTO tenant_limits (tenant_id, name, value, set_by, reason)"
+        " VALUES ('shop', 'a', 7, 'ben', 'why')"
+    )
+    await operator.execute("UPDATE fleet SET retention = interval '90 days'")
+    await operator.execute("UPDATE fleet SET retention = interval '90 days'")
+    terms = (True, "ben", "why")
+    await operator.execute(older("control.PAUSE"), "type", "", "noop", *terms)
+    await operator.execute(older("control.RESUME"), "type", "", "noop")
+    await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
+    await operator.execute(older("breakers.RESET_BREAKER"), "s3", "ben")
+
+    lines = [one for one in await told(operator) if one["tenant_id"] in {None, "shop"}]
+    assert [
+        "create tenant shop",
+        f"create key {key}",
+        f"revoke key {key}",
+        "limit tenant shop",
+        "set setting a",
+        "set setting a",
+        "reset setting a",
+        "limit tenant shop",
+        "set setting retention.jobs_days",
+        "pause pause type noop",
+        "resume pause type noop",
+        "open circuit_breaker s3",
+        "close circuit_breaker s3",
+    ] == [f"{one['action']} {one['kind']} {one['name']}" for one in lines]
+    assert {"imagefleet-test-admin", "imagefleet-test-operator"} == {one["actor"] for one in lines}
+    assert ("30 days", "90 days") == tuple(
+        lines[8][one]["retention"] for one in ("before", "after")
+    )
+    assert "why" == lines[10]["before"]["reason"]
+    assert "sha256" not in str([one["after"] for one in lines])
+
+
+async def test_a_tenants_pause_has_one_name_whoever_tells_of_it(operator: OpenConnection) -> None:
+    """Else the history of one pause would be two."""
+    for job_type in ("", "noop"):
+        what = Pause(scope=PauseScope.TENANT, tenant_id="acme", name=job_type)
+        await pause(operator, what, by="ada", reason="why")
+        assert await resume(operator, what)
+
+    assert [
+        "pause pause tenant acme",
+        "resume pause tenant acme",
+        "pause pause tenant acme noop",
+        "resume pause tenant acme noop",
+    ] == await words(operator)
+    assert {"acme"} == {line["tenant_id"] for line in await told(operator)}
+
+
+async def test_who_is_at_postgres_is_told_with_where_the_session_comes_from(
+    operator: OpenConnection, admin: OpenConnection
+) -> None:
+    """Of what a trigger tells, and of keys, which no request is behind."""
+    here = await admin.fetchval("SELECT host(inet_client_addr())")
+
+    await operator.execute("UPDATE tenants SET weight = 4")
+    await create_key(admin, TENANT, name="k", scopes=["read"], by=Actor(name="ada"))
+    await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
+
+    lines = await told(operator)
+    assert here is not None
+    assert {"create tenant", "create key", "open circuit_breaker"} <= {
+        f"{line['action']} {line['kind']}" for line in lines
+    }
+    assert {here} == {line["address"] for line in lines}
+
+
+async def test_older_processes_are_told_of_too(
+    worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
+) -> None:
+    me, holder = uuid4(), uuid4()
+    await worker.execute(
+        older("control.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [1]
+    )
+    await maintenance.execute(older("elections.HOLD_ELECTION"), "flusher", holder)
+    await worker.execute(older("control.RETIRE_WORKER"), me)
+
+    assert [
+        f"start worker {me}",
+        "elect election flusher",
+        f"stop worker {me}",
+    ] == await words(superuser)
+
+
+async def test_a_target_that_a_failed_job_pauses_is_told(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    submission = a_submission(target="photo", pause_target_on_failure=True)
+    job = await a_job(worker, superuser, state=JobState.PROCESSING, submission=submission)
+    last = await newest(superuser)
+
+    await settle_job(worker, job, Failed(code="corrupt", message="It is damaged."))
+
+    (line,) = await told(superuser, last)
+    assert ("pause", "pause", "target photo", submission.tenant_id, "imagefleet_worker") == (
+        line["action"],
+        line["kind"],
+        line["name"],
+        line["tenant_id"],
+        line["role"],
+    )
+
+
+# Keys.
+
+
+async def test_who_makes_and_ends_a_key_is_told_and_the_secret_is_not(
+    admin: OpenConnection,
+) -> None:
+    secret = await create_key(
+        admin, TENANT, name="uploader", scopes=["submit"], by=ADA, reason="a new shop"
+    )
+    found = await find_key(admin, secret)
+    assert found is not None
+    await revoke_key(admin, found.id, by=ADA, reason="leaked")
+    await revoke_key(admin, found.id, by=ADA, reason="again")
+
+    tenant, made, ended = await told(admin)
+    assert [
+        ("create", "tenant", "tenant", "a new shop"),
+        ("create", "key", str(found.id), "a new shop"),
+        ("revoke", "key", str(found.id), "leaked"),
+    ] == [(one["action"], one["kind"], one["name"], one["reason"]) for one in (tenant, made, ended)]
+    assert {("ada", "tenant", "imagefleet_admin")} == {
+        (one["actor"], one["tenant_id"], one["role"]) for one in (tenant, made, ended)
+    }
+    assert {"name": "uploader", "scopes": ["submit"], "expires_at": None} == made["after"]
+    assert ended["before"]["revoked_at"] is None
+    assert ended["after"]["revoked_at"] is not None
+    assert secret not in str([tenant, made, ended])
+
+
+@pytest.mark.parametrize("role", ["api", "worker", "maintenance", "operator"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO tenants (id, name) VALUES ('mine', 'mine')",
+        MINT,
+        "UPDATE api_keys SET revoked_at = NULL",
+        "UPDATE api_keys SET expires_at = NULL",
+        "UPDATE api_keys SET scopes = '{operate}'",
+        "UPDATE api_keys SET secret_sha256 = sha256('x')",
+        "DELETE FROM api_keys",
+    ],
+)
+async def test_no_process_can_mint_revive_extend_or_widen_a_key(
+    database: Database, admin: OpenConnection, role: Role, statement: str
+) -> None:
+    await create_key(
+        admin, TENANT, name="k", scopes=["read"], expires_in=timedelta(seconds=-1), by=ADA
+    )
+
+    async with database.connect(role) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+
+
+@pytest.mark.parametrize("role", ["admin", "owner", "superuser"])
+async def test_a_revoked_key_stays_revoked_for_everybody(
+    database: Database, admin: OpenConnection, role: Role
+) -> None:
+    secret = await create_key(admin, TENANT, name="k", scopes=["read"], by=ADA)
+    found = await find_key(admin, secret)
+    assert found is not None
+    await revoke_key(admin, found.id, by=ADA)
+
+    async with database.connect(role) as connection:
+        for value in ("NULL", "now() + interval '1 year'"):
+            with pytest.raises(asyncpg.PostgresError, match="a revoked key stays revoked"):
+                await connection.execute(f"UPDATE api_keys SET revoked_at = {value}")  # noqa: S608
+
+    assert await find_key(admin, secret) is None
+
+
+async def test_who_makes_keys_cannot_extend_or_widen_them_either(admin: OpenConnection) -> None:
+    await create_key(admin, TENANT, name="k", scopes=["read"], by=ADA)
+
+    for change in ("expires_at = NULL", "scopes = '{operate}'", "tenant_id = 'other'"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await admin.execute(f"UPDATE api_keys SET {change}")  # noqa: S608 - of ours
+
+
+# Reading it.
+
+
+@pytest.fixture
+async def history(superuser: OpenConnection) -> list[int]:
+    """Sixty lines, a minute apart, by three people on four things of two tenants."""
+    rows = await superuser.fetch(
+        "INSERT INTO audit (at, actor, key_id, action, kind, name, tenant_id)"
+        " SELECT '2026-01-01T00:00:00Z'::timestamptz + interval '1 minute' * n,"
+        "        'person ' || n % 3, CASE WHEN n % 3 = 0 THEN $1::uuid END,"
+        "        CASE n % 2 WHEN 0 THEN 'open' ELSE 'reset' END, 'circuit_breaker', 's' || n % 4,"
+        "        CASE n % 5 WHEN 0 THEN 'rare' END"
+        "   FROM generate_series(0, 59) AS n RETURNING id",
+        ADA.key_id,
+    )
+    return [row["id"] for row in rows]
+
+
+NOON = datetime(2026, 1, 1, tzinfo=UTC)
+FILTERS: Mapping[str, tuple[AuditFilter, Any]] = {
+    "all": (AuditFilter(), lambda _: True),
+    "since": (AuditFilter(since=NOON + timedelta(minutes=30)), lambda n: n >= 30),
+    "until": (AuditFilter(until=NOON + timedelta(minutes=30)), lambda n: n < 30),
+    "actor": (AuditFilter(actor="person 1"), lambda n: n % 3 == 1),
+    "key": (AuditFilter(key_id=ADA.key_id), lambda n: n % 3 == 0),
+    "action": (AuditFilter(action="reset"), lambda n: n % 2 == 1),
+    "kind": (AuditFilter(kind="circuit_breaker"), lambda _: True),
+    "thing": (AuditFilter(kind="circuit_breaker", name="s3"), lambda n: n % 4 == 3),
+    "tenant": (AuditFilter(tenant_id=TenantId("rare")), lambda n: n % 5 == 0),
+    "several": (
+        AuditFilter(
+            since=NOON + timedelta(minutes=5),
+            until=NOON + timedelta(minutes=55),
+            actor="person 2",
+            action="open",
+            kind="circuit_breaker",
+            name="s0",
+        ),
+        lambda n: 5 <= n < 55 and n % 3 == 2 and n % 4 == 0,
+    ),
+    "nothing": (AuditFilter(kind="nothing"), lambda _: False),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("looked_at", [7, 5000])
+async def test_pages_have_every_line_that_a_filter_names_once_the_newest_first(
+    operator: OpenConnection,
+    history: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    looked_at: int,
+) -> None:
+    monkeypatch.setattr(audit, "MOST_LOOKED_AT", looked_at)
+    chosen, holds = FILTERS[name]
+
+    found: list[int] = []
+    after, pages = None, 0
+    while pages == 0 or after is not None:
+        page = await list_audit(operator, chosen, after=after, limit=4)
+        assert len(page.lines) <= 4
+        found += [line.id for line in page.lines]
+        after, pages = page.next, pages + 1
+        assert pages < 40
+
+    assert [id_ for n, id_ in reversed(list(enumerate(history))) if holds(n)] == found
+
+
+async def test_a_line_that_nobody_wrote_is_no_place_to_go_on(operator: OpenConnection) -> None:
+    with pytest.raises(NotFound):
+        await list_audit(operator, AuditFilter(), after=77, limit=4)

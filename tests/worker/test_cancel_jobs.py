@@ -1,0 +1,364 @@
+"""The job that cancels what its tenant has open: what it flags, where it goes on, that it ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from imagefleet.jobs.kinds import BUILT_IN
+from imagefleet.jobs.lifecycle import Completed, Outcome, Released
+from imagefleet.jobs.model import (
+    CancelCode,
+    Claim,
+    JobId,
+    JobState,
+    Lane,
+    Submission,
+    TenantId,
+    Verdict,
+)
+from imagefleet.store import cancelling
+from imagefleet.store.cancelling import PAGE, Page, count_chosen
+from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.database import Connection
+from imagefleet.store.dispatching import FIRST_PLACE, find_levels
+from imagefleet.store.rings import URGENT
+from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.worker.handlers import cancel_jobs
+from imagefleet.worker.handlers.cancel_jobs import HANDLER
+from tests.support.bench import Bench
+from tests.support.database import Database
+from tests.support.eventually import eventually
+from tests.support.factories import (
+    TENANT,
+    MadeJob,
+    a_job,
+    a_submission,
+    a_worker,
+    claim_job,
+    settle_job,
+)
+from tests.support.image_sets import a_set, asked_for, some_images
+from tests.support.rows import job_row, ring_row
+
+QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+RIVAL: Final = TenantId("rival")
+Steps: TypeAlias = list[Callable[[], Awaitable[None]]]
+
+
+def a_walk(**payload: object) -> Submission:
+    kind = BUILT_IN["cancel_jobs"]
+    return replace(
+        a_submission(type=kind.name, preempts=kind.preempts),
+        payload={"reason": "a test"} | payload,
+    )
+
+
+async def work(bench: Bench, claim: Claim) -> Outcome | None:
+    return await bench.attempt(claim, HANDLER.run, HANDLER.kind).work()
+
+
+async def walk(bench: Bench, **payload: object) -> Outcome | None:
+    return await work(bench, await bench.claim(a_walk(**payload)))
+
+
+async def some_jobs(api: Connection, count: int, **wishes: Any) -> list[JobId]:  # noqa: ANN401
+    """Oldest first."""
+    jobs = [a_submission(**wishes) for _ in range(count)]
+    for start in range(0, count, 100):
+        await submit_jobs(api, jobs[start : start + 100])
+    return sorted(job.job_id for job in jobs)
+
+
+async def flagged(connection: Connection) -> set[JobId]:
+    rows = await connection.fetch("SELECT id FROM jobs WHERE cancel_requested_at IS NOT NULL")
+    return {row["id"] for row in rows}
+
+
+def flagging(count: int) -> Completed:
+    return Completed(result={"flagged": count})
+
+
+async def test_everything_that_is_open_is_flagged_and_nothing_else(
+    bench: Bench, api: Connection, superuser: Connection
+) -> None:
+    open_jobs = [
+        (await a_job(bench.worker, superuser, state=state)).job_id
+        for state in (QUEUED, PROCESSING, FAILED_RETRYABLE)
+    ]
+    for state in (COMPLETED, FAILED):
+        await a_job(bench.worker, superuser, state=state)
+    await some_jobs(api, 1, tenant_id=RIVAL)
+
+    assert flagging(3) == await walk(bench)
+
+    assert set(open_jobs) == await flagged(api)
+    for job_id in open_jobs:
+        row = await job_row(api, job_id)
+        assert ("cancelled", "a test") == (row["cancel_code"], row["cancel_detail"])
+
+
+async def test_what_no_pause_holds_back_is_not_cancelled_either(
+    bench: Bench, api: Connection
+) -> None:
+    """Deletions and cancellations, another walk among them, and the walk itself."""
+    kept = await some_jobs(api, 2, type="delete_image", preempts=True)
+    await submit_job(api, a_walk(lane="general"))
+
+    assert flagging(0) == await walk(bench)
+
+    assert set() == await flagged(api)
+    assert 2 == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ({"job_type": "noop"}, [True, True, False, False]),
+        ({"lane": "general"}, [False, True, False, True]),
+        ({"job_type": "process_image", "lane": "general"}, [False, False, False, True]),
+        ({"submitted_before": "2020-01-01T00:00:00Z"}, [False, False, False, False]),
+    ],
+    ids=str,
+)
+async def test_only_what_is_chosen_is_cancelled(
+    bench: Bench, api: Connection, payload: dict[str, object], expected: list[bool]
+) -> None:
+    jobs = [
+        (await some_jobs(api, 1, type=one, lane=lane))[0]
+        for one in ("noop", "process_image")
+        for lane in (Lane.FAST, Lane.GENERAL)
+    ]
+
+    assert flagging(sum(expected)) == await walk(bench, **payload)
+
+    done = await flagged(api)
+    assert expected == [job_id in done for job_id in jobs]
+
+
+async def test_it_goes_page_by_page_and_tells_how_far_it_is(bench: Bench, api: Connection) -> None:
+    jobs = await some_jobs(api, PAGE + 5)
+    claim = await bench.claim(a_walk())
+
+    assert flagging(PAGE + 5) == await work(bench, claim)
+
+    assert set(jobs) == await flagged(api)
+    row = await job_row(api, claim.job_id)
+    assert (PAGE + 6, PAGE + 6) == (row["progress_done"], row["progress_total"])  # and itself
+
+
+async def test_what_is_flagged_is_claimable_at_once_whatever_holds_it(
+    bench: Bench, api: Connection, operator: Connection, superuser: Connection
+) -> None:
+    """A pause of its tenant, its time, its target, and that its message was sent already."""
+    await pause(
+        operator, Pause(scope=PauseScope.TENANT, tenant_id=TENANT), by="tests", reason="why"
+    )
+    later = await a_job(bench.worker, superuser, due=False)
+    parked = [await some_jobs(api, 1, target="image:1") for _ in range(2)][1][0]
+    await superuser.execute("UPDATE rings SET sent_at = now(), sends = 3 WHERE job_id = $1", parked)
+
+    await walk(bench)
+
+    for job_id in (later.job_id, parked):
+        ring = await ring_row(api, job_id)
+        assert ring is not None
+        assert (None, 0, URGENT) == (ring["sent_at"], ring["sends"], ring["priority"])
+        assert Verdict.CANCELLED is (await claim_job(bench.worker, job_id, bench.worker_id)).verdict
+
+
+async def test_a_walk_rings_nothing_by_itself_and_leaves_the_order_to_the_dispatcher(
+    bench: Bench, api: Connection, maintenance: Connection
+) -> None:
+    """Else a hundred thousand messages would stand before everybody else's."""
+    await some_jobs(api, 3)
+
+    await walk(bench)
+
+    (level,) = [
+        one
+        for one in await find_levels(maintenance, Lane.FAST, FIRST_PLACE, limit=9)
+        if one.type == "noop"
+    ]
+    assert (URGENT, True) == (level.priority, level.due)
+    assert 0 == await api.fetchval("SELECT count(*) FROM rings WHERE sent_at IS NOT NULL")
+
+
+async def test_a_job_that_submits_others_is_stopped_before_the_walk_begins(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    """Else it would go on submitting, behind the walk."""
+    await some_images(api, 1)
+    parent = a_set()
+    await submit_job(api, parent)
+    flags_after_the_first_page: list[set[JobId]] = []
+
+    async def look() -> None:
+        flags_after_the_first_page.append(await flagged(api))
+
+    after_page.append(look)
+    assert flagging(2) == await walk(bench)
+
+    assert [{parent.job_id}] == flags_after_the_first_page
+    assert [] == list(await asked_for(api, parent.job_id))
+
+
+@pytest.fixture
+def after_page(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """What to await after the pages to come, one a page; then nothing."""
+    todo: Steps = []
+
+    async def flag_page(*arguments: object) -> Page:
+        page = await cancelling.flag_page(*arguments)  # type: ignore[arg-type]
+        if todo:
+            await todo.pop(0)()
+        return page
+
+    monkeypatch.setattr(cancel_jobs, "flag_page", flag_page)
+    return todo
+
+
+async def nothing() -> None:
+    """After a page."""
+
+
+async def test_what_is_submitted_meanwhile_is_not_in_the_walk_so_it_ends(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    await some_jobs(api, PAGE)
+    since: list[JobId] = []
+
+    async def submit() -> None:
+        since.extend(await some_jobs(api, PAGE))
+
+    after_page.extend([nothing, submit, submit])
+    assert flagging(PAGE) == await walk(bench)
+
+    assert 2 * PAGE == len(since)
+    assert not set(since) & await flagged(api)
+
+
+async def test_a_later_attempt_begins_behind_the_cursor(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    jobs = await some_jobs(api, PAGE + 2, type="process_image")
+    claim = await bench.claim(a_walk(job_type="process_image"))
+
+    async def lose_postgres() -> None:
+        raise OSError
+
+    after_page.append(lose_postgres)
+    assert Released(why="database") == await work(bench, claim)
+    assert set(jobs[2:]) == await flagged(api)
+    made = MadeJob(job_id=claim.job_id, claim_no=claim.claim_no, worker_id=bench.worker_id)
+    await settle_job(bench.worker, made, Released(why="drain"))
+    again = await claim_job(bench.worker, claim.job_id, bench.worker_id)
+    assert again.claim is not None
+    looked_at: list[int] = []
+
+    async def look() -> None:
+        looked_at.append((await job_row(api, claim.job_id))["progress_done"])
+
+    after_page.append(look)
+    assert flagging(PAGE + 2) == await work(bench, again.claim)
+
+    assert set(jobs) == await flagged(api)
+    assert [PAGE + 2] == looked_at
+
+
+async def test_cancelling_the_walk_ends_it_between_pages(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    jobs = await some_jobs(api, 2 * PAGE, type="process_image")
+    claim = await bench.claim(a_walk(job_type="process_image"))
+
+    async def cancel() -> None:
+        await cancel_job(bench.worker, claim.job_id, code=CancelCode.CANCELLED, detail=None)
+
+    after_page.append(cancel)
+    assert Released(why="cancelled") == await work(bench, claim)
+
+    assert {*jobs[PAGE:], claim.job_id} == await flagged(api)
+
+
+async def test_a_claim_that_was_lost_flags_no_further_page(
+    bench: Bench, api: Connection, superuser: Connection, after_page: Steps
+) -> None:
+    jobs = await some_jobs(api, 2 * PAGE, type="process_image")
+    claim = await bench.claim(a_walk(job_type="process_image"))
+
+    async def lose() -> None:
+        other = await a_worker(bench.worker)
+        await superuser.execute(
+            "UPDATE jobs SET locked_at = now() - interval '1 hour' WHERE id = $1", claim.job_id
+        )
+        taken = await claim_job(bench.worker, claim.job_id, other)
+        assert taken.claim is not None
+
+    after_page.append(lose)
+    await work(bench, claim)
+
+    assert set(jobs[PAGE:]) == await flagged(api)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "jobs"),
+    [({}, 3), ({"job_type": "noop"}, 2), ({"lane": Lane.GENERAL}, 1)],
+    ids=str,
+)
+async def test_a_count_before_says_what_a_walk_would_flag(
+    api: Connection, operator: Connection, wishes: dict[str, Any], jobs: int
+) -> None:
+    await some_jobs(api, 2)
+    await some_jobs(api, 1, type="process_image", lane=Lane.GENERAL)
+    await some_jobs(api, 1, type="delete_image", preempts=True)
+    await some_jobs(api, 5, tenant_id=RIVAL)
+
+    found = await count_chosen(operator, TENANT, **wishes)
+
+    assert (jobs, True) == (found.jobs, found.complete)
+
+
+async def test_a_page_locks_the_walks_own_row_in_its_place_among_the_others(
+    bench: Bench, database: Database, api: Connection, superuser: Connection
+) -> None:
+    """Whoever locks what a worker held goes by ids as well; own rows last, and they would meet."""
+    claim = await bench.claim(a_walk(job_type="noop"))
+    (younger,) = await some_jobs(api, 1)
+    assert younger > claim.job_id
+    free = "SELECT id FROM jobs ORDER BY id FOR UPDATE SKIP LOCKED"
+
+    async with database.connect("superuser") as sitting, asyncio.TaskGroup() as group:
+        sits = sitting.transaction()
+        await sits.start()
+        await sitting.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", younger)
+        walking = group.create_task(work(bench, claim))
+        waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+        await eventually(lambda: superuser.fetchval(waits, sitting.get_server_pid()), within=20)
+        taken = [row["id"] for row in await superuser.fetch(free)]
+        await sits.rollback()
+    assert flagging(1) == walking.result()
+    assert [] == taken
+
+
+async def test_a_page_is_a_fixed_number_of_statements_however_many_jobs_it_flags(
+    bench: Bench, api: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    async def flag_page(connection: Connection, *arguments: Any) -> Page:  # noqa: ANN401
+        ran: list[str] = []
+        with connection.query_logger(lambda record: ran.append(record.query)):
+            page = await cancelling.flag_page(connection, *arguments)
+        counts.append(len(ran))
+        return page
+
+    monkeypatch.setattr(cancel_jobs, "flag_page", flag_page)
+    await some_jobs(api, 2 * PAGE + 1)
+
+    assert flagging(2 * PAGE + 1) == await walk(bench, job_type="noop")
+
+    # Find, flag, ring, progress, commit; before the first the driver asks for types.
+    assert [5, 5] == counts[1:]
