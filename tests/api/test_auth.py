@@ -121,7 +121,7 @@ async def test_what_is_no_key_is_refused(running: Running) -> None:
 
 
 async def test_a_revoked_key_dies_once_it_is_looked_at_again(
-    running: Running, operator: asyncpg.Connection
+    running: Running, admin: asyncpg.Connection
 ) -> None:
     app = app_of(running)
     keys = Keys(app.state.tools, trust=timedelta(0))
@@ -129,19 +129,17 @@ async def test_a_revoked_key_dies_once_it_is_looked_at_again(
     found = await keys.find(header)
     assert found is not None
 
-    await revoke_key(operator, found.id)
+    await revoke_key(admin, found.id)
 
     assert await keys.find(header) is None
 
 
-async def test_a_key_is_believed_for_a_while(
-    running: Running, operator: asyncpg.Connection
-) -> None:
+async def test_a_key_is_believed_for_a_while(running: Running, admin: asyncpg.Connection) -> None:
     keys = Keys(app_of(running).state.tools, trust=timedelta(seconds=20))
     header = f"Bearer {running.secrets['acme']}"
     found = await keys.find(header)
     assert found is not None
-    await revoke_key(operator, found.id)
+    await revoke_key(admin, found.id)
 
     assert await keys.find(header) == found
 

@@ -1,16 +1,22 @@
 """What a connection may cost, asked on a bare socket: heads, bodies that nobody wants, nonsense."""
 
 import asyncio
+import re
+import resource
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 import httpx
 import pytest
 
 from imagefleet.api import server
+from imagefleet.api.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
+from imagefleet.api.limiting import MOST_STREAMS
 from tests.support.api import Running
-from tests.support.http import is_problem
+from tests.support.eventually import eventually
+from tests.support.http import is_problem, submitted
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -31,6 +37,11 @@ async def hangs_up(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
     except ConnectionResetError:
         return b""
+
+
+@pytest.fixture(autouse=True)
+def refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REFUSED_AFTER", 0)
 
 
 @pytest.fixture
@@ -79,9 +90,11 @@ async def test_large_headers_are_refused_by_name(acme: httpx.AsyncClient) -> Non
 
 
 async def test_many_headers_are_refused_by_name(acme: httpx.AsyncClient) -> None:
-    bomb = {f"X-Bomb-{number}": "x" * 30 for number in range(1000)}
+    bomb = {f"X-Bomb-{number}": "" for number in range(server.MOST_HEADERS)}
 
     is_problem(await acme.get("/v1/jobs", headers=bomb), 431, "headers_too_large")
+    few = dict(list(bomb.items())[: -len(acme.headers) - 2])
+    assert (await acme.get("/v1/jobs", headers=few)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -90,7 +103,17 @@ async def test_many_headers_are_refused_by_name(acme: httpx.AsyncClient) -> None
         b"nonsense\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"0" * 5000 + b"\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 20 + b"\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x, y\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: http://x/\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: \xff\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nConnection:upgrade\r\nUpgrade:x\r\nContent-Length:5\r\n\r\n",
     ],
 )
 async def test_what_is_no_http_is_a_problem_and_the_end(running: Running, sent: bytes) -> None:
@@ -101,6 +124,165 @@ async def test_what_is_no_http_is_a_problem_and_the_end(running: Running, sent: 
 
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"code":"bad_request"' in answer
+
+
+async def test_nonsense_is_refused_without_hurry(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REFUSED_AFTER", 0.3)
+    async with connected(running) as (reader, writer):
+        begun = time.monotonic()
+        writer.write(b"nonsense\r\n\r\n" * 3)
+
+        answer = await hangs_up(reader)
+
+    assert answer.count(b"HTTP/1.1 400 ") == 1
+    assert time.monotonic() - begun >= 0.3
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /v1/jobs HTTP/1.0\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: my_service.local:8080\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n",
+        b"GET http://x/v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    ],
+)
+async def test_what_is_http_is_asked_for_a_key(running: Running, sent: bytes) -> None:
+    async with connected(running) as (reader, writer):
+        writer.write(sent)
+
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+
+
+CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n%s\r\n"
+ENDLESS = {
+    "trailers": (b"0\r\n", b"x-trailer: 0123456789\r\n"),
+    "one trailer's name": (b"0\r\n", b"x" * 1000),
+    "one trailer's value": (b"0\r\nx-trailer: ", b"x" * 1000),
+    "trailers behind data": (b"2\r\n{}\r\n0\r\n", b"x-trailer: 0123456789\r\n"),
+    "trailers behind much data": (b"30000\r\n%s\r\n0\r\n" % bytes(0x30000), b"x: y\r\n"),
+    "a chunk's size": (b"", b"0" * 1000),
+    "a chunk's extensions": (b"1", b";a=b" * 250),
+    "extensions of tiny chunks": (b"", b"1;extension=0123456789\r\n{\r\n"),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+async def test_what_surrounds_a_body_has_an_end(running: Running, what: str) -> None:
+    first, again = ENDLESS[what]
+    sent = 0
+    async with connected(running) as (reader, writer):
+        writer.write(CHUNKED % b"" + first)
+        over = asyncio.ensure_future(hangs_up(reader))  # noqa: TID251 - awaited below
+        while not over.done() and sent < 16 * server.LARGEST_FRAMING:
+            writer.write(again * (2048 // len(again)))
+            sent += 2048
+            await asyncio.wait({over}, timeout=0.001)
+
+        await over
+
+    most = server.LARGEST_FRAMING + 2 * server.PIECE + 2048
+    assert sent <= 4 * most  # of which much is under way between the two sockets
+
+
+async def test_trailers_are_dropped(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[tuple[bytes, bytes]]] = []
+    complete = server.BoundedProtocol.on_message_complete
+
+    def noted(protocol: server.BoundedProtocol) -> None:
+        seen.append(list(protocol.headers))
+        complete(protocol)
+
+    monkeypatch.setattr(server.BoundedProtocol, "on_message_complete", noted)
+    head = CHUNKED % (
+        b"Content-Type: application/json\r\nAuthorization: Bearer %s\r\nConnection: close\r\n"
+        % running.secrets["acme"].encode()
+    )
+    async with connected(running) as (reader, writer):
+        writer.write(head + b"%x\r\n%s\r\n" % (len(NOOP), NOOP))
+        writer.write(b"0\r\nx-correlation-id: sneaked-in\r\nhost: y\r\n\r\n")
+
+        answer = await hangs_up(reader)
+
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert b"sneaked-in" not in answer
+    assert [name for name, _ in seen[0]] == [
+        b"host", b"transfer-encoding", b"content-type", b"authorization", b"connection",
+    ]  # fmt: skip
+
+
+NOOP = b'{"jobType":"noop"}'
+
+
+async def test_a_body_may_come_byte_by_byte(running: Running) -> None:
+    spaces = 70_000  # their framing is five times as much
+    head = CHUNKED % (
+        b"Content-Type: application/json\r\nAuthorization: Bearer %s\r\nConnection: close\r\n"
+        % running.secrets["acme"].encode()
+    )
+    async with connected(running) as (reader, writer):
+        writer.write(head + b"1\r\n \r\n" * spaces)
+        writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(NOOP), NOOP))
+
+        assert (await hangs_up(reader)).startswith(b"HTTP/1.1 202 ")
+
+
+async def test_two_bodies_may_come_at_once(running: Running) -> None:
+    key = running.secrets["acme"].encode()
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n"
+    more = b"Content-Type: application/json\r\nContent-Length: 60018\r\n"
+    async with connected(running) as (reader, writer):
+        writer.write(
+            head % (b"/v1/nothing", key, b"Content-Length: 200000\r\n")
+            + bytes(200_000)
+            + head % (b"/v1/jobs", key, more + b"Connection: close\r\n")
+            + b" " * 60_000
+            + NOOP
+        )
+
+        answers = await hangs_up(reader)
+
+    assert [b"404", b"202"] == re.findall(rb"HTTP/1.1 (\d+)", answers)
+
+
+async def test_few_requests_wait_behind_one(running: Running) -> None:
+    waiting = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with connected(running) as (reader, writer):
+        writer.write(waiting * server.MOST_WAITING)
+        for _ in range(server.MOST_WAITING):
+            assert b"401" in await reader.readuntil(b"\r\n\r\n")
+            await reader.readuntil(b'"}')
+
+        writer.write(waiting * 100_000)
+        answers = await hangs_up(reader)
+
+    assert answers.count(b"HTTP/1.1 ") <= 2 * server.MOST_WAITING
+    assert b"400 Bad" not in answers
+
+
+@pytest.mark.parametrize(
+    "head", [b"x: " + b"y" * 9000, b"\r\n".join([b"a:"] * 60)], ids=["large", "many"]
+)
+async def test_what_waits_has_small_heads(running: Running, head: bytes) -> None:
+    async with connected(running) as (reader, writer):
+        writer.write((b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n" % head) * 3)
+
+        assert b"HTTP/1.1 200" not in await hangs_up(reader)
+
+
+async def test_nonsense_is_not_answered_in_anothers_place(running: Running) -> None:
+    head = b"Host: x\r\nAuthorization: Bearer %s\r\n" % running.secrets["acme"].encode()
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    async with connected(running) as (reader, writer):
+        writer.write(b"GET /v1/jobs/%s?wait=20 HTTP/1.1\r\n%s\r\n" % (str(job_id).encode(), head))
+        writer.write(b"nonsense\r\n\r\n")
+
+        assert await hangs_up(reader) == b""
 
 
 async def test_a_refused_body_is_heard_out_for_a_moment_only(
@@ -138,3 +320,98 @@ async def test_nobody_is_told_what_we_are_made_of(acme: httpx.AsyncClient) -> No
     assert "server" not in answer.headers
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
+
+
+ASKS = b"GET /v1/jobs%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n"
+
+
+async def asks(streams: Streams, running: Running, path: str = "") -> bytes:
+    """The status of an answer."""
+    reader, writer = streams
+    writer.write(ASKS % (path.encode(), running.secrets["acme"].encode()))
+    status = await reader.readline()
+    if b"application/json" in await reader.readuntil(b"\r\n\r\n"):
+        await reader.readuntil(b"}")
+    return status.split()[1]
+
+
+async def test_who_says_nothing_makes_room_and_who_has_a_key_stays(running: Running) -> None:
+    open_ones = running.server.connections
+    open_ones.most_keyless = 2
+    async with AsyncExitStack() as stack:
+        known = await stack.enter_async_context(connected(running))
+        assert await asks(known, running) == b"200"
+        silent = [await stack.enter_async_context(connected(running)) for _ in range(6)]
+        for reader, _ in silent[:4]:
+            assert await hangs_up(reader) == b""
+
+        newcomer = await stack.enter_async_context(connected(running))
+        assert await asks(newcomer, running) == b"200"
+        assert await asks(known, running) == b"200"
+        assert len(open_ones) <= 2 + 2
+
+    await eventually(lambda: len(open_ones) == 0)
+
+
+async def test_who_waits_for_a_first_answer_with_a_key_stays(running: Running) -> None:
+    running.server.connections.most_keyless = 1
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    async with connected(running) as (reader, writer), AsyncExitStack() as stack:
+        key = running.secrets["acme"].encode()
+        writer.write(ASKS % (b"/%s/events" % str(job_id).encode(), key))
+        assert b" 200 " in await reader.readline()
+
+        for _ in range(3):
+            await stack.enter_async_context(connected(running))
+        last = await stack.enter_async_context(connected(running))
+        assert await asks(last, running) == b"200"
+
+        await reader.readuntil(b"data: ")
+
+
+async def test_where_all_places_are_taken_an_idle_connection_goes(running: Running) -> None:
+    open_ones = running.server.connections
+    open_ones.most = 2
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    await eventually(lambda: len(open_ones) == 0)
+    async with AsyncExitStack() as stack:
+        listening = await stack.enter_async_context(connected(running))
+        idle = await stack.enter_async_context(connected(running))
+        assert await asks(listening, running, f"/{job_id}/events") == b"200"
+        assert await asks(idle, running) == b"200"
+
+        newcomer = await stack.enter_async_context(connected(running))
+        assert await asks(newcomer, running, f"/{job_id}/events") == b"200"
+        await hangs_up(idle[0])
+
+        reader, _ = await stack.enter_async_context(connected(running))
+        assert await hangs_up(reader) == b""
+        await newcomer[0].readuntil(b"data: ")
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "most"),
+    [
+        (1024, 1_048_576, 4768, 4000),
+        (1024, 2048, 2048, 1280),
+        (512, 512, 512, 128),
+        (20_000, 20_000, None, 4000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 4000),
+        (1024, resource.RLIM_INFINITY, 4768, 4000),
+    ],
+)
+def test_connections_leave_files_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, most: int
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+
+    assert room() == most
+    assert given == ([] if raised is None else [(raised, hard)])
+
+
+def test_every_stream_has_a_connection() -> None:
+    assert MOST_STREAMS + MOST_KEYLESS < MOST_CONNECTIONS

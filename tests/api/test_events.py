@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+from structlog.testing import capture_logs
 
 from imagefleet.api.events import Streams
 from imagefleet.jobs.lifecycle import Completed
@@ -135,20 +136,28 @@ async def test_whoever_comes_late_hears_the_end(
 
 
 async def test_silence_is_filled_with_heartbeats_and_ends_with_the_key(
-    running: Running, acme: httpx.AsyncClient, operator: asyncpg.Connection
+    running: Running, acme: httpx.AsyncClient, admin: asyncpg.Connection
 ) -> None:
     app = app_of(running)
     app.state.keys._trust = 0
-    app.state.streams = Streams(app.state.tools, app.state.keys, app.state.watcher, heartbeat=BEAT)
+    app.state.streams = Streams(
+        app.state.tools, app.state.keys, app.state.watcher, app.state.limiting, heartbeat=BEAT
+    )
     job_id = await submitted(acme)
     async with listening(acme, job_id) as listener:
         await listener.event()
         assert await listener.comment() == ": heartbeat"
 
         key = await app.state.keys.find(f"Bearer {running.secrets['acme']}")
-        await revoke_key(operator, key.id)
+        await revoke_key(admin, key.id)
 
-        assert {": heartbeat"} >= set(await listener.rest())
+        with capture_logs() as logs:
+            assert {": heartbeat"} >= set(await listener.rest())
+
+    (line,) = [line for line in logs if line["event"] == "key.refused"]
+    assert ("revoked", str(key.id), "127.0.0.1") == tuple(
+        line[name] for name in ("reason", "key_id", "address")
+    )
 
 
 async def test_the_end_of_the_process_ends_the_stream_and_the_wait(
@@ -171,12 +180,12 @@ async def test_a_client_that_leaves_is_not_remembered(
     running: Running, acme: httpx.AsyncClient
 ) -> None:
     job_id = await submitted(acme)
-    streams = app_of(running).state.streams
+    limiting = app_of(running).state.limiting
     async with running.client() as other, listening(other, job_id) as listener:
         await listener.event()
-        assert streams._open == 1
+        assert limiting.streams == 1
 
-    await eventually(lambda: streams._open == 0)
+    await eventually(lambda: limiting.streams == 0)
     assert app_of(running).state.watcher._waiting == {}
 
 

@@ -192,6 +192,7 @@ def expired_under(trouble: Callable[[Connection], Awaitable[object]]) -> Make:
 TARGET = Pause(scope=PauseScope.TARGET, name=IMAGE, tenant_id="acme")
 TYPE = Pause(scope=PauseScope.TYPE, name="noop")
 LANE = Pause(scope=PauseScope.LANE, name="fast")
+OF_TENANT = Pause(scope=PauseScope.TENANT, tenant_id="acme")
 ALL = Pause(scope=PauseScope.ALL)
 GENERAL_ONLY = "lanes = '{general}', slots = '{5}'"
 
@@ -233,6 +234,19 @@ REASONS: dict[str, tuple[Make, str, str]] = {
         paused(TYPE),
         "type_paused",
         "The type noop is paused since T by person 0, until somebody lifts it: a bad day",
+    ),
+    "tenant paused": (
+        paused(Pause(scope=PauseScope.TENANT, tenant_id=RIVAL), OF_TENANT),
+        "tenant_paused",
+        "The tenant acme is paused since T by person 1, until somebody lifts it: a bad day",
+    ),
+    "type of a tenant paused": (
+        paused(replace(OF_TENANT, name="reprocess_images"), replace(OF_TENANT, name="noop")),
+        "tenant_paused",
+        (
+            "The type noop of the tenant acme is paused since T by person 1, until somebody lifts "
+            "it: a bad day"
+        ),
     ),
     "lane paused": (
         paused(LANE, Pause(scope=PauseScope.LANE, name="general")),

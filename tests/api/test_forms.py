@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.api.forms import OneFile
+from imagefleet.api.forms import MOST_LINES, OneFile
 from imagefleet.errors import RequestRejected
 
 CONTENT_TYPE = "multipart/form-data; boundary=b"
@@ -33,6 +33,31 @@ def test_a_file_is_the_same_wherever_it_is_cut(cuts: list[int]) -> None:
 
     assert file == FILE.replace(b"--b", b"--c")
     assert form.declared == "image/png"
+
+
+@pytest.mark.parametrize("behind", [b"x", b"b--\r\n", b"-x", b" \r\n"])
+def test_a_file_with_its_own_boundary_in_it_is_refused(behind: bytes) -> None:
+    """A parser would go on after each of them, step by step; whoever sends one sends thousands."""
+    start = FORM[: FORM.index(FILE[:8])]
+
+    with pytest.raises(RequestRejected, match="invalid_form"):
+        OneFile(CONTENT_TYPE).feed(start + b"\r\n--b" + behind + FORM)
+
+
+def test_the_parser_never_sees_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = OneFile(CONTENT_TYPE)
+    seen: list[int] = []
+    monkeypatch.setattr(form._parser, "write", lambda data: seen.append(len(data)))
+    form.found = True
+
+    form.feed(b"\r\n--" * 10_000)
+
+    assert seen == []
+
+
+def test_empty_lines_before_the_file_are_counted() -> None:
+    with pytest.raises(RequestRejected, match="invalid_form"):
+        OneFile(CONTENT_TYPE).feed(b"\n" * (MOST_LINES + 1) + FORM)
 
 
 @given(end=st.integers(0, len(FORM) - 4))

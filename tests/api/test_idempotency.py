@@ -1,15 +1,19 @@
 """The same request gets the same answer, however often and however many at once."""
 
 import asyncio
+from dataclasses import replace
 
 import asyncpg
 import httpx
 import pytest
 
+from imagefleet.api.admission import Admission
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import Lane
-from imagefleet.store.control import Pause, PauseScope, pause
-from tests.support.factories import settle_job
+from imagefleet.jobs.model import Lane, new_job_id
+from imagefleet.store.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
+from imagefleet.store.control import FIND_REFUSAL, Pause, PauseScope, pause
+from imagefleet.store.submissions import submit_job
+from tests.support.factories import a_submission, settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, without_date
 
 KEY = {"Idempotency-Key": "req-1"}
@@ -233,3 +237,54 @@ async def test_a_quota_refuses_what_is_new_and_repeats_what_is_not(
     assert int(new.headers["retry-after"]) > 0
     assert again.content == first.content
     assert (await rival.post("/v1/jobs", json=JOB)).status_code == 202
+
+
+async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
+    api: asyncpg.Connection, superuser: asyncpg.Connection
+) -> None:
+    standing = [a_submission(idempotency_key=f"key-{number}") for number in range(3)]
+    for one in standing:
+        await submit_job(api, one)
+    await superuser.execute(
+        "INSERT INTO tenants (id, name, max_open_jobs) VALUES ('acme', 'acme', 50)"
+    )
+    orphans = [replace(a_submission(), parent_job_id=new_job_id()) for _ in range(20)]
+    child = replace(a_submission(), parent_job_id=standing[0].job_id)
+    others = [a_submission() for _ in range(70)]
+    batch = [child, *orphans, *others, *standing]
+    await Admission().admit_batch(api, batch)  # and the driver knows the types of it
+    statements: list[str] = []
+
+    with api.query_logger(lambda record: statements.append(record.query)):
+        refusals = await Admission().admit_batch(api, batch)
+        await asyncio.sleep(0)  # the last of them is told in the loop's next turn
+
+    codes = [None if refusal is None else refusal.code for refusal in refusals]
+    fits = 50 - len(standing) - 1
+    assert codes == [
+        *[None],
+        *["not_found"] * len(orphans),
+        *[None] * fits,
+        *["too_many_open_jobs"] * (len(others) - fits),
+        *[None] * len(standing),
+    ]
+    assert statements == [LIST_PARENTS, FIND_REFUSAL, ROOM_FOR_JOBS, LIST_STANDING]
+
+
+async def test_a_pause_refuses_what_is_new_in_a_batch_and_repeats_what_is_not(
+    acme: httpx.AsyncClient, operator: asyncpg.Connection
+) -> None:
+    keyed = JOB | {"idempotencyKey": "req-1"}
+    folded = {"jobType": "noop", "dedupKey": "one"}
+    first = await acme.post("/v1/jobs", json=keyed)
+    deduplicated = await acme.post("/v1/jobs", json=folded)
+    what = Pause(scope=PauseScope.TYPE, name="noop")
+    await pause(operator, what, by="tests", reason="CANARY", refuse_new=True)
+
+    answer = await acme.post("/v1/jobs:batch", json={"jobs": [JOB, keyed, folded, JOB]})
+
+    new, again, same, _ = told = answer.json()["answers"]
+    assert [one["status"] for one in told] == [503, 202, 202, 503]
+    assert new["problem"]["code"] == "submits_paused"
+    assert again["job"] == first.json()
+    assert same["job"]["jobId"] == deduplicated.json()["jobId"]

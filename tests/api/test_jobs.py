@@ -6,9 +6,15 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import httpx
+import pytest
 
+from imagefleet.api.intake import BYTES_OF_A_REQUEST, MOST_CONTAINERS
+from imagefleet.api.limiting import Limiting
+from imagefleet.api.schemas import NewJob
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
+from imagefleet.store.keys import ApiKey
+from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.factories import UNAVAILABLE, settle_job
 from tests.support.http import claimed, is_problem, submitted, told
@@ -134,7 +140,8 @@ NO_JSON = [
     (b'{"jobType": "noop", "priority": NaN}', "application/json", 400, "invalid_json"),
     (b'"\\ud800"', "application/json", 400, "invalid_json"),
     (b"\xff\xfe", "application/json", 400, "invalid_json"),
-    (b"[" * 50_000, "application/json", 400, "invalid_json"),
+    (b"[" * 20_000, "application/json", 400, "invalid_json"),
+    (b"[" * 20_001, "application/json", 413, "payload_too_large"),
     (b"[]", "application/json", 422, "invalid_request"),
     (b"jobType=noop", "application/x-www-form-urlencoded", 415, "unsupported_media_type"),
     (b"{}", "", 415, "unsupported_media_type"),
@@ -391,3 +398,97 @@ async def test_nobody_waits_longer_than_proxies_do(acme: httpx.AsyncClient) -> N
 
     for wait in ("21", "-1", "x"):
         is_problem(await acme.get(f"/v1/jobs/{job_id}?wait={wait}"), 422, "invalid_request")
+
+
+async def test_a_body_of_nothing_but_arrays_is_refused_before_it_is_read(
+    acme: httpx.AsyncClient,
+) -> None:
+    many: list[list[object]] = [[] for _ in range(MOST_CONTAINERS)]
+    batch = {"jobs": [{"jobType": "noop", "payload": {"a": many}}]}
+
+    is_problem(await acme.post("/v1/jobs:batch", json=batch), 413, "payload_too_large")
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs:batch"])
+async def test_of_many_unknown_fields_one_error_is_told(acme: httpx.AsyncClient, path: str) -> None:
+    answer = await acme.post(path, json={f"field{number}": 1 for number in range(1_000)})
+
+    is_problem(answer, 422, "invalid_request")
+    assert answer.json()["errors"] == [{"field": "body", "problem": "too_many_fields"}]
+
+
+async def test_one_job_of_many_unknown_fields_costs_no_other_its_answer(
+    acme: httpx.AsyncClient,
+) -> None:
+    jobs = [{f"field{number}": 1 for number in range(1_000)}, {"jobType": "noop"}]
+
+    answer = await acme.post("/v1/jobs:batch", json={"jobs": jobs})
+
+    assert [one["status"] for one in answer.json()["answers"]] == [422, 202]
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Each job as it was read by its model."""
+    judged: list[bytes] = []
+    usual = NewJob.model_validate_json
+
+    def noting(document: bytes, *, strict: bool) -> NewJob:
+        judged.append(document)
+        return usual(document, strict=strict)
+
+    monkeypatch.setattr(NewJob, "model_validate_json", noting)
+    return judged
+
+
+async def test_a_job_that_is_too_large_is_judged_no_further_and_costs_no_other_its_answer(
+    acme: httpx.AsyncClient, judged: list[bytes]
+) -> None:
+    large = {"jobType": "noop", "payload": {"a": [0] * 200_000}}
+
+    answer = await acme.post("/v1/jobs:batch", json={"jobs": [large, {"jobType": "noop"}]})
+
+    told = answer.json()["answers"]
+    assert [one["status"] for one in told] == [413, 202]
+    assert told[0]["problem"]["code"] == "payload_too_large"
+    assert judged == [b'{"jobType":"noop"}']
+
+
+async def test_others_are_answered_between_the_jobs_of_a_batch(
+    acme: httpx.AsyncClient, judged: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.api.jobs.LONGEST_PIECE", 0)
+    between: set[int] = set()
+
+    async def somebody_else() -> None:
+        while len(judged) < 3:
+            between.add(len(judged))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(somebody_else())
+        await acme.post("/v1/jobs:batch", json={"jobs": [{"jobType": "noop"}] * 3})
+
+    assert between == {0, 1, 2}
+
+
+async def test_a_large_body_counts_as_many_requests(
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiting: Limiting = app_of(running).state.limiting
+    usual, weighed = limiting.weigh, []
+
+    def weigh(key: ApiKey, requests: float) -> None:
+        weighed.append(requests)
+        usual(key, requests)
+
+    monkeypatch.setattr(limiting, "weigh", weigh)
+    job = {"jobType": "noop", "payload": {"note": "x" * 60_000}}
+
+    await acme.post("/v1/jobs:batch", json={"jobs": [job] * 16})
+    in_a_batch = sum(weighed)
+    weighed.clear()
+    await acme.post("/v1/jobs", json=job)
+
+    assert in_a_batch >= 16 * 60_000 / BYTES_OF_A_REQUEST
+    assert sum(weighed) == 4

@@ -1,13 +1,17 @@
 """What a request leaves behind: an id that goes through, one line, two series, no secrets."""
 
+import asyncio
 import json
 import re
 from typing import Any
 
 import httpx
+import pytest
 from structlog.testing import capture_logs
 
+from imagefleet.api import openapi
 from imagefleet.api.errors import problem_of
+from imagefleet.api.limiting import UNHURRIED_FROM
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
 from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, app_of
 from tests.support.http import a_jpeg, is_problem, submitted
@@ -106,6 +110,88 @@ def test_every_error_of_ours_is_one_problem() -> None:
 
         assert (problem.status, problem.code) == (status, code)
         assert "CANARY" not in problem.model_dump_json()
+
+
+async def test_the_description_is_encoded_once_and_may_be_kept(
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await acme.get("/v1/openapi.json")
+    monkeypatch.setattr(openapi.DescribedApp, "_encode", None)
+
+    again = await acme.get("/v1/openapi.json")
+    known = await acme.get("/v1/openapi.json", headers={"If-None-Match": first.headers["etag"]})
+
+    assert (again.status_code, again.content) == (200, first.content)
+    assert again.headers["cache-control"] == "public, max-age=300"
+    assert (known.status_code, known.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("PATCH", "/v1/jobs", 405),
+        ("GET", "/v1/jobs?" + "&" * 64, 414),
+        ("GET", "/v1/jobs", 401),
+        ("GET", "/i/nonsense/current/thumb.webp", 404),
+        ("GET", "/v1/openapi.json", 200),
+    ],
+)
+async def test_who_shows_no_key_is_answered_without_hurry_and_counted_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int
+) -> None:
+    unhurried = app_of(running).state.unhurried
+    paused = asyncio.Event()
+
+    async def pause() -> None:
+        paused.set()
+
+    monkeypatch.setattr(unhurried, "pause", pause)
+    async with httpx.AsyncClient(base_url=running.url) as nobody:
+        assert (await nobody.request(method, path)).status_code == status
+        (bucket,) = unhurried._addresses.values()
+        assert bucket.level == 2 * UNHURRIED_FROM - 1
+        bucket.level = -1000.0
+        assert not paused.is_set()
+
+        assert (await nobody.request(method, path)).status_code == status
+
+    assert paused.is_set()
+
+
+async def test_who_has_a_key_waits_for_none_of_that(
+    running: Running, acme: httpx.AsyncClient
+) -> None:
+    await acme.get("/v1/jobs/nonsense")
+
+    assert not app_of(running).state.unhurried._addresses
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("&".join(["a"] * 64), 200),
+        ("&".join(["a"] * 65), 414),
+        ("a=" + "%61" * 2730, 200),
+        ("a=" + "%61" * 2731, 414),
+        ("a" * 12_000, 414),
+    ],
+)
+async def test_a_query_has_an_end(acme: httpx.AsyncClient, query: str, status: int) -> None:
+    answer = await acme.get(f"/v1/jobs?{query}")
+
+    assert answer.status_code == status
+    if status != 200:
+        is_problem(answer, 414, "uri_too_long")
+
+
+async def test_the_longest_reference_and_reason_fit(running: Running) -> None:
+    async with running.client("acme") as acme, running.client("operator") as operator:
+        images = await acme.get("/v1/images", params={"reference": "😀" * 255})
+        live = await operator.delete("/v1/operator/settings/x", params={"reason": "😀" * 500})
+
+    assert images.status_code == 200
+    assert live.status_code != 414
 
 
 def bare(path: str) -> str:

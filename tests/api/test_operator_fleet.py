@@ -72,6 +72,10 @@ async def test_a_pause_says_who_and_why_and_what_still_runs(
         ({"scope": "type", "name": "other"}, 0),
         ({"scope": "target", "name": "image:1", "tenant": "acme"}, 1),
         ({"scope": "target", "name": "image:1", "tenant": "rival"}, 0),
+        ({"scope": "tenant", "tenant": "acme"}, 1),
+        ({"scope": "tenant", "tenant": "acme", "name": "noop"}, 1),
+        ({"scope": "tenant", "tenant": "acme", "name": "other"}, 0),
+        ({"scope": "tenant", "tenant": "rival"}, 0),
     ],
 )
 async def test_every_scope_counts_its_own(

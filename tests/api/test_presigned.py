@@ -1,16 +1,22 @@
 """Uploads past the API: a form for S3, and what was posted with it becoming an image."""
 
 import asyncio
+import base64
+import json
 from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 import httpx
+import pytest
 
+from imagefleet.api.limiting import Limiting
 from imagefleet.aws.objects import Headers, Objects
-from imagefleet.jobs.model import JobId
-from tests.support.api import MAX_UPLOAD_BYTES
-from tests.support.http import a_jpeg, is_problem
+from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.store.keys import ApiKey
+from tests.support.api import MAX_UPLOAD_BYTES, Running, app_of
+from tests.support.http import a_jpeg, a_png, is_problem
+from tests.support.images import jpeg_claiming, png_claiming
 from tests.support.rows import job_row
 
 
@@ -113,13 +119,85 @@ async def test_an_empty_file_is_no_image(acme: httpx.AsyncClient, originals: Obj
     is_problem(answer, 422, "empty_file")
 
 
+@pytest.mark.parametrize(
+    ("declared", "body", "status", "code"),
+    [
+        ("image/png", a_jpeg(), 415, "type_mismatch"),
+        ("image/jpeg", a_png(), 415, "type_mismatch"),
+        ("image/jpeg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "unsupported"),
+        ("image/png", png_claiming(20_000, 10_000), 422, "too_many_pixels"),
+        ("image/jpeg", jpeg_claiming(7_000, 7_000), 422, "corrupt"),
+        ("image/jpeg", b"\xff\xd8" + b"\xff\xfe\x00\x02" * 5_000, 422, "too_many_parts"),
+    ],
+)
+async def test_what_was_posted_is_judged_by_its_bytes(
+    acme: httpx.AsyncClient,
+    owner: asyncpg.Connection,
+    declared: str,
+    body: bytes,
+    status: int,
+    code: str,
+) -> None:
+    upload = await prepared(acme, contentType=declared)
+    assert (await posted(upload, body)).is_success  # S3 believes the form
+
+    answer = await acme.post("/v1/images", json={"uploadId": upload["uploadId"]})
+
+    is_problem(answer, status, code)
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 0
+
+
+async def test_after_a_refusal_the_right_file_may_still_be_posted(acme: httpx.AsyncClient) -> None:
+    upload = await prepared(acme, contentType="image/png")
+    await posted(upload, a_jpeg())
+    asked = {"uploadId": upload["uploadId"]}
+    is_problem(await acme.post("/v1/images", json=asked), 415, "type_mismatch")
+
+    await posted(upload, a_png())
+
+    assert (await acme.post("/v1/images", json=asked)).status_code == 202
+
+
+async def test_looking_at_what_was_posted_takes_a_place_and_counts_its_bytes(
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiting: Limiting = app_of(running).state.limiting
+    upload = await prepared(acme, contentType="image/png")
+    asked = {"uploadId": upload["uploadId"]}
+    await posted(upload, a_jpeg())
+    ours = limiting.tenants.of(TenantId("acme"))
+    places: list[int] = []
+    sent: list[int] = []
+    usual = limiting.sent
+
+    def counted(key: ApiKey, size_bytes: int) -> None:
+        places.append(ours.uploads)
+        sent.append(size_bytes)
+        usual(key, size_bytes)
+
+    monkeypatch.setattr(limiting, "sent", counted)
+
+    is_problem(await acme.post("/v1/images", json=asked), 415, "type_mismatch")
+
+    assert (places[-1], sent[-1]) == (1, len(a_jpeg()))
+    assert ours.uploads == 0
+    limiting._override = lambda _, name: 0 if name.startswith("uploads") else None
+    answer = await acme.post("/v1/images", json=asked)
+    is_problem(answer, 429, "limit_reached")
+    assert answer.json()["limit"] == "uploads_waiting"
+
+
 async def test_a_form_is_for_one_key_one_type_and_a_size(acme: httpx.AsyncClient) -> None:
     upload = await prepared(acme, maxBytes=1000)
+    policy = json.loads(base64.b64decode(upload["fields"]["policy"]))
+
+    assert {"Content-Type": "image/jpeg"} in policy["conditions"]
+    assert {"key": upload["fields"]["key"]} in policy["conditions"]
+    assert ["content-length-range", 1, 1000] in policy["conditions"]
 
     assert upload["maxBytes"] == 1000
     assert upload["fields"]["Content-Type"] == "image/jpeg"
     assert upload["fields"]["key"].startswith(f"o/{upload['imageId']}/")
-    assert upload["fields"]["policy"]
 
 
 async def test_what_cannot_be_uploaded_is_refused(acme: httpx.AsyncClient) -> None:

@@ -125,6 +125,9 @@ async def test_the_distribution_sends_pointers_to_the_api(
     assert origins["outputs"].startswith(applied.buckets["outputs"])
     assert (pointers["PathPattern"], pointers["TargetOriginId"]) == ("/i/*/current/*", "api")
     assert config["DefaultCacheBehavior"]["TargetOriginId"] == "outputs"
+    nosniff = "67f7725c-6f97-4210-82d7-5512b31e9d03"  # AWS's managed SecurityHeadersPolicy
+    for behaviour in (config["DefaultCacheBehavior"], pointers):
+        assert behaviour["ResponseHeadersPolicyId"] == nosniff
 
 
 async def test_what_was_applied_is_what_a_process_reads(

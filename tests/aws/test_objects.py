@@ -201,6 +201,30 @@ async def test_a_fetch_of_another_object_than_expected_is_refused(
     assert error.value.code == "source_changed"
 
 
+@pytest.mark.parametrize("most_bytes", [1, 100, 300_000, 400_000])
+async def test_the_head_of_an_object_is_as_much_of_it_as_is_asked_for(
+    objects: Objects, heard: Heard, most_bytes: int
+) -> None:
+    key, body = a_name("head"), os.urandom(300_000)
+    stored = await objects.upload(key, in_chunks(body), WEBP)
+
+    head = await objects.fetch_head(key, most_bytes=most_bytes, expected_etag=stored.etag)
+
+    assert head == body[:most_bytes]
+    assert heard.sent_requests["s3", "GetObject"] == 1
+
+
+async def test_the_head_of_another_object_is_not_given(objects: Objects) -> None:
+    key = a_name("head")
+    first = await objects.upload(key, in_chunks(b"first"), WEBP)
+    await objects.upload(key, in_chunks(b"second"), WEBP)
+
+    with pytest.raises(InputRejected, match="source_changed"):
+        await objects.fetch_head(key, most_bytes=3, expected_etag=first.etag)
+    with pytest.raises(NotFound):
+        await objects.fetch_head("nowhere", most_bytes=3, expected_etag=first.etag)
+
+
 async def test_a_fetch_may_write_to_an_open_file(objects: Objects, tmp_path: Path) -> None:
     key = a_name("fetch")
     stored = await objects.upload(key, in_chunks(b"pixels"), WEBP)

@@ -14,7 +14,7 @@ from tests.support.roles import PASSWORDS
 async def test_a_key_is_made_listed_and_revoked(
     cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", database.url("operator"))
+    monkeypatch.setenv("DATABASE_URL", database.url("admin"))
 
     made = await cli("keys", "create", "--tenant", "shop", "--name", "uploader", "--days", "1")
     secret = made.out.strip()
@@ -35,7 +35,7 @@ async def test_a_key_is_made_listed_and_revoked(
 async def test_an_unknown_scope_or_key_is_refused(
     cli: Cli, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", database.url("operator"))
+    monkeypatch.setenv("DATABASE_URL", database.url("admin"))
     unknown = "0199a5c2-0000-7000-8000-000000000001"
 
     scope = await cli("keys", "create", "--tenant", "a", "--name", "b", "--scope", "everything")
@@ -89,12 +89,36 @@ async def test_migrate_makes_roles_with_passwords_from_files(
         name = role.removeprefix("imagefleet_").upper()
         monkeypatch.setenv(f"{name}_DATABASE_PASSWORD_FILE", str(file))
 
+    monkeypatch.setenv("IMAGEFLEET_ACTOR", "ada@laptop")
     ended = await cli("migrate", "--roles", "--database", database.name)
 
     assert ExitCode.DONE == ended.code
     assert "imagefleet_operator" in ended.out
     async with database.connect("worker") as connection:  # with the password as it is now
         assert await connection.fetchval("SELECT 1") == 1
+        (line,) = await connection.fetch("SELECT * FROM audit")
+    assert ("set", "role", " ".join(PASSWORDS), "ada@laptop", "imagefleet_owner") == tuple(
+        line[name] for name in ("action", "kind", "name", "actor", "role")
+    )
+    for password in PASSWORDS.values():
+        assert password not in str(line["after"])
+
+
+async def test_roles_that_are_made_before_there_is_an_audit_are_told_once_it_is_there(
+    cli: Cli, empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN_DATABASE_URL", empty_database.url("superuser"))
+    monkeypatch.setenv("DATABASE_URL", empty_database.url("owner"))
+    for role, password in PASSWORDS.items():
+        name = role.removeprefix("imagefleet_").upper()
+        monkeypatch.setenv(f"{name}_DATABASE_PASSWORD", password)
+
+    ended = await cli("migrate", "--roles", "--database", empty_database.name)
+
+    assert ExitCode.DONE == ended.code, ended.err
+    async with empty_database.connect("admin") as connection:
+        (line,) = await connection.fetch("SELECT action, kind FROM audit")
+    assert ("set", "role") == tuple(line)
 
 
 async def test_migrate_names_every_password_that_is_missing(

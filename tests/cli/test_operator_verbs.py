@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from imagefleet.cli import queue, replaying
+from imagefleet.cli import output, queue, replaying
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome
 from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict
@@ -207,8 +207,10 @@ async def test_retry_now_says_whether_it_did(
     waiting = await a_job(worker, superuser, state=FAILED_RETRYABLE, due=False)
     over = await a_job(worker, superuser, state=COMPLETED)
 
-    assert "rung" in (await operate("jobs", "retry-now", str(waiting.job_id))).out
-    assert "nothing to do" in (await operate("jobs", "retry-now", str(over.job_id))).out
+    verb = ("jobs", "retry-now", "--reason", "x")
+
+    assert "rung" in (await operate(*verb, str(waiting.job_id))).out
+    assert "nothing to do" in (await operate(*verb, str(over.job_id))).out
 
 
 async def test_what_the_api_refuses_ends_with_its_code(
@@ -229,12 +231,14 @@ async def test_dead_letters_are_listed_grouped_shown_and_acknowledged(
 
     listed = document(await operate("dlq", "list", "--json", "--code", "internal_error"))
     (group,) = document(await operate("dlq", "groups", "--json"))["groups"]
+    by_tenant = await operate("dlq", "groups", "--by-tenant")
     shown = await operate("dlq", "show", str(jobs[0].job_id))
     by_id = await operate("dlq", "ack", "--note", "known", str(jobs[0].job_id))
     by_filter = await operate("dlq", "ack", "--note", "known", "--all", "--yes", "--json")
 
     assert [str(job.job_id) for job in jobs] == [one["jobId"] for one in listed["letters"]]
-    assert (2, 2) == (group["letters"], group["replayable"])
+    assert (2, 2, 1) == (group["letters"], group["replayable"], group["tenants"])
+    assert "acme" in by_tenant.out
     assert "KeyError" in shown.out
     assert "1 acknowledged" in by_id.out
     assert {"acknowledged": 1} == document(by_filter)
@@ -251,7 +255,11 @@ async def test_dead_letters_are_listed_grouped_shown_and_acknowledged(
         ("queue", "pause", "--reason", "x"),
         ("queue", "pause", "--reason", "x", "--type", "noop", "--all"),
         ("queue", "pause", "--reason", "x", "--target", "image:1"),
-        ("queue", "resume", "--type", "noop", "--tenant", "acme"),
+        ("queue", "resume", "--reason", "x", "--lane", "fast", "--tenant", "acme"),
+        ("queue", "resume", "--reason", "x", "--all", "--tenant", "acme"),
+        ("tenants", "limit", "acme", "--reason", "x"),
+        ("tenants", "limit", "acme", "--reason", "x", "--set", "weight"),
+        ("tenants", "limit", "acme", "--reason", "x", "--set", "weight=-1"),
     ],
 )
 async def test_what_is_meant_has_to_be_said_once(operate: Cli, arguments: tuple[str, ...]) -> None:
@@ -261,9 +269,28 @@ async def test_what_is_meant_has_to_be_said_once(operate: Cli, arguments: tuple[
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("breaker", "open", "s3"),
+        ("breaker", "reset", "s3"),
+        ("jobs", "retry-now", "some-id"),
+        ("queue", "resume", "--all"),
+        ("tenants", "resume", "acme"),
+    ],
+)
+async def test_what_undoes_something_asks_why(operate: Cli, arguments: tuple[str, ...]) -> None:
+    """Else a day of incidents is a page of the audit without a reason."""
+    ended = await operate(*arguments)
+
+    assert ExitCode.USAGE == ended.code
+    assert "--reason" in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
         ("dlq", "ack", "--note", "x", "--all"),
         ("dlq", "replay", "--reason", "x", "--code", "internal_error"),
         ("queue", "pause", "--reason", "x", "--all"),
+        ("tenants", "cancel", "acme", "--reason", "x"),
     ],
 )
 async def test_much_at_once_needs_a_yes(
@@ -435,8 +462,9 @@ async def test_a_pause_waits_until_nothing_of_it_runs(
     assert ExitCode.DONE == paused.code, paused.err
     assert "type noop is paused, 0 still running" in paused.out
     assert "type noop" in (await operate("queue", "pauses")).out
-    assert "type noop is resumed" in (await operate("queue", "resume", "--type", "noop")).out
-    assert ExitCode.REFUSED == (await operate("queue", "resume", "--type", "noop")).code
+    resume = ("queue", "resume", "--type", "noop", "--reason", "x")
+    assert "type noop is resumed" in (await operate(*resume)).out
+    assert ExitCode.REFUSED == (await operate(*resume)).code
 
 
 async def test_a_pause_of_a_type_that_nobody_knows_stands_with_a_warning(operate: Cli) -> None:
@@ -456,6 +484,8 @@ async def test_a_pause_of_a_type_that_nobody_knows_stands_with_a_warning(operate
         (("--lane", "fast"), "lane fast"),
         (("--type", "noop"), "type noop"),
         (("--target", "image:1", "--tenant", "acme"), "target image:1 of acme"),
+        (("--tenant", "acme"), "tenant acme"),
+        (("--tenant", "acme", "--type", "noop"), "tenant acme, type noop"),
         (("--all",), "all"),
     ],
 )
@@ -472,7 +502,7 @@ async def test_each_scope_is_paused_listed_and_resumed_by_its_name(
     paused = await operate("queue", "pause", *scope, *yes, "--reason", "x")
     held = await claim_job(worker, job.job_id, job.worker_id)
     listed = await operate("queue", "pauses")
-    resumed = await operate("queue", "resume", *scope)
+    resumed = await operate("queue", "resume", *scope, "--reason", "x")
 
     assert f"{named} is paused, 0 still running" in paused.out, paused.err
     assert Verdict.PAUSED is held.verdict
@@ -497,11 +527,77 @@ async def test_a_pause_that_waits_in_vain_stands(
     assert ("all", True, 1) == (pause["scope"], pause["refuseNew"], pause["running"])
 
 
+async def test_a_tenant_is_paused_and_resumed_by_its_own_verbs(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser)
+
+    paused = await operate("tenants", "pause", "acme", "--type", "noop", "--reason", "x")
+    held = await claim_job(worker, job.job_id, job.worker_id)
+    listed = await operate("tenants", "list")
+    resumed = await operate("tenants", "resume", "acme", "--type", "noop", "--reason", "x")
+
+    assert "tenant acme, type noop is paused, 0 still running" in paused.out, paused.err
+    assert Verdict.PAUSED is held.verdict
+    assert "noop" in listed.out
+    assert "tenant acme, type noop is resumed" in resumed.out
+    again = await operate("tenants", "resume", "acme", "--reason", "x")
+    assert ExitCode.REFUSED == again.code
+    unknown = await operate("tenants", "pause", "nobody", "--reason", "x")
+    assert ExitCode.REFUSED == unknown.code
+
+
+async def test_a_tenant_is_limited_and_shown_with_its_defaults(operate: Cli) -> None:
+    limited = document(
+        await operate(
+            *("tenants", "limit", "acme", "--set", "open_jobs=5000", "--set", "uploads=2"),
+            *("--reason", "a pilot", "--json"),
+        )
+    )
+    shown = await operate("tenants", "show", "acme")
+    undone = document(
+        await operate(
+            *("tenants", "limit", "acme", "--reset", "open_jobs", "--reason", "x", "--json")
+        )
+    )
+
+    values = {one["name"]: one.get("value") for one in limited["limits"]}
+    assert (5000, 2, 1) == (values["open_jobs"], values["uploads"], values["weight"])
+    for word in ("5000", "1000000", "a pilot", "open_jobs", "failedRetryable"):
+        assert word in shown.out
+    assert 1_000_000 == undone["maxOpenJobs"]
+    wrong = await operate("tenants", "limit", "acme", "--set", "speed=1", "--reason", "x")
+    assert ExitCode.REFUSED == wrong.code
+
+
+async def test_what_a_tenant_has_is_counted_and_then_cancelled_by_one_job(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    for _ in range(2):
+        await a_job(worker, superuser)
+    chosen = ("tenants", "cancel", "acme", "--type", "noop", "--reason", "x")
+
+    dry = await operate(*chosen, "--dry-run")
+    none = document(
+        await operate(*chosen, "--before", "2020-01-01T00:00:00Z", "--dry-run", "--json")
+    )
+    before = await superuser.fetchval("SELECT count(*) FROM jobs WHERE type = 'cancel_jobs'")
+    ordered = await operate(*chosen, "--yes")
+
+    assert "2 open jobs would be cancelled" in dry.out
+    assert {"jobs": 0, "jobsIsAtLeast": False} == none
+    assert 0 == before
+    job_id = await superuser.fetchval("SELECT id FROM jobs WHERE type = 'cancel_jobs'")
+    assert f"2 open jobs are cancelled by job {job_id}" in ordered.out
+
+
 async def test_breakers_are_opened_and_reset(operate: Cli) -> None:
-    assert "s3 is open" in (await operate("breaker", "open", "s3")).out
+    why = ("--reason", "x")
+
+    assert "s3 is open" in (await operate("breaker", "open", "s3", *why)).out
     assert "of tests" in (await operate("breaker", "list")).out
-    assert "s3 is closed" in (await operate("breaker", "reset", "s3")).out
-    assert ExitCode.REFUSED == (await operate("breaker", "reset", "s4")).code
+    assert "s3 is closed" in (await operate("breaker", "reset", "s3", *why)).out
+    assert ExitCode.REFUSED == (await operate("breaker", "reset", "s4", *why)).code
 
 
 async def test_tables_show_the_fleet(
@@ -515,6 +611,7 @@ async def test_tables_show_the_fleet(
     prune = await operate("prune")
 
     assert "internal_error" in stats.out
+    assert "acme" in stats.out
     assert "1 dead letters wait for somebody" in stats.out
     assert str(job.worker_id) in workers.out
     assert str(job.job_id) in workers.out
@@ -540,3 +637,76 @@ async def test_a_ledger_that_does_not_balance_is_a_failure(
 
     assert ExitCode.FAILED == ended.code
     assert 1 == document(ended)["missing"]
+
+
+# Live settings.
+
+
+async def test_what_is_turned_fits_a_terminal_of_eighty_columns(
+    operate: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "UNFOLDED", 80)
+    why = "Postgres is slow while its disk is being replaced, which takes until noon"
+    await operate("settings", "live", "set", "retention.superseded_seconds", "0", "--reason", why)
+
+    ended = await operate("settings", "live", "list")
+
+    assert ended.code == ExitCode.DONE, ended.err
+    lines = ended.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ["name", "value", "default", "by", "when"] == lines[0].split()[:5]
+    (turned,) = [line for line in lines if line.startswith("retention.superseded_seconds")]
+    assert "0" == turned.split()[1]
+    assert any(line.startswith("breaker.<service>.window_seconds") for line in lines)
+
+
+async def test_a_setting_is_turned_and_undone_by_one_verb_each(operate: Cli) -> None:
+    name = "retry.*.max_attempts"
+    turn = ("settings", "live", "set", name, "8", "--reason", "a bad day")
+    back = ("settings", "live", "reset", name, "--reason", "over")
+
+    assert (ExitCode.DONE, f"{name} is 8 (by default 5)\n") == _said(await operate(*turn))
+    (listed,) = document(await operate("settings", "live", "list", "--turned", "--json"))[
+        "settings"
+    ]
+    assert (8, 5, "a bad day") == (listed["value"], listed["default"], listed["reason"])
+    assert (ExitCode.DONE, f"{name} is as by default, 5\n") == _said(await operate(*back))
+    assert {"settings": []} == document(
+        await operate("settings", "live", "list", "--turned", "--json")
+    )
+    assert ExitCode.REFUSED == (await operate(*back)).code
+
+
+def _said(ended: Ended) -> tuple[int, str]:
+    return ended.code, ended.out
+
+
+@pytest.mark.parametrize("value", ["many", "0", "1.5", "true", "[]"])
+async def test_a_value_that_may_not_be_is_refused_by_what_is_allowed(
+    operate: Cli, value: str
+) -> None:
+    name = "retry.*.max_attempts"
+
+    ended = await operate("settings", "live", "set", name, value, "--reason", "why")
+
+    assert ended.code == ExitCode.REFUSED
+    if value != "[]":
+        assert f"{name} is a whole number from 1 to 100." in ended.err
+
+
+async def test_a_slip_in_a_name_is_told(operate: Cli) -> None:
+    slip = await operate("settings", "live", "set", "timeout.type.nop", "5", "--reason", "why")
+    switch = await operate(
+        "settings", "live", "set", "retention.sweep_deletes", "false", "--reason", "why"
+    )
+
+    assert "the API knows nothing that timeout.type.nop is about" in slip.err
+    assert "retention.sweep_deletes is false\n" == switch.out
+
+
+async def test_the_page_of_settings_is_printed_as_before(cli: Cli) -> None:
+    ended = await cli("settings")
+
+    assert ended.code == ExitCode.DONE
+    assert ended.out.startswith("# Settings")
+    assert "| `slots.lane.<lane>` |" in ended.out

@@ -6,6 +6,7 @@ Nothing here comes from the checkout but two wheels: the stack is the installed 
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -29,7 +30,13 @@ from tests.support.http import is_problem
 from tests.support.images import quadrants, saved
 from tests.support.journal import Journal
 from tests.support.stack import Producer, Stack, end, stack_folder, wait_until_ready
-from tests.support.wheels import ROOT, Environment, build_wheel, fresh_environment
+from tests.support.wheels import (
+    ROOT,
+    Environment,
+    build_wheel,
+    fresh_environment,
+    install_as_told,
+)
 
 pytestmark = pytest.mark.timeout(120)  # whichever is first builds, installs and starts
 IN_THE_STACKS_LOOP: Final = pytest.mark.asyncio(loop_scope="module")
@@ -53,10 +60,10 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(product: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Both wheels, what the lock pins for them, and types that show what becomes of types."""
-    example = build_wheel(EXAMPLE, tmp_path_factory.mktemp("example"))
+    """Both packages, what the lock pins for them, and types that show what becomes of types."""
     environment = fresh_environment(tmp_path_factory.mktemp("installed") / "env", "embedded")
-    environment.install(product, example)
+    environment.install(product)
+    install_as_told(blocks_of_its_readme()[0], environment.folder)
     environment.bring("fleet_probes", KINDS, *BROUGHT.glob("*.py"))
     return environment
 
@@ -72,6 +79,12 @@ async def stack(installed: Environment) -> AsyncIterator[Stack]:
             yield stack
         finally:
             await asyncio.to_thread(end, process)
+
+
+def blocks_of_its_readme() -> list[str]:
+    """The first installs it; the others are a walk that goes on from one to the next."""
+    readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^```sh\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
 
 
 def begin(installed: Environment, folder: Path) -> subprocess.Popen[bytes]:
@@ -231,6 +244,33 @@ async def test_a_job_of_the_type_runs_in_a_worker_and_has_its_result(
     counted = await series(stack, "worker-1", "job_processed_total")
     told = 'job_processed_total{job_type="image_palette",status="completed"}'
     assert any(line.startswith(told) for line in counted), counted
+
+
+@IN_THE_STACKS_LOOP
+async def test_the_walk_in_its_readme_works(installed: Environment, stack: Stack) -> None:
+    here = {
+        ".venv/bin/": f"{installed.folder}/bin/",
+        "http://127.0.0.1:8080": stack.facts["api_url"],
+        ".imagefleet/": f"{stack.state}/",
+        "/tmp/": f"{stack.folder}/tmp/",  # noqa: S108 - where the README puts things
+    }
+    walk = "".join(blocks_of_its_readme()[1:])
+    assert all(there in walk for there in here)
+    places = re.compile("|".join(map(re.escape, here)))
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-euo", "pipefail", "-c"),
+        places.sub(lambda found: here[found.group()], walk),
+        cwd=stack.folder,
+        env=clean_environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(60):
+        said, _ = await process.communicate()
+
+    assert process.returncode == 0, said.decode()
+    assert b'"status":"completed"' in said
+    assert 3 == said.count(b"'color': '#"), said.decode()
 
 
 @IN_THE_STACKS_LOOP

@@ -330,6 +330,32 @@ async def test_what_is_too_large_to_hold_goes_by(
         assert "Miss from the embedded edge" == whole.headers["x-cache"]
 
 
+async def test_nothing_is_sniffed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origins, "LARGEST_BODY", 8)
+    place.put("i/1/1.1/thumb.webp", b"<script>")
+    place.put("i/1/1.1/large.webp", b"<script></script>")
+    object_ = "/i/1/1.1/thumb.webp"
+
+    answers = [
+        await place.viewer.get(object_),
+        await place.viewer.get(object_),  # out of the cache
+        await place.viewer.head(object_),
+        await place.viewer.get(object_, headers={"Range": "bytes=0-1"}),
+        await place.viewer.get(object_, headers={"Range": "bytes=99-"}),
+        await place.viewer.get(object_, headers={"If-None-Match": "*"}),
+        await place.viewer.get("/i/1/1.1/large.webp"),  # goes by
+        await place.viewer.get("/i/1/1.1/nothing.webp"),
+        await place.viewer.get(POINTER),
+    ]
+    place.api.hangs_up = True
+    answers.append(await place.viewer.get(OTHER))
+
+    assert [200, 200, 200, 206, 416, 304, 200, 404, 302, 502] == [
+        answer.status_code for answer in answers
+    ]
+    assert {"nosniff"} == {answer.headers["x-content-type-options"] for answer in answers}
+
+
 async def test_a_missing_picture_is_missing_for_ten_seconds(place: Place) -> None:
     first = await place.viewer.get("/i/1/1.1/thumb.webp")
     place.put("i/1/1.1/thumb.webp", b"pixels")

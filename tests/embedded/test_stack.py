@@ -58,6 +58,12 @@ async def scopes_of(stack: Stack, key: str) -> tuple[str, ...] | None:
     return found.scopes if found else None
 
 
+async def made_by(stack: Stack) -> list[tuple[str, str]]:
+    async with connect(stack.facts.database_urls["operator"], process="test") as connection:
+        rows = await connection.fetch("SELECT kind, actor FROM audit ORDER BY id")
+    return [(row["kind"], row["actor"]) for row in rows]
+
+
 async def put(stack: Stack, bucket: str, key: str, content: bytes) -> None:
     settings = settings_for(stack.facts.aws["AWS_ENDPOINT_URL"])
     async with open_session(settings, credentials=CREDENTIALS) as session:
@@ -137,8 +143,10 @@ async def test_a_stack_is_complete_and_goes_on_where_it_was(place: Path) -> None
             first = (dict(stack.keys), stack.facts.topology, stack.facts.aws)
             assert await scopes_of(stack, "api-key") == ("submit", "read")
             assert await scopes_of(stack, "operator-key") == ("submit", "read", "operate")
+            assert [("tenant", "up"), ("key", "up"), ("key", "up")] == await made_by(stack)
 
         async with started(state) as stack:
+            assert 3 == len(await made_by(stack))
             assert first == (dict(stack.keys), stack.facts.topology, stack.facts.aws)
             assert await scopes_of(stack, "api-key") == ("submit", "read")
 

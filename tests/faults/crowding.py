@@ -9,6 +9,7 @@ import asyncpg
 import httpx
 
 from imagefleet.jobs.model import TenantId
+from imagefleet.store.database import connect
 from imagefleet.store.keys import create_key
 from tests.support.stack import Producer, Stack
 
@@ -24,13 +25,13 @@ SELECT count(*)
 @asynccontextmanager
 async def another_tenant(stack: Stack, name: str = "another") -> AsyncIterator[Producer]:
     """A client with a key of its own."""
-    async with stack.database("superuser") as connection:
+    async with connect(stack.facts["database_urls"]["admin"], process="test") as connection:
         key = await create_key(connection, TenantId(name), name="tests", scopes=("submit", "read"))
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(
         base_url=stack.facts["api_url"], headers=headers, timeout=20
     ) as client:
-        yield Producer(client, stack.journal)
+        yield Producer(client, stack.journal, name)
 
 
 async def claimed_in_between(connection: asyncpg.Connection, job_id: str) -> int:

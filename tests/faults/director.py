@@ -54,6 +54,8 @@ class Director:
         """How often each job may have lost its worker."""
         self.closed: dict[str, threading.Event] = {}
         """Points at which everybody waits until the event is set."""
+        self.witnesses: dict[str, Callable[[Reached], None]] = {}
+        """Points at which somebody looks at a process before it goes on, and nobody kills it."""
         self.spared: set[int] = set()
         """Processes that were asked to end, and are not killed while they do."""
         self._dead: set[int] = set()
@@ -64,6 +66,9 @@ class Director:
         """Whether it may go on; if not, it is dead."""
         if reached.point in self.closed:
             self.closed[reached.point].wait()
+        if reached.point in self.witnesses:
+            self.witnesses[reached.point](reached)
+            return True
         with self._lock:
             if reached.pid in self._dead:  # its last words, said in parallel
                 return True

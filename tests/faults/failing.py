@@ -19,6 +19,7 @@ from typing import Final
 import asyncpg
 import httpx
 
+from tests.faults.counting import RETIRED, Bookkeeper, Books
 from tests.faults.director import ALWAYS
 from tests.faults.facts import Facts, Job
 from tests.faults.killing import Killer, Plan, age_rings
@@ -69,6 +70,7 @@ class Ordeal:
                 "PYTHONPATH": os.pathsep.join(map(str, (PLUGIN, BROUGHT, ROOT))),
                 "BACKOFF_BASE_SECONDS": str(base),
                 "BACKOFF_CAP_SECONDS": str(cap),
+                "LOG_FORMAT": "json",
             },
             "worker": {"RENDER_CHILDREN": "1", "SHUTDOWN_GRACE_PERIOD_SECONDS": str(self.grace)},
             "maintenance": {"RESCUE_AFTER": str(self.kills.rescue_after)},
@@ -86,7 +88,8 @@ class Progress:
     ended: int = 0
     settled: bool = False
     """Everything was asked for, and nothing is open."""
-    restarts: int = 0
+    outages: list[float] = field(default_factory=list)
+    """When Postgres was stopped."""
 
     def has_reached(self, share: float) -> bool:
         return self.ended >= share * self.jobs
@@ -108,12 +111,13 @@ class Trial:
     """Processes that ended by themselves with exit code 0."""
     restarts: int
     """Of Postgres."""
+    books: Books
     seconds: float
 
     def wrong(self) -> list[str]:
         """Everything that is wrong with it, in words."""
         jobs = {job.id: job for job in self.facts.jobs}
-        wrong = [str(breach) for breach in self.breaches]
+        wrong = [str(breach) for breach in self.breaches] + self.books.wrong()
         if len(self.wished) != self.ordeal.kills.jobs:
             wrong.append(f"{len(self.wished)} jobs were accepted")
         for job_id, wish in self.wished.items():
@@ -145,6 +149,7 @@ class Trial:
             ("most charged to one job", str(most)),
             ("dead letters", str(len(self.facts.letters))),
             ("messages left over", str(left_over(self.facts))),
+            *self.books.figures(),
             ("seconds in all", f"{self.seconds:.0f}"),
             ("breaches", str(len(self.breaches))),
         ]
@@ -162,11 +167,12 @@ async def endure(ordeal: Ordeal, *, seed: int) -> Trial:
     """Do it all, and judge what is left."""
     begun = time.monotonic()
     plan, dice = ordeal.kills, random.Random(seed)
-    points = (*ALWAYS, "rendering", "saving", "settling")
+    points = (*ALWAYS, "rendering", "saving", "settling", RETIRED)
     progress = Progress(plan.jobs)
-    async with running_stack(
-        workers=plan.workers, settings=ordeal.settings(), points=points
-    ) as stack:
+    async with (
+        running_stack(workers=plan.workers, settings=ordeal.settings(), points=points) as stack,
+        Bookkeeper(stack).watching() as keeper,
+    ):
         await shorten(stack, ordeal)
         killer = Killer(plan, stack.director, dice)
         stack.director.decide = killer.decide
@@ -181,6 +187,7 @@ async def endure(ordeal: Ordeal, *, seed: int) -> Trial:
             timer.join()
         await stack.all_ended(within=plan.ends_within)
         facts = await the_facts(stack, ordeal)
+        books = await keeper.close(outages=progress.outages)
         said = stack.said
     return Trial(
         ordeal=ordeal,
@@ -192,6 +199,7 @@ async def endure(ordeal: Ordeal, *, seed: int) -> Trial:
         deaths=said.count("was ended by SIGKILL"),
         drains=said.count("ended with exit code 0"),
         restarts=said.count("postgres ended, starts again"),
+        books=books,
         seconds=time.monotonic() - begun,
     )
 
@@ -252,6 +260,7 @@ async def strike(stack: Stack, progress: Progress, ordeal: Ordeal) -> None:
     await drain(DRAINS_AT[0])
     await eventually(partial(progress.has_reached, RESTART_AT), within=within)
     before = stack.facts["processes"]["postgres"]
+    progress.outages.append(time.time())
     os.kill(before, ordeal.stop_postgres)
 
     def is_back() -> bool:

@@ -1,5 +1,6 @@
 """After a mixed run, with errors that were brought about, every promised series is scraped."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId
 from imagefleet.store.database import connect
+from tests.faults.crowding import another_tenant
 from tests.support.eventually import eventually
 from tests.support.factories import MadeJob, a_worker, claim_job, expire_lock, settle_job
 from tests.support.images import quadrants, saved
@@ -81,6 +83,20 @@ async def some_jobs(producer: Producer) -> None:
     await producer.http.get("/nowhere")
 
 
+async def someone_in_a_hurry(stack: Stack) -> None:
+    """A key that nobody has, and one that asks more than it may."""
+    async with another_tenant(stack, "hasty") as hasty:
+        unknown = {"Authorization": f"Bearer if_{'x' * 43}"}
+        assert (await hasty.http.get("/v1/jobs", headers=unknown)).status_code == 401
+
+        async def is_refused() -> bool:
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(hasty.http.get("/v1/jobs")) for _ in range(50)]
+            return 429 in {one.result().status_code for one in asked}
+
+        await eventually(is_refused, within=20)
+
+
 async def a_replaced_picture(producer: Producer) -> None:
     """The edge has to be told, which is maintenance's part."""
     accepted = (await producer.upload(saved(quadrants(64, 40)))).json()
@@ -125,6 +141,16 @@ async def a_lost_claim(stack: Stack, producer: Producer) -> None:
         claim = await eventually(stolen, within=10)
         job = MadeJob(job_id=job_id, claim_no=claim.claim_no, worker_id=thief)
         await settle_job(connection, job, Completed())
+
+
+async def an_abandoned_job(stack: Stack, producer: Producer) -> None:
+    """A worker claims a job and is not heard of again: maintenance will end that attempt."""
+    with stack.director.closing("received"):
+        accepted = await producer.submit()
+        async with connect(stack.facts["database_urls"]["worker"], process="tests") as connection:
+            gone = await a_worker(connection)
+            answer = await claim_job(connection, JobId(UUID(accepted.json()["jobId"])), gone)
+    assert answer.claim is not None, answer
 
 
 async def a_locked_table(stack: Stack, producer: Producer) -> None:
@@ -196,7 +222,9 @@ async def test_every_promised_series_is_scraped_as_promised() -> None:
         running_stack(workers=1, settings=SETTINGS) as stack,
         stack.producer() as producer,
     ):
+        await an_abandoned_job(stack, producer)
         await some_jobs(producer)
+        await someone_in_a_hurry(stack)
         await a_replaced_picture(producer)
         await a_lost_original(stack, producer)
         await a_lost_claim(stack, producer)
@@ -207,4 +235,4 @@ async def test_every_promised_series_is_scraped_as_promised() -> None:
             assert {} == differences(await scrape(stack))
             return True
 
-        await eventually(as_promised, within=15)
+        await eventually(as_promised, within=45)  # a worker is dead after 30 s of silence

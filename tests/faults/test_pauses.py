@@ -140,7 +140,9 @@ async def resume_target(
     assert f"job {failed} failed" in line
 
     now = await owner.fetchval("SELECT now()")
-    said = await operate(stack, "queue", "resume", "--target", target, "--tenant", "demo")
+    said = await operate(
+        stack, "queue", "resume", "--target", target, "--tenant", "demo", "--reason", "x"
+    )
 
     assert f"target {target} of demo is resumed" in said
     first, *others = await ran_soon(owner, behind, now)
@@ -210,7 +212,7 @@ async def test_what_a_pause_held_back_is_announced_at_once_when_it_is_lifted(
     assert "until somebody lifts it: a bad day" in " ".join(explained.split())
 
     now = await owner.fetchval("SELECT now()")
-    said = await operate(stack, "queue", "resume", *scope)
+    said = await operate(stack, "queue", "resume", *scope, "--reason", "x")
 
     assert f"{scope[0].removeprefix('--')} {scope[1]} is resumed" in said
     await ran_soon(owner, held, now)

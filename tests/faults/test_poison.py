@@ -86,6 +86,7 @@ async def watch_beats(stack: Stack, ages: list[float]) -> None:
         ("segfault", Ended("crashed", "retried", charged=True)),
         ("exit", Ended("crashed", "retried", charged=True)),
         ("memory", Ended("memory", "failed", charged=True)),
+        ("tables", Ended("memory", "failed", charged=True)),
     ],
 )
 async def test_a_child_that_dies_ends_its_attempt_under_the_right_name(

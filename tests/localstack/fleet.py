@@ -48,6 +48,11 @@ SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
     "maintenance": {"RESCUE_AFTER": "5"},
 }
 ENDS_WITHIN: Final = 40.0  # seconds; a worker's own grace is half of it
+# What is measured is how much is accepted, and not how much one tenant may send.
+UNLIMITED: Final = """
+INSERT INTO tenant_limits (tenant_id, name, value, set_by, reason)
+VALUES ('demo', $1, 1000000, 'tests', 'one tenant is all there is')
+"""
 KEYS: Final = {"producer": ("submit", "read"), "operator": ("submit", "read", "operate")}
 
 
@@ -259,11 +264,14 @@ async def _prepared(postgres: EmbeddedPostgres) -> tuple[dict[str, str], dict[st
         for role, password in passwords.items()
     }
     await migrate(urls["owner"])
-    async with connect(urls["operator"], process="up") as operator:
+    async with connect(urls["admin"], process="up") as admin:
         keys = {
-            name: await create_key(operator, TenantId("demo"), name=name, scopes=scopes)
+            name: await create_key(admin, TenantId("demo"), name=name, scopes=scopes)
             for name, scopes in KEYS.items()
         }
+    async with connect(urls["operator"], process="up") as operator:
+        for name in ("requests", "key_requests"):
+            await operator.execute(UNLIMITED, name)
     return urls, keys
 
 

@@ -75,11 +75,11 @@ def told_verbs() -> dict[str, set[str]]:
 
 def verb_in(words: str) -> str | None:
     """`jobs show JOB [--wait S]` is `jobs show`; what begins like no verb is none."""
-    plain = [*takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), words.split())][:2]
+    plain = [*takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), words.split())][:3]
     if not plain or plain[0] not in FIRST_WORDS:
         return None
-    known = [verb for verb in (" ".join(plain), plain[0]) if verb in VERBS]
-    return known[0] if known else " ".join(plain)
+    known = [verb for verb in (" ".join(plain[:most]) for most in (3, 2, 1)) if verb in VERBS]
+    return known[0] if known else " ".join(plain[:2])
 
 
 def test_every_route_is_a_heading_of_its_page_and_every_heading_is_a_route(

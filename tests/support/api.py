@@ -80,7 +80,9 @@ class Route:
             image=image_id,
             letter=job_id,
             invalidation=job_id,
+            tenant="acme",
             variant="thumb",
+            name="retry.*.max_attempts",
             ext="webp",
         )
         return await client.request(
@@ -140,10 +142,30 @@ OPERATOR_ROUTES = [
     Route("GET", "/v1/operator/breakers", "operate"),
     Route("POST", "/v1/operator/breakers/s3/open", "operate"),
     Route("POST", "/v1/operator/breakers/s3/reset", "operate"),
+    Route("GET", "/v1/operator/settings", "operate"),
+    Route(
+        "PUT",
+        "/v1/operator/settings/{name}",
+        "operate",
+        json=BECAUSE | {"value": 7},
+    ),
+    Route("DELETE", "/v1/operator/settings/{name}?reason=why", "operate"),
     Route("GET", "/v1/operator/edge", "operate"),
     Route(
         "POST", "/v1/operator/edge/invalidations", "operate", json=BECAUSE | {"imageIds": [NOBODY]}
     ),
     Route("GET", "/v1/operator/edge/invalidations/{invalidation}", "operate"),
+    Route("GET", "/v1/operator/tenants", "operate"),
+    Route("GET", "/v1/operator/tenants/{tenant}", "operate"),
+    Route(
+        "PUT",
+        "/v1/operator/tenants/{tenant}/limits",
+        "operate",
+        json=BECAUSE | {"limits": {"weight": 1}},
+    ),
+    Route(
+        "POST", "/v1/operator/tenants/{tenant}/cancel", "operate", json=BECAUSE | {"dryRun": True}
+    ),
     Route("GET", "/v1/operator/workers", "operate"),
+    Route("GET", "/v1/operator/audit", "operate"),
 ]

@@ -71,17 +71,17 @@ def aws_settings(url: str, applied: Applied) -> Aws:
 
 
 @pytest.fixture
-async def secrets(operator: asyncpg.Connection) -> dict[str, str]:
+async def secrets(admin: asyncpg.Connection) -> dict[str, str]:
     """Keys by the name that tests call them: what they may do, or what is wrong with them."""
 
     async def made(tenant: TenantId, *scopes: str, expires_in: timedelta | None = None) -> str:
         return await create_key(
-            operator, tenant, name="of tests", scopes=scopes, expires_in=expires_in
+            admin, tenant, name="of tests", scopes=scopes, expires_in=expires_in
         )
 
     expired = await made(ACME, "submit", "read", expires_in=timedelta(seconds=-1))
     revoked = await made(ACME, "submit", "read")
-    await operator.execute(
+    await admin.execute(
         "UPDATE api_keys SET revoked_at = now() WHERE id = ("
         "SELECT id FROM api_keys WHERE expires_at IS NULL ORDER BY created_at DESC LIMIT 1)"
     )

@@ -123,8 +123,9 @@ class Stack:
 class Producer:
     """A client that writes down what it asked for and how it was answered."""
 
-    def __init__(self, client: httpx.AsyncClient, journal: Journal) -> None:
+    def __init__(self, client: httpx.AsyncClient, journal: Journal, tenant: str = "demo") -> None:
         self.http = client
+        self.tenant = tenant
         self._posts = journal.posts
 
     async def upload(
@@ -146,10 +147,15 @@ class Producer:
             job = {"jobType": "noop", "payload": payload or {}}
             body = {"jobs": [job] * min(100, count - start)}
             answer = await self.http.post("/v1/jobs:batch", json=body)
+            while answer.status_code == 429:  # as a careful client does
+                await asyncio.sleep(float(answer.headers["Retry-After"]))
+                answer = await self.http.post("/v1/jobs:batch", json=body)
             assert answer.is_success, answer.text
             ids += [one["job"]["jobId"] for one in answer.json()["answers"]]
         self._posts += [
-            Post(tenant="demo", key=None, asked="noop", outcome="ok", status=202, job_id=job_id)
+            Post(
+                tenant=self.tenant, key=None, asked="noop", outcome="ok", status=202, job_id=job_id
+            )
             for job_id in ids
         ]
         return ids
@@ -167,11 +173,11 @@ class Producer:
         try:
             answer = await self.http.post(path, headers=sent, **body)
         except httpx.HTTPError:
-            self._posts.append(Post(tenant="demo", key=key, asked=asked, outcome="info"))
+            self._posts.append(Post(tenant=self.tenant, key=key, asked=asked, outcome="info"))
             raise
         self._posts.append(
             Post(
-                tenant="demo",
+                tenant=self.tenant,
                 key=key,
                 asked=asked,
                 outcome="ok" if answer.is_success else "fail",

@@ -1,6 +1,7 @@
 """What a user installs: wheels of this checkout, in an environment that has nothing else of it."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def build_wheel(project: Path, folder: Path) -> Path:
     run_uv("build", "--wheel", "--out-dir", str(folder), str(project), **settings)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def install_as_told(command: str, into: Path) -> None:
+    """A documented line that installs something with uv into `.venv`, into that folder instead."""
+    name, *arguments = shlex.split(command)
+    assert name == ".tools/bin/uv", command
+    arguments = [str(into) if one == ".venv" else one for one in arguments]
+    settings = {} if (index := _index()) is None else {"UV_DEFAULT_INDEX": index}
+    run_uv(*(str(ROOT / one) if one.startswith("./") else one for one in arguments), **settings)
 
 
 def run_uv(*arguments: str, **settings: str) -> None:

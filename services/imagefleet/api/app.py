@@ -11,13 +11,16 @@ from imagefleet.api import (
     events,
     images,
     jobs,
+    operator_audit,
     operator_breakers,
     operator_edge,
     operator_jobs,
     operator_letters,
     operator_pauses,
     operator_queues,
+    operator_settings,
     operator_sweep,
+    operator_tenants,
     reprocessing,
     stable,
     uploads,
@@ -25,12 +28,16 @@ from imagefleet.api import (
 from imagefleet.api.admission import Admission
 from imagefleet.api.auth import Keys
 from imagefleet.api.events import Streams
+from imagefleet.api.heads import Heads
 from imagefleet.api.intake import Intake
+from imagefleet.api.limiting import Limiting, Unhurried
 from imagefleet.api.observing import Observed
 from imagefleet.api.openapi import DescribedApp
 from imagefleet.api.operator_queues import Looks
+from imagefleet.api.stable import Addresses
 from imagefleet.api.tools import Tools
 from imagefleet.api.watching import Watcher
+from imagefleet.jobs.model import TenantId
 
 OPERATORS: Final = (
     operator_jobs,
@@ -40,6 +47,9 @@ OPERATORS: Final = (
     operator_breakers,
     operator_edge,
     operator_sweep,
+    operator_tenants,
+    operator_audit,
+    operator_settings,
 )
 
 
@@ -55,10 +65,18 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     )
     app.state.tools = tools
     app.state.watcher = watcher
+
+    def turned(tenant_id: TenantId, name: str) -> int | None:
+        return tools.live.now.limit(tenant_id, name)
+
+    app.state.limiting = limiting = Limiting(turned)
+    app.state.unhurried = Unhurried()
     app.state.keys = Keys(tools)
     app.state.admission = Admission()
-    app.state.intake = Intake(tools)
-    app.state.streams = Streams(tools, app.state.keys, watcher)
+    app.state.heads = heads = Heads()
+    app.state.intake = Intake(tools, heads, limiting)
+    app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
+    app.state.addresses = Addresses(tools)
     errors.install(app)
     for part in (images, reprocessing, uploads, jobs, events, stable):
         app.include_router(part.router)
@@ -71,4 +89,4 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
 
 def observed(app: FastAPI, tools: Tools) -> ASGIApp:
     """The application as it is served."""
-    return Observed(app, tools.metrics, tools.tracing)
+    return Observed(app, app.state.unhurried, tools.metrics, tools.tracing)

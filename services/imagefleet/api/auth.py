@@ -2,12 +2,13 @@
 
 Comparing is the index's work on a hash that nobody can choose, so there is no time to measure. A
 key that was found is believed for `TRUST`, which is how long a revoked one may live on; one that
-was not found is never remembered, so a new key works at once.
+was not found is unknown for `ABSENT_FOR` more, so a new key works at once, unless it was tried
+before it was made. However many unknown keys come, they are looked for together (`lookups`).
 """
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -17,13 +18,17 @@ import structlog
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
+from imagefleet.api.limiting import Limiting
+from imagefleet.api.lookups import Lookups
+from imagefleet.api.refusals import Refusals
 from imagefleet.api.tools import Tools
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.store.keys import ApiKey, digest_of, find_key, touch_key
+from imagefleet.store.keys import ApiKey, DeadKey, digest_of, seek_keys, touch_keys
 
 Scope = Literal["submit", "read", "operate"]
 
 TRUST: Final = timedelta(seconds=20)  # a key that was revoked is to be dead within a minute
+ABSENT_FOR: Final = timedelta(seconds=1)
 MOST_REMEMBERED: Final = 10_000
 
 # Of our making, or nothing that a database need be asked about.
@@ -46,34 +51,49 @@ class Keys:
     def __init__(self, tools: Tools, *, trust: timedelta = TRUST) -> None:
         self._tools = tools
         self._trust = trust.total_seconds()
+        self._refusals = Refusals(tools)
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._lookups = Lookups(self._look_up, absent_for=ABSENT_FOR)
 
-    async def find(self, authorization: str | None) -> ApiKey | None:
-        """The key in force that this header holds, if any."""
+    async def find(self, authorization: str | None, *, address: str | None = None) -> ApiKey | None:
+        """The key in force that this header holds, if any; who has none is told of."""
         match = _CREDENTIALS.fullmatch(authorization or "")
         if match is None:
+            self._refusals.refused("malformed" if authorization else "missing", address=address)
             return None
         digest = digest_of(match[1])
         known = self._known.get(digest)
         if known is None or known.until < monotonic():
             self._known.pop(digest, None)
-            key = await self._look_up(match[1])
+            key = await self._lookups.find(digest)
             if key is None:
+                self._refusals.refused("unknown", digest=digest, address=address)
+                return None
+            if isinstance(key, DeadKey):
+                self._refusals.refused(key.why, key_id=key.id, address=address)
                 return None
             known = self._remember(digest, key)
         # The lookup asked the database's clock; this only shortens what is believed after it.
         expires_at = known.key.expires_at
-        return known.key if expires_at is None or expires_at > datetime.now(UTC) else None
+        if expires_at is None or expires_at > datetime.now(UTC):
+            return known.key
+        self._refusals.refused("expired", key_id=known.key.id, address=address)
+        return None
 
-    async def _look_up(self, secret: str) -> ApiKey | None:
-        async with self._tools.database("find_key", "api_keys") as connection:
-            key = await find_key(connection, secret)
-            if key is not None:
+    def forbidden(self, key: ApiKey, scope: Scope, *, address: str | None) -> None:
+        """Tell that a key in force asked for what it may not do."""
+        self._refusals.refused("forbidden", key_id=key.id, address=address, scope=scope)
+
+    async def _look_up(self, digests: Sequence[bytes]) -> dict[bytes, ApiKey | DeadKey]:
+        async with self._tools.database("find_keys", "api_keys") as connection:
+            found = await seek_keys(connection, digests)
+            alive = [key.id for key in found.values() if isinstance(key, ApiKey)]
+            if alive:
                 try:
-                    await touch_key(connection, key.id)
+                    await touch_keys(connection, alive)
                 except Unavailable as error:  # worth a line, not a request
                     log.warning("key.untouched", code=error.code)
-            return key
+            return found
 
     def _remember(self, digest: bytes, key: ApiKey) -> _Known:
         known = _Known(key, monotonic() + self._trust)
@@ -88,12 +108,20 @@ def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
 
     async def key_of(request: Request, _documented: Annotated[object, Security(_BEARER)]) -> ApiKey:
         keys: Keys = request.app.state.keys
-        key = await keys.find(request.headers.get("authorization"))
+        address = None if request.client is None else request.client.host
+        key = await keys.find(request.headers.get("authorization"), address=address)
         if key is None:
             raise RequestRejected("unauthorized", _UNAUTHORIZED)
         request.state.tenant_id = key.tenant_id
+        limiting: Limiting = request.app.state.limiting
+        # Operators' bucket is for those who may operate: who may not has no second one.
+        operates = scope == "operate" and scope in key.scopes
+        limiting.request(key, sends=scope == "submit", operates=operates)
         if scope not in key.scopes:
+            keys.forbidden(key, scope, address=address)
             raise RequestRejected("forbidden", _FORBIDDEN.format(scope))
+        request.state.key = key
+        request.state.sends = scope == "submit"
         return key
 
     return key_of

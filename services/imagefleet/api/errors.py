@@ -40,10 +40,12 @@ STATUSES: Final[Mapping[str, int]] = MappingProxyType(
         "method_not_allowed": 405,
         "request_timeout": 408,
         "image_deleted": 409,
+        "source_changed": 409,
         "upload_incomplete": 409,
         "upload_used": 409,
         "payload_too_large": 413,
         "too_large": 413,
+        "uri_too_long": 414,
         "type_mismatch": 415,
         "unsupported": 415,
         "unsupported_media_type": 415,
@@ -53,12 +55,15 @@ STATUSES: Final[Mapping[str, int]] = MappingProxyType(
         "invalid_filter": 422,
         "invalid_payload": 422,
         "invalid_request": 422,
+        "invalid_setting": 422,
         "too_many_frames": 422,
+        "too_many_parts": 422,
         "too_many_pixels": 422,
         "too_much_metadata": 422,
         "unknown_job_type": 422,
         "unknown_recipe": 422,
         "use_another_route": 422,
+        "limit_reached": 429,
         "too_many_open_jobs": 429,
         "headers_too_large": 431,
         "internal_error": 500,
@@ -97,6 +102,8 @@ class Problem(BaseModel):
     code: str
     detail: str
     errors: list[Fault] | None = None
+    limit: str | None = None
+    """With 429: which limit it is."""
 
 
 class InvalidRequest(RequestRejected):
@@ -108,12 +115,31 @@ class InvalidRequest(RequestRejected):
         self.faults = list(faults)[:FAULTS_SHOWN]
 
 
+class LimitReached(RequestRejected):
+    """The tenant or the key has taken what it may for now; `limit` says of what."""
+
+    def __init__(
+        self,
+        limit: str,
+        public_message: str,
+        retry_after: int = RETRY_AFTER,
+        *,
+        code: str = "limit_reached",
+    ) -> None:
+        """Say which limit it is, and in how many seconds to come back."""
+        super().__init__(code, public_message)
+        self.limit = limit
+        self.retry_after = retry_after
+
+
 def problem_of(error: FleetError) -> Problem:
     """What the caller is told about an error of ours."""
     match error:
         case RequestRejected() | InputRejected() if error.code in STATUSES:
             faults = error.faults if isinstance(error, InvalidRequest) else None
-            return _problem(error.code, error.public_message, faults)
+            problem = _problem(error.code, error.public_message, faults)
+            problem.limit = error.limit if isinstance(error, LimitReached) else None
+            return problem
         case Unavailable():
             code = error.code if error.code in STATUSES else "unavailable"
             return _problem(code, error.public_message)
@@ -169,6 +195,10 @@ def install(app: FastAPI) -> None:
         request.state.problem = problem.code
         if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning("request.failed", code=error.code, detail=error.detail or str(error))
+        if isinstance(error, LimitReached):
+            app.state.tools.metrics.limited(error.limit)
+            await app.state.unhurried.pause()
+            return response_of(problem, {"Retry-After": str(error.retry_after)})
         return response_of(problem)
 
     @app.exception_handler(RequestValidationError)

@@ -7,30 +7,31 @@ what is new, and with the last of all 204, upon which an EventSource comes back 
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from imagefleet.api.auth import Keys, Reader
 from imagefleet.api.jobs import JobPath, read_job
+from imagefleet.api.limiting import Limiting
 from imagefleet.api.openapi import problems
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import encoded, job_view
 from imagefleet.api.watching import Watcher
-from imagefleet.errors import FleetError, Unavailable
+from imagefleet.errors import FleetError
 from imagefleet.jobs.model import TERMINAL, TenantId
 from imagefleet.store.reports import PublicJob
 
 HEARTBEAT: Final = timedelta(seconds=15)  # below what proxies take for a dead connection
 LONGEST: Final = timedelta(hours=1)  # then the client comes back, perhaps to another process
-MOST_STREAMS: Final = 2000
 RETRY: Final = b"retry: 2000\n\n"  # milliseconds until an EventSource comes back
 BEAT: Final = b": heartbeat\n\n"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TOO_MANY: Final = "Too many clients listen to events at the moment."
 
 router = APIRouter()
 
@@ -39,25 +40,31 @@ class Streams:
     """Who listens to this process."""
 
     def __init__(
-        self, tools: Tools, keys: Keys, watcher: Watcher, *, heartbeat: timedelta = HEARTBEAT
+        self,
+        tools: Tools,
+        keys: Keys,
+        watcher: Watcher,
+        limiting: Limiting,
+        *,
+        heartbeat: timedelta = HEARTBEAT,
     ) -> None:
         """Begin with nobody."""
         self._tools = tools
         self._keys = keys
         self._watcher = watcher
+        self.limiting = limiting
         self._heartbeat = heartbeat
-        self._open = 0
-
-    def refuse_if_full(self) -> None:
-        """Ask before the answer begins."""
-        if self._open >= MOST_STREAMS:
-            raise Unavailable("busy", _TOO_MANY)
 
     async def of(
-        self, job: PublicJob, tenant_id: TenantId, seen: str | None, authorization: str | None
+        self,
+        job: PublicJob,
+        tenant_id: TenantId,
+        seen: str | None,
+        authorization: str | None,
+        *,
+        address: str | None = None,
     ) -> AsyncIterator[bytes]:
         """Tell what becomes of this job; `seen` is the version that is known already."""
-        self._open += 1
         ends_at = asyncio.get_running_loop().time() + LONGEST.total_seconds()
         try:
             yield RETRY
@@ -70,17 +77,31 @@ class Streams:
                 if not await self._watcher.changed(
                     job.job_id, job.updated_at, within=self._heartbeat
                 ):
-                    if await self._keys.find(authorization) is None:
+                    if await self._keys.find(authorization, address=address) is None:
                         return  # the key was revoked while we spoke
                     yield BEAT
                 job = await read_job(self._tools, job.job_id, tenant_id)
         except FleetError:
             return  # the client comes back and is told why
-        finally:
-            self._open -= 1
 
     def _is_over(self, ends_at: float) -> bool:
         return self._watcher.closed or asyncio.get_running_loop().time() > ends_at
+
+
+class Following(StreamingResponse):
+    """The events, counted from before their first byte until the client is gone."""
+
+    def __init__(self, events: AsyncIterator[bytes], counted: AbstractContextManager[None]) -> None:
+        super().__init__(
+            events,
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},  # proxies would wait for more
+        )
+        self._counted = counted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._counted:
+            await super().__call__(scope, receive, send)
 
 
 def version_of(job: PublicJob) -> str:
@@ -121,10 +142,11 @@ async def follow_job(
     if job.state in TERMINAL and version_of(job) == last_event_id:
         return Response(status_code=204)
     streams: Streams = request.app.state.streams
-    streams.refuse_if_full()
-    events = streams.of(job, key.tenant_id, last_event_id, request.headers.get("authorization"))
-    return StreamingResponse(
-        events,
-        media_type="text/event-stream",
-        headers={"X-Accel-Buffering": "no"},  # proxies would wait for more
+    events = streams.of(
+        job,
+        key.tenant_id,
+        last_event_id,
+        request.headers.get("authorization"),
+        address=None if request.client is None else request.client.host,
     )
+    return Following(events, streams.limiting.stream(key))

@@ -13,10 +13,16 @@ from imagefleet.store.control import PauseScope
 
 
 def fits(scope: PauseScope, name: str | None, tenant: str | None) -> bool:
-    """Whether this names one thing: everything has no name, a target is a tenant's."""
-    if (name is None) != (scope is PauseScope.ALL):
+    """Whether this names one thing: everything has no name, a target is a tenant's.
+
+    A tenant is itself, or with the name of a type what it has of that.
+    """
+    of_a_tenant = scope in {PauseScope.TARGET, PauseScope.TENANT}
+    if (tenant is None) == of_a_tenant:
         return False
-    if (tenant is None) == (scope is PauseScope.TARGET):
+    if scope is PauseScope.TENANT:
+        return True
+    if (name is None) != (scope is PauseScope.ALL):
         return False
     return scope is not PauseScope.LANE or name in set(Lane)
 
@@ -34,7 +40,7 @@ class NewPause(Incoming):
     def _names_one_thing(self) -> Self:
         if not fits(self.scope, self.name, self.tenant):
             raise ValueError
-        # Submits are refused by type and lane; what a job is about is not asked at the gate.
+        # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
         if self.refuse_new and self.scope is PauseScope.TARGET:
             raise ValueError
         return self
@@ -143,6 +149,17 @@ class StuckView(Outgoing):
     beat_at: datetime | None = None
 
 
+class QueueingView(Outgoing):
+    """A tenant that waits or runs; `waiting` has no message, and is counted up to a thousand."""
+
+    tenant: str
+    oldest_due: datetime | None = None
+    waiting: int
+    announced: int
+    processing: int
+    paused: bool
+
+
 class QueueStats(Outgoing):
     """How the queues are; taken at most two seconds ago."""
 
@@ -151,6 +168,9 @@ class QueueStats(Outgoing):
     dead_letters: MessagesView | None = None
     unacknowledged: int
     depths: list[DepthView]
+    tenants: list[QueueingView]
+    """Who has waited longest, first; twenty at most."""
+    tenants_are_all_ranked: bool
     throughput: list[FlowView]
     failures: list[FailuresView]
     stuck: list[StuckView]

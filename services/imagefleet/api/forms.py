@@ -13,6 +13,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from imagefleet.errors import RequestRejected
 
 MOST_HEADERS: Final = 8
+MOST_LINES: Final = 256  # or pieces of lines, as the network cuts them, before the file
 LONGEST_HEADER: Final = 4096  # bytes; the name of the file is in there
 OVERHEAD: Final = 64 * 1024  # bytes of a body beside the file
 
@@ -32,9 +33,11 @@ class OneFile:
         self.declared: str | None = None
         self.found = False
         self._complete = False
+        self._delimiter = b"\r\n--" + boundary
+        self._held = b""
+        self._lines_left = MOST_LINES
         self._in_header = (b"", b"")
         self._headers: dict[bytes, bytes] = {}
-        self._data: list[bytes] = []
         try:
             self._parser = MultipartParser(
                 boundary,
@@ -44,8 +47,6 @@ class OneFile:
                     "on_header_value": self._value,
                     "on_header_end": self._header,
                     "on_headers_finished": self._open,
-                    "on_part_data": self._take,
-                    "on_end": self._end,
                 },
                 max_header_count=MOST_HEADERS,
                 max_header_size=LONGEST_HEADER,
@@ -57,12 +58,7 @@ class OneFile:
         """Go on with the body; what of it belongs to the file."""
         if self._complete:
             return b""  # an epilogue, which says nothing
-        try:
-            self._parser.write(chunk)
-        except FormParserError as error:
-            raise _broken() from error
-        data, self._data = b"".join(self._data), []
-        return data
+        return self._of_file(chunk) if self.found else self._of_headers(chunk)
 
     def close(self) -> None:
         """Say that the body is over."""
@@ -71,9 +67,47 @@ class OneFile:
         if not self.found:
             raise RequestRejected("invalid_form", _ONE_FILE)
 
-    def _begin(self) -> None:
-        if self.found:
+    def _of_headers(self, chunk: bytes) -> bytes:
+        """Line by line, so that the parser is left exactly where the file begins."""
+        at = 0
+        while at < len(chunk):
+            end = chunk.find(b"\n", at) + 1 or len(chunk)
+            try:
+                self._parser.write(chunk[at:end])
+            except FormParserError as error:
+                raise _broken() from error
+            if self.found:
+                return self._of_file(chunk[end:])
+            self._lines_left -= 1
+            if self._lines_left == 0:
+                raise _broken()
+            at = end
+        return b""
+
+    def _of_file(self, chunk: bytes) -> bytes:
+        """What is the file's for certain; an end of it that may be a delimiter is held back.
+
+        In one search: the parser takes steps in Python wherever it meets the delimiter, and whoever
+        writes a file full of them would have it take thousands.
+        """
+        data = self._held + chunk
+        at = data.find(self._delimiter)
+        if at < 0:
+            certain = max(0, len(data) - len(self._delimiter) - 1)
+            self._held = data[certain:]
+            return data[:certain]
+        behind = data[at + len(self._delimiter) :][:2]
+        if behind == b"--":
+            self._complete, self._held = True, b""
+            return data[:at]
+        if len(behind) == 2 and behind != b"\r\n":  # noqa: PLR2004 - the delimiter's own end
+            raise _broken()  # no boundary may be anywhere in the file
+        if behind == b"\r\n":
             raise RequestRejected("invalid_form", _ONE_FILE)
+        self._held = data[at:]
+        return data[:at]
+
+    def _begin(self) -> None:
         self._headers = {}
 
     def _name(self, data: bytes, start: int, end: int) -> None:
@@ -99,12 +133,6 @@ class OneFile:
             raise RequestRejected("invalid_form", _ONE_FILE)
         self.declared = self._headers.get(b"content-type", b"").decode("latin-1") or None
         self.found = True
-
-    def _take(self, data: bytes, start: int, end: int) -> None:
-        self._data.append(data[start:end])
-
-    def _end(self) -> None:
-        self._complete = True
 
 
 async def file_of(

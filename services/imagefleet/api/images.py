@@ -34,6 +34,7 @@ from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.store.admissions import is_standing
 from imagefleet.store.images import Image, get_image, list_images, submit_image
 from imagefleet.store.keys import ApiKey
+from imagefleet.store.submissions import find_standing
 from imagefleet.store.tombstones import delete_image, get_deletion, refuse_deleted
 
 DELETED: Final = "deleted"
@@ -72,10 +73,12 @@ async def upload_image(
     chosen = recipe_of(recipe or "default")
     image_id = new_job_id()
     submission = _draft(request, tools, image_id, key)
-    await _admit(request, tools, submission)
-    source = replace(await _store(request, image_id, key), recipe=chosen, reference=reference)
+    repeats = await _admit(request, tools, submission)
+    stored = await _store(request, image_id, key, keep=not repeats)
+    source = replace(stored, recipe=chosen, reference=reference)
     asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
-    return await _submit(tools, submission, source, fingerprint("POST /v1/images", asked))
+    digest = fingerprint("POST /v1/images", asked)
+    return await _submit(tools, submission, source, digest, repeats=repeats)
 
 
 @router.put(
@@ -97,10 +100,12 @@ async def replace_image(
     chosen = None if recipe is None else recipe_of(recipe)
     submission = _draft(request, tools, image_id, key)
     image = await _replaceable(tools, image_id, submission)
-    await _admit(request, tools, submission)
-    source = replace(await _store(request, image_id, key), recipe=chosen or image.recipe)
+    repeats = await _admit(request, tools, submission)
+    stored = await _store(request, image_id, key, keep=not repeats)
+    source = replace(stored, recipe=chosen or image.recipe)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
-    return await _submit(tools, submission, source, fingerprint("PUT /v1/images/{id}", asked))
+    digest = fingerprint("PUT /v1/images/{id}", asked)
+    return await _submit(tools, submission, source, digest, repeats=repeats)
 
 
 @router.get(
@@ -211,17 +216,20 @@ def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Submi
     return replace(base, target=image_target(image_id))
 
 
-async def _admit(request: Request, tools: Tools, submission: Submission) -> None:
-    """Before the body is read: nobody should send 50 MB to be told that we take none."""
+async def _admit(request: Request, tools: Tools, submission: Submission) -> bool:
+    """Before the body is read: nobody should send 50 MB to be told that we take none.
+
+    Whether its key stands for something: then the body is compared with that, and not stored.
+    """
     admission: Admission = request.app.state.admission
     async with tools.database("admit", "jobs") as connection:
-        await admission.admit(connection, submission)
+        return await admission.admit_upload(connection, submission)
 
 
-async def _store(request: Request, image_id: UUID, key: ApiKey) -> NewSource:
+async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -> NewSource:
     intake: Intake = request.app.state.intake
     object_key = original_key(image_id, uuid4())
-    arrived = await intake.store(request, object_key)
+    arrived = await intake.store(request, key, object_key if keep else None)
     return NewSource(
         image_id=image_id,
         tenant_id=key.tenant_id,
@@ -235,10 +243,20 @@ async def _store(request: Request, image_id: UUID, key: ApiKey) -> NewSource:
     )
 
 
-async def _submit(tools: Tools, submission: Submission, source: NewSource, digest: str) -> Response:
-    """Record it. Of a repeat, what was stored just now is left to the sweeper, like any doubt."""
-    submission = replace(submission, payload=payload_of(source), fingerprint=digest)
+async def _submit(
+    tools: Tools, submission: Submission, source: NewSource, digest: str, *, repeats: bool
+) -> Response:
+    """Record it, or find what it repeats.
+
+    Of a request that is repeated while the first is under way, what was stored just now is left to
+    the sweeper, like any doubt.
+    """
+    submission = replace(submission, fingerprint=digest)
     async with tools.database("submit_image", "jobs") as connection:
-        submitted = await submit_image(connection, submission, source)
+        if repeats:
+            submitted = await find_standing(connection, submission)
+        else:
+            submission = replace(submission, payload=payload_of(source))
+            submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
     return accepted(accepted_image(submitted, source.image_id))

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from time import monotonic
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID
 
@@ -11,9 +12,15 @@ from starlette.responses import Response
 
 from imagefleet.api.admission import Admission
 from imagefleet.api.auth import Reader, Submitter
-from imagefleet.api.errors import Problem, problem_of
+from imagefleet.api.errors import LimitReached, Problem, problem_of
 from imagefleet.api.idempotency import HEADER, fingerprint, key_of
-from imagefleet.api.intake import read_json, read_json_if_any, validated
+from imagefleet.api.intake import (
+    read_envelope,
+    read_json,
+    read_json_if_any,
+    validated,
+)
+from imagefleet.api.limiting import Limiting
 from imagefleet.api.openapi import idempotency_header, json_body, problems
 from imagefleet.api.schemas import (
     MAX_PAYLOAD_BYTES,
@@ -27,7 +34,7 @@ from imagefleet.api.schemas import (
     NewJob,
     NewJobs,
 )
-from imagefleet.api.submitting import compose, draft
+from imagefleet.api.submitting import OF_OPERATORS, compose, draft
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import accepted, accepted_job, answer, job_view
 from imagefleet.api.watching import Watcher
@@ -49,9 +56,12 @@ LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
 MOST_JSON_BYTES: Final = MAX_PAYLOAD_BYTES + 16_384  # the payload, and what is said about it
 MOST_BATCH_BYTES: Final = 2**20
 MOST_ON_A_PAGE: Final = 100
+LONGEST_PIECE: Final = 0.002  # seconds of the event loop, and one job more
+JOBS_OF_A_REQUEST: Final = 20  # in a batch; they cost together what one request does
 CURSOR: Final = "The `nextCursor` of the page before."
 
 _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
+_OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
 JobPath: TypeAlias = UUID
@@ -90,23 +100,28 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
 )
 async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """Record up to a hundred jobs; each has an answer of its own, and its own idempotency key."""
-    batch = await read_json(request, NewJobs, most_bytes=MOST_BATCH_BYTES)
+    batch = await read_envelope(request, NewJobs, most_bytes=MOST_BATCH_BYTES)
     if HEADER in request.headers:
         raise RequestRejected("invalid_idempotency_key", _KEY_OF_WHICH)
+    limiting: Limiting = request.app.state.limiting
+    limiting.weigh(key, len(batch.jobs) / JOBS_OF_A_REQUEST)
     # Ids of one millisecond have no order of their own; of two jobs with one key the first counts.
     ids = sorted(new_job_id() for _ in batch.jobs)
-    composed = [
-        _composed(request, tools, item, by=key, job_id=job_id)
-        for item, job_id in zip(batch.jobs, ids, strict=True)
-    ]
+    composed: list[Submission | Problem] = []
+    begun = monotonic()
+    for item, job_id in zip(batch.jobs, ids, strict=True):
+        composed.append(_composed(request, tools, item, by=key, job_id=job_id))
+        if monotonic() - begun > LONGEST_PIECE:
+            await asyncio.sleep(0)  # whoever asked meanwhile is answered in between
+            begun = monotonic()
     admission: Admission = request.app.state.admission
     async with tools.database("submit_jobs", "jobs") as connection:
-        for place, one in enumerate(composed):
-            if isinstance(one, Submission):
-                try:
-                    await admission.admit(connection, one)
-                except FleetError as error:
-                    composed[place] = _told(error)
+        places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
+        asked = [one for one in composed if isinstance(one, Submission)]
+        refusals = await admission.admit_batch(connection, asked)
+        for place, refusal in zip(places, refusals, strict=True):
+            if refusal is not None:
+                composed[place] = _told(tools, refusal)
         wanted = [one for one in composed if isinstance(one, Submission)]
         answers = await submit_jobs(connection, wanted) if wanted else []
     tools.ring(
@@ -122,14 +137,16 @@ def _composed(
     request: Request, tools: Tools, item: dict[str, object], *, by: ApiKey, job_id: JobId
 ) -> Submission | Problem:
     try:
-        job = validated(item, NewJob)
+        job = validated(item, NewJob, most_bytes=MOST_JSON_BYTES)
         submission = compose(request, tools.kinds, job, by=by, key=job.idempotency_key)
         return replace(submission, job_id=job_id)
     except RequestRejected as error:
         return problem_of(error)
 
 
-def _told(error: FleetError) -> Problem:
+def _told(tools: Tools, error: FleetError) -> Problem:
+    if isinstance(error, LimitReached):
+        tools.metrics.limited(error.limit)
     problem = problem_of(error)
     if problem.code in _OURS:
         raise error
@@ -197,14 +214,24 @@ async def show_job(
 ) -> Response:
     """The job as it is now; with `wait`, as soon as it is over, or after that time."""
     job = await read_job(tools, job_id, key.tenant_id)
+    if wait and job.state not in TERMINAL:
+        limiting: Limiting = request.app.state.limiting
+        with limiting.stream(key):
+            job = await _waited_for(request, tools, job, key.tenant_id, wait)
+    return answer(job_view(job))
+
+
+async def _waited_for(
+    request: Request, tools: Tools, job: PublicJob, tenant_id: TenantId, seconds: int
+) -> PublicJob:
     watcher: Watcher = request.app.state.watcher
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + wait
+    ends_at = clock() + seconds
     while job.state not in TERMINAL and clock() < ends_at and not watcher.closed:
         left = timedelta(seconds=ends_at - clock())
         await watcher.changed(job.job_id, job.updated_at, within=left)
-        job = await read_job(tools, job_id, key.tenant_id)
-    return answer(job_view(job))
+        job = await read_job(tools, job.job_id, tenant_id)
+    return job
 
 
 @router.post(
@@ -212,7 +239,7 @@ async def show_job(
     status_code=202,
     summary="Cancel a job",
     response_model=AcceptedJob,
-    responses=problems(400, 404, 408, 413, 415),
+    responses=problems(400, 404, 408, 413, 415, 429),
     openapi_extra=json_body(Cancellation, required=False) | idempotency_header(),
 )
 async def cancel_job(
@@ -228,8 +255,12 @@ async def cancel_job(
         dedup_key=str(job_id),
         fingerprint=fingerprint("POST /v1/jobs/{id}/cancel", payload),
     )
+    admission: Admission = request.app.state.admission
     async with tools.database("submit_job", "jobs") as connection:
-        await get_job(connection, JobId(job_id), key.tenant_id)
+        wanted = await get_job(connection, JobId(job_id), key.tenant_id)
+        if wanted.type in OF_OPERATORS:
+            raise RequestRejected("forbidden", _OF_OPERATORS)
+        await admission.admit_cancel(connection, submission, JobId(job_id))
         submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])
     return accepted(accepted_job(submitted))

@@ -103,6 +103,8 @@ class LetterGroupView(Outgoing):
     first_died_at: datetime
     last_died_at: datetime
     example: UUID
+    tenant: str | None = None
+    tenants: int
 
 
 class LetterGroups(Outgoing):

@@ -17,8 +17,11 @@ from imagefleet.aws.session import Session, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
+from imagefleet.live import Live
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
+from imagefleet.settings.in_force import defaults_of_api
+from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, acquire, open_pool
 from imagefleet.store.glances import ping
 from imagefleet.store.migrations import require_schema
@@ -107,6 +110,18 @@ async def _open_tools(
                 max_size=settings.database.pool_max,
             )
         )
+    standard_retry = settings.retry.policy()
+    kinds = load_kinds().with_standard_retry(standard_retry)
+    live = await stack.enter_async_context(
+        Live().open(
+            pool,
+            "api",
+            defaults_of_api(standard_retry, kinds),
+            reading=lambda: metrics.query("read_live", "live_settings"),
+        )
+    )
+    metrics.watch_settings(lambda: live.age)
+    tracing.share = lambda: live.now.number(TRACES, 1)
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
     return Tools(
         settings=settings.api,
@@ -115,9 +130,11 @@ async def _open_tools(
         queues=queues,
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
         doorbell=await stack.enter_async_context(Doorbell(pool, queues).open()),
-        kinds=load_kinds().with_standard_retry(settings.retry.policy()),
+        known_kinds=kinds,
         metrics=metrics,
         tracing=tracing,
+        live=live,
+        standard_retry=standard_retry,
         edge_monthly_paths=settings.aws.monthly_paths,
         operators=operators,
     )

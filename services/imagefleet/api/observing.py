@@ -12,20 +12,27 @@ from typing import Any, Final
 from uuid import uuid4
 
 import structlog
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from imagefleet.api.errors import CLIENT_LEFT, NOT_OURS, refused
+from imagefleet.api.limiting import Unhurried
 from imagefleet.api.schemas import TOKEN
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing, extract
 
 CORRELATION: Final = b"x-correlation-id"
 LARGEST_HEADERS: Final = 32_768  # bytes, all together
+LARGEST_QUERY: Final = 8192  # bytes; 500 characters of a reason, each of twelve, and some more
+MOST_PARAMETERS: Final = 64
 SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 
 _TOKEN: Final = re.compile(TOKEN.encode())
+_REFUSED: Final = 4  # hundred and something
 _TOO_LARGE: Final = "The headers are larger than they may be."
+_TOO_LONG: Final = f"A query may have {LARGEST_QUERY} bytes and {MOST_PARAMETERS} parameters."
 _ALWAYS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -39,9 +46,12 @@ State = MutableMapping[str, Any]  # what a request carries along, as the framewo
 class Observed:
     """An application that is watched from outside."""
 
-    def __init__(self, app: ASGIApp, metrics: ApiMetrics, tracing: Tracing) -> None:
+    def __init__(
+        self, app: ASGIApp, unhurried: Unhurried, metrics: ApiMetrics, tracing: Tracing
+    ) -> None:
         """Watch this application."""
         self._app = app
+        self._unhurried = unhurried
         self._metrics = metrics
         self._tracing = tracing
 
@@ -63,10 +73,11 @@ class Observed:
             await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, answer = perf_counter(), _Answer(send, scope["state"])
+        begun, answer = perf_counter(), _Answer(scope, send, self._unhurried)
         try:
-            if _size_of(scope) > LARGEST_HEADERS:
-                await refused("headers_too_large", _TOO_LARGE)(scope, receive, answer.send)
+            refusal = _refusal_of(scope)
+            if refusal is not None:
+                await refusal(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
         except _Stalled:
@@ -101,17 +112,21 @@ class _Stalled(Exception):
 
 
 class _Answer:
-    """The answer on its way out."""
+    """The answer on its way out; a refusal to who showed no valid key is in no hurry."""
 
-    def __init__(self, send: Send, state: State) -> None:
+    def __init__(self, scope: Scope, send: Send, unhurried: Unhurried) -> None:
+        self._scope = scope
         self._send = send
-        self._state = state
+        self._unhurried = unhurried
+        self._state: State = scope["state"]
         self.started = False
         self.status: int | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
+            if message["status"] // 100 == _REFUSED and "tenant_id" not in self._state:
+                await self._unhurried.answer(Request(self._scope))
             own = {name for name, _ in message.get("headers", ())}
             message["headers"] = [
                 *message.get("headers", ()),
@@ -129,6 +144,16 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
     return headers[name].decode("latin-1") if name in headers else None
 
 
+def _refusal_of(scope: Scope) -> Response | None:
+    """Of what would cost much to read, whoever sends it."""
+    if _size_of(scope) > LARGEST_HEADERS:
+        return refused("headers_too_large", _TOO_LARGE)
+    query: bytes = scope["query_string"]
+    if len(query) > LARGEST_QUERY or query.count(b"&") >= MOST_PARAMETERS:
+        return refused("uri_too_long", _TOO_LONG)
+    return None
+
+
 def _size_of(scope: Scope) -> int:
     line = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-    return line + sum(len(name) + len(value) for name, value in scope["headers"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])

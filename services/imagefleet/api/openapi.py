@@ -1,47 +1,26 @@
 """The description of the API, where the framework cannot know: bodies that we read ourselves."""
 
+import asyncio
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from fastapi import FastAPI
+import orjson
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
 
-from imagefleet.api.edge_schemas import NewInvalidations
 from imagefleet.api.errors import PROBLEM_TYPE, Problem
-from imagefleet.api.fleet_schemas import NewPause
-from imagefleet.api.letter_schemas import Acknowledgement, ReplayRequest
-from imagefleet.api.operator_schemas import Because, WatchedJobs
-from imagefleet.api.schemas import (
-    Cancellation,
-    NewJob,
-    NewJobs,
-    NewUpload,
-    Reprocessing,
-    StoredUpload,
-)
 from imagefleet.imaging.headers.facts import ImageFormat
+
+_BODIES: Final[dict[type[BaseModel], None]] = {Problem: None}  # and those that routes name, below
 
 # The framework's own type for pieces of a description: JSON, whatever there is in it.
 Piece: TypeAlias = dict[str, Any]
 
 REF: Final = "#/components/schemas/{model}"
-BODIES: Final[tuple[type[BaseModel], ...]] = (
-    NewJob,
-    NewJobs,
-    Cancellation,
-    NewUpload,
-    StoredUpload,
-    Reprocessing,
-    Because,
-    WatchedJobs,
-    Acknowledgement,
-    ReplayRequest,
-    NewPause,
-    NewInvalidations,
-    Problem,
-)
 RETRY_AFTER: Final[Piece] = {
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
 }
@@ -53,14 +32,16 @@ MEANINGS: Final[Mapping[int, str]] = {
     408: "The body did not arrive in time.",
     409: "The state of things does not allow this.",
     413: "The body is too large.",
+    414: "The query is too long.",
     415: "A body of this type is not taken.",
     422: "The request can be read, but not be accepted.",
-    429: "The tenant has as many open jobs as it may have.",
+    429: "The tenant or the key has taken what it may for now; `limit` says of what.",
     431: "The headers are too large.",
     500: "Something went wrong on our side.",
     503: "Not available at the moment; try again later.",
 }
-EVERYWHERE: Final = (401, 403, 422, 431, 500, 503)
+EVERYWHERE: Final = (401, 403, 414, 422, 429, 431, 500, 503)
+DESCRIBED_FOR: Final = 300  # seconds that a description may be kept
 IMAGE_TYPES: Final = tuple(each.mime_type for each in ImageFormat)
 
 
@@ -114,18 +95,45 @@ def idempotency_header() -> Piece:
 
 
 def _json_content(model: type[BaseModel]) -> Piece:
+    _BODIES[model] = None
     return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
 
 
 class DescribedApp(FastAPI):
-    """An application whose description holds the models of those bodies too."""
+    """An application whose description holds the models of those bodies too.
+
+    Anybody may ask for it: it is encoded once, and told without hurry.
+    """
+
+    _encoded: tuple[bytes, str] | None = None
+
+    def setup(self) -> None:
+        """Show it; the framework would encode it again for each who asks."""
+        self._encoding = asyncio.Lock()
+        if self.openapi_url is not None:
+            self.add_route(self.openapi_url, self._describe, include_in_schema=False)
+
+    async def _describe(self, request: Request) -> Response:
+        await self.state.unhurried.answer(request)
+        async with self._encoding:
+            if self._encoded is None:
+                self._encoded = await asyncio.to_thread(self._encode)  # most of a second
+        encoded, tag = self._encoded
+        headers = {"ETag": tag, "Cache-Control": f"public, max-age={DESCRIBED_FOR}"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(encoded, headers=headers, media_type="application/json")
+
+    def _encode(self) -> tuple[bytes, str]:
+        encoded = orjson.dumps(self.openapi())
+        return encoded, f'"{hashlib.sha256(encoded).hexdigest()[:32]}"'
 
     def openapi(self) -> Piece:
         """Describe it once."""
         if self.openapi_schema is None:
             described = get_openapi(title=self.title, version=self.version, routes=self.routes)
             _, definitions = models_json_schema(
-                [(model, "validation") for model in BODIES], ref_template=REF
+                [(model, "validation") for model in _BODIES], ref_template=REF
             )
             schemas = described.setdefault("components", {}).setdefault("schemas", {})
             schemas |= definitions["$defs"]

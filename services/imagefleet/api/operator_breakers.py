@@ -1,20 +1,29 @@
 """Operators and what jobs run on: the services behind circuit breakers, and the workers."""
 
+from dataclasses import asdict
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Path, Query
+import structlog
+from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.auth import Operator
 from imagefleet.api.fleet_schemas import Breakers, BreakerView, HeldJobView, Workers, WorkerView
 from imagefleet.api.openapi import problems
 from imagefleet.api.operator_letters import who
-from imagefleet.api.operator_schemas import shown
+from imagefleet.api.operator_schemas import Why, shown
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import answer
 from imagefleet.errors import NotFound
-from imagefleet.store.breakers import Breaker, force_open, list_breakers, reset_breaker
-from imagefleet.store.database import Connection
+from imagefleet.store.audit import Act
+from imagefleet.store.breakers import (
+    Breaker,
+    force_open,
+    hold_breaker,
+    list_breakers,
+    reset_breaker,
+)
+from imagefleet.store.keys import ApiKey
 from imagefleet.store.oversight import HeldJob, WorkerReport, list_workers
 
 ToolsHere = Annotated[Tools, Depends(tools_of)]
@@ -24,6 +33,9 @@ Everybody = Annotated[
 ]
 
 _BREAKER: Final = "circuit breaker"
+_KIND: Final = "circuit_breaker"
+
+log = structlog.get_logger()
 
 router = APIRouter()
 
@@ -47,12 +59,19 @@ async def find_breakers(_key: Operator, tools: ToolsHere) -> Response:
     response_model=BreakerView,
     responses=problems(),
 )
-async def open_breaker(service: Service, key: Operator, tools: ToolsHere) -> Response:
+async def open_breaker(
+    request: Request, service: Service, key: Operator, tools: ToolsHere, reason: Why = None
+) -> Response:
     """Hold back every job that needs the service, until a reset."""
-    async with tools.operating("force_open", "circuit_breakers") as connection:
-        await force_open(connection, service, by=who(key))
-        found = await _breaker(connection, service)
-    return answer(shown(BreakerView, found))
+    async with tools.acting("force_open", "circuit_breakers", request, key) as acting:
+        await acting.take_turns(_KIND, service)
+        before = await hold_breaker(acting.connection, service)
+        await force_open(acting.connection, service, by=who(key))
+        after = await hold_breaker(acting.connection, service)
+        await acting.record(_act("open", service, before, after, reason))
+    if before is None or not before.forced:
+        _log("breaker.opened", key, after, reason)
+    return answer(shown(BreakerView, after))
 
 
 @router.post(
@@ -61,17 +80,40 @@ async def open_breaker(service: Service, key: Operator, tools: ToolsHere) -> Res
     response_model=BreakerView,
     responses=problems(404),
 )
-async def close_breaker(service: Service, key: Operator, tools: ToolsHere) -> Response:
+async def close_breaker(
+    request: Request, service: Service, key: Operator, tools: ToolsHere, reason: Why = None
+) -> Response:
     """Close it and forget its failures; what it held back is due at once."""
-    async with tools.operating("reset_breaker", "circuit_breakers") as connection:
-        if not await reset_breaker(connection, service, by=who(key)):
+    async with tools.acting("reset_breaker", "circuit_breakers", request, key) as acting:
+        await acting.take_turns(_KIND, service)
+        before = await hold_breaker(acting.connection, service)
+        if not await reset_breaker(acting.connection, service, by=who(key)):
             raise NotFound(_BREAKER)
-        found = await _breaker(connection, service)
-    return answer(shown(BreakerView, found))
+        after = await hold_breaker(acting.connection, service)
+        await acting.record(_act("reset", service, before, after, reason))
+    if before is not None and before.state != "closed":
+        _log("breaker.closed", key, after, reason)
+    return answer(shown(BreakerView, after))
 
 
-async def _breaker(connection: Connection, service: str) -> Breaker:
-    return next(each for each in await list_breakers(connection) if each.service == service)
+def _log(event: str, key: ApiKey, after: Breaker | None, reason: str | None) -> None:
+    """After the commit, beside the lines of workers whose reports open and close breakers."""
+    if after is not None:
+        last = after.last_error_code
+        log.warning(event, service=after.service, by=who(key), reason=reason, last_error=last)
+
+
+def _act(
+    action: str, service: str, before: Breaker | None, after: Breaker | None, reason: str | None
+) -> Act:
+    return Act(
+        action=action,
+        kind=_KIND,
+        name=service,
+        before=None if before is None else asdict(before),
+        after=None if after is None else asdict(after),
+        reason=reason,
+    )
 
 
 @router.get(

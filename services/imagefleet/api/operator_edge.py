@@ -24,6 +24,8 @@ from imagefleet.api.operator_letters import who
 from imagefleet.api.operator_schemas import shown
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import answer
+from imagefleet.jobs.model import TenantId
+from imagefleet.store.audit import Act
 from imagefleet.store.edge import (
     InvalidationReport,
     Month,
@@ -84,8 +86,21 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
 async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Owe the edge an invalidation of each; where one waits to be sent already, it is that one."""
     asked = await read_json(request, NewInvalidations, most_bytes=MOST_BYTES)
-    async with tools.operating("owe_for_operator", "invalidations") as connection:
-        owed = await owe_for_operator(connection, asked.image_ids, by=who(key), reason=asked.reason)
+    async with tools.acting("owe_for_operator", "invalidations", request, key) as acting:
+        owed = await owe_for_operator(
+            acting.connection, asked.image_ids, by=who(key), reason=asked.reason
+        )
+        tenants = {one.tenant_id for one in owed}
+        await acting.record(
+            Act(
+                action="invalidate",
+                kind="image",
+                name=str(owed[0].image_id) if len(owed) == 1 else f"{len(owed)} images",
+                tenant_id=TenantId(tenants.pop()) if len(tenants) == 1 else None,
+                after={str(one.image_id): one.invalidation_id for one in owed},
+                reason=asked.reason,
+            )
+        )
     log.info("invalidation.owed", images=len(owed), by=who(key))
     return answer(OwedInvalidations(invalidations=[_view(one) for one in owed]), 202)
 

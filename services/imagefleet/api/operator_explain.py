@@ -13,7 +13,7 @@ from imagefleet.api.operator_schemas import ExplanationView
 from imagefleet.jobs.model import JobState, Lane, Verdict
 from imagefleet.store.breakers import Breaker
 from imagefleet.store.control import PauseScope, StandingPause
-from imagefleet.store.explanations import Explanation
+from imagefleet.store.explanations import MOST_AHEAD, Explanation
 from imagefleet.store.queues import Room
 
 Told: TypeAlias = tuple[str, str]  # a stable word for the reason, and the sentence
@@ -52,7 +52,8 @@ _READY: Final = (
     "Nothing holds it back: {busy} of {slots} slots for its lane are busy at {workers}; {bell}."
 )
 _ANNOUNCED: Final = "it was announced at {at} and waits to be received"
-_TAKES_TURNS: Final = "it takes its turn to be announced since {at}"
+_TAKES_TURNS: Final = "it takes its turn to be announced since {at}{behind}"
+_BEHIND: Final = ", behind {ahead} of its tenant's own"
 _STANDS_FIRST: Final = "it stands first at its target, and is announced within seconds"
 
 
@@ -85,6 +86,9 @@ def explanation(
         ring_due_at=found.ring_due_at,
         announced_at=found.announced_at,
         rung=found.rung,
+        ahead=found.ahead,
+        weight=found.weight,
+        max_open_jobs=found.max_open_jobs,
         workers=room.workers,
         slots=room.slots,
         busy_slots=room.busy,
@@ -204,6 +208,8 @@ def _holds(pause: StandingPause, found: Explanation) -> bool:
             return what.name == found.lane
         case PauseScope.TYPE:
             return what.name == found.type
+        case PauseScope.TENANT:
+            return what.tenant_id == found.tenant_id and what.name in {"", found.type}
         case PauseScope.TARGET:
             return (what.tenant_id, what.name) == (found.tenant_id, found.target)
         case _:
@@ -214,6 +220,9 @@ def _named(pause: StandingPause) -> str:
     what = pause.what
     if what.scope is PauseScope.ALL:
         return "Everything"
+    if what.scope is PauseScope.TENANT:
+        of_type = f"The type {what.name} of the" if what.name else "The"
+        return f"{of_type} tenant {what.tenant_id}"
     whose = f" of {what.tenant_id}" if what.tenant_id else ""
     return f"The {what.scope} {what.name}{whose}"
 
@@ -263,7 +272,9 @@ def _bell(found: Explanation) -> str:
         return _ANNOUNCED.format(at=_moment(found.announced_at))
     if found.ring_due_at is None:
         return _STANDS_FIRST
-    return _TAKES_TURNS.format(at=_moment(found.ring_due_at))
+    ahead = f"{found.ahead} or more" if found.ahead == MOST_AHEAD else found.ahead
+    behind = _BEHIND.format(ahead=ahead) if ahead else ""
+    return _TAKES_TURNS.format(at=_moment(found.ring_due_at), behind=behind)
 
 
 def _detail(found: Explanation, room: Room) -> str:

@@ -1,5 +1,6 @@
 """Operators and jobs: any tenant's, with everything about them; and the orders one can give."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
@@ -28,6 +29,7 @@ from imagefleet.api.operator_schemas import (
     RetryNow,
     WatchedJobs,
     WholeJob,
+    Why,
     shown,
 )
 from imagefleet.api.schemas import TOKEN
@@ -36,6 +38,7 @@ from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import answer
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
+from imagefleet.store.audit import Act
 from imagefleet.store.breakers import list_breakers
 from imagefleet.store.control import list_pauses, ring_now
 from imagefleet.store.explanations import explain_job
@@ -48,6 +51,7 @@ from imagefleet.store.submissions import submit_job
 
 MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
+_KIND: Final = "job"
 
 ToolsHere = Annotated[Tools, Depends(tools_of)]
 
@@ -174,8 +178,8 @@ async def _end(
     asked = await read_json(request, Because, most_bytes=MOST_BYTES)
     payload = CancelJob(job_id=job_id, code=code, reason=asked.reason).model_dump(mode="json")
     kind = tools.kinds["cancel_job"]
-    async with tools.operating("submit_job", "jobs") as connection:
-        victim = await get_operator_job(connection, JobId(job_id))
+    async with tools.acting("submit_job", "jobs", request, key) as acting:
+        victim = await get_operator_job(acting.connection, JobId(job_id))
         submission = replace(
             draft(request, kind, by=key, key=None, correlation_id=None),
             tenant_id=TenantId(str(victim["tenant_id"])),
@@ -183,7 +187,18 @@ async def _end(
             dedup_key=f"operator:{code}:{job_id}",
             fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload),
         )
-        submitted = await submit_job(connection, submission)
+        submitted = await submit_job(acting.connection, submission)
+        await acting.record(
+            Act(
+                action="cancel" if code is CancelCode.CANCELLED else "fail",
+                kind=_KIND,
+                name=str(job_id),
+                tenant_id=submission.tenant_id,
+                before=_where_it_is(victim),
+                after=_where_it_is(victim) | {"ended_by": submitted.job_id},
+                reason=asked.reason,
+            )
+        )
     tools.ring([(submission, submitted)])
     links = _links(submitted.job_id)
     ordered = OrderedJob(job_id=submitted.job_id, status=submitted.state, links=links)
@@ -196,13 +211,28 @@ async def _end(
     response_model=RetryNow,
     responses=problems(404),
 )
-async def retry_now(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+async def retry_now(
+    request: Request, job_id: UUID, key: Operator, tools: ToolsHere, reason: Why = None
+) -> Response:
     """Make it due and ring it. A job that is not waiting stays as it is."""
-    async with tools.operating("ring_now", "rings") as connection:
-        rings = await ring_now(connection, JobId(job_id))
-        job = await get_operator_job(connection, JobId(job_id))
+    async with tools.acting("ring_now", "rings", request, key) as acting:
+        job = await get_operator_job(acting.connection, JobId(job_id))
+        rings = await ring_now(acting.connection, JobId(job_id))
+        became = await get_operator_job(acting.connection, JobId(job_id))
+        if rings:
+            await acting.record(
+                Act(
+                    action="retry_now",
+                    kind=_KIND,
+                    name=str(job_id),
+                    tenant_id=TenantId(str(job["tenant_id"])),
+                    before=_where_it_is(job),
+                    after=_where_it_is(became),
+                    reason=reason,
+                )
+            )
     tools.doorbell.ring(rings)
-    state = JobState(str(job["state"]))
+    state = JobState(str(became["state"]))
     return answer(RetryNow(job_id=job_id, status=state, rung=bool(rings)))
 
 
@@ -219,6 +249,11 @@ async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Respon
     async with tools.operating("count_outcomes", "jobs") as connection:
         found = await count_outcomes(connection, [JobId(each) for each in asked.job_ids])
     return answer(shown(OutcomesView, found))
+
+
+def _where_it_is(job: Mapping[str, object]) -> dict[str, object]:
+    """What the audit keeps of a job: by then the row may be forgotten."""
+    return {name: job[name] for name in ("type", "state", "run_at", "ring_due_at")}
 
 
 def _links(job_id: UUID) -> OperatorLinks:

@@ -1,6 +1,7 @@
 """Operators and dead letters: what could not succeed is looked at, acknowledged, replayed."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
@@ -31,6 +32,7 @@ from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import answer
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.store.audit import Act
 from imagefleet.store.database import Connection
 from imagefleet.store.deadletters import (
     DeadLetter,
@@ -47,6 +49,7 @@ from imagefleet.telemetry.tracing import inject
 
 MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
+MOST_NAMED: Final = 100  # letters in one line of the audit
 
 ToolsHere = Annotated[Tools, Depends(tools_of)]
 Tenant = Annotated[str | None, Query(pattern=TENANT)]
@@ -54,6 +57,7 @@ JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
 LettersReason = Annotated[str | None, Query(pattern=CODE)]
 Fingerprint = Annotated[str | None, Query(pattern=FINGERPRINT)]
 Everything = Annotated[bool, Query(alias="all", description="Also what was dealt with.")]
+ByTenant = Annotated[bool, Query(alias="byTenant", description="Each tenant's by themselves.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
 
 router = APIRouter()
@@ -110,6 +114,7 @@ async def find_groups(
     job_type: JobType = None,
     reason: LettersReason = None,
     fingerprint: Fingerprint = None,
+    by_tenant: ByTenant = False,  # noqa: FBT002 - a parameter of the query
     limit: Limit = 50,
 ) -> Response:
     """One fault has one fingerprint; the most frequent first, each with an example."""
@@ -120,7 +125,7 @@ async def find_groups(
         fingerprint=fingerprint,
     )
     async with tools.operating("group_dead_letters", "dead_letters") as connection:
-        found = await group_dead_letters(connection, chosen, limit=limit)
+        found = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
     return answer(LetterGroups(groups=[_group(each) for each in found]))
 
 
@@ -147,14 +152,17 @@ async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Resp
 async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Say that somebody knows and nothing is to be done. Final; says who and why."""
     asked = await read_json(request, Acknowledgement, most_bytes=MOST_BYTES)
-    async with tools.operating("acknowledge_dead_letters", "dead_letters") as connection:
+    async with tools.acting("acknowledge_dead_letters", "dead_letters", request, key) as acting:
         ids: Sequence[UUID] = asked.ids or ()
         more = False
         if asked.filter is not None:
             chosen = _choice(asked.filter)
-            found = await list_dead_letters(connection, chosen, limit=asked.limit + 1)
+            found = await list_dead_letters(acting.connection, chosen, limit=asked.limit + 1)
             ids, more = [each.id for each in found[: asked.limit]], len(found) > asked.limit
-        count = await acknowledge_dead_letters(connection, ids, by=who(key), note=asked.note)
+        count = await acknowledge_dead_letters(acting.connection, ids, by=who(key), note=asked.note)
+        if count:
+            told: dict[str, object] = {"acknowledged": count, "more": more}
+            await acting.record(_act("acknowledge", asked.filter, ids, told, asked.note))
     return answer(Acknowledged(acknowledged=count, more=more))
 
 
@@ -177,8 +185,16 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )
-    async with tools.operating("replay_letters", "jobs") as connection:
-        found = await _replayed(connection, asked, order, tools)
+    if asked.dry_run:
+        async with tools.operating("replay_letters", "jobs") as connection:
+            found = await _replayed(connection, asked, order, tools)
+    else:
+        async with tools.acting("replay_letters", "jobs", request, key) as acting:
+            found = await _replayed(acting.connection, asked, order, tools)
+            if found.replayed:
+                told: dict[str, object] = dict(Counter(one.outcome.value for one in found.replayed))
+                ids = [one.letter_id for one in found.replayed]
+                await acting.record(_act("replay", asked.filter, ids, told, asked.reason))
     tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
     return answer(
         ReplayAnswer(
@@ -198,6 +214,28 @@ async def _replayed(
     after = await _letter_of(connection, asked.after)
     chosen = replace(_choice(asked.filter), died_until=asked.died_until)
     return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
+
+
+def _act(
+    action: str,
+    chosen: LetterChoice | None,
+    ids: Sequence[UUID],
+    told: Mapping[str, object],
+    reason: str,
+) -> Act:
+    """One for all letters of a request; what became of each, the letters say themselves."""
+    by = {} if chosen is None else chosen.model_dump(exclude_none=True)
+    named = " ".join(f"{name}={value}" for name, value in by.items()) or "all"
+    if chosen is None:
+        named = str(ids[0]) if len(ids) == 1 else f"{len(ids)} letters"
+    return Act(
+        action=action,
+        kind="dead_letter",
+        name=named,
+        tenant_id=TenantId(by["tenant"]) if "tenant" in by else None,
+        after={**told, "letters": ids[:MOST_NAMED]},
+        reason=reason,
+    )
 
 
 async def _letter_of(connection: Connection, letter_id: UUID | None) -> DeadLetter | None:
@@ -224,4 +262,5 @@ def _letter(letter: DeadLetter) -> LetterView:
 
 def _group(group: LetterGroup) -> LetterGroupView:
     fields = {name: getattr(group, name) for name in LetterGroup.__dataclass_fields__}
-    return LetterGroupView.model_validate(fields | {"job_type": group.type})
+    renamed = {"job_type": group.type, "tenant": group.tenant_id}
+    return LetterGroupView.model_validate(fields | renamed)

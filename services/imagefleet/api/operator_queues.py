@@ -27,6 +27,7 @@ from imagefleet.api.fleet_schemas import (
     MessagesView,
     PruneRunView,
     PruneView,
+    QueueingView,
     QueueStats,
     StuckView,
 )
@@ -54,10 +55,12 @@ from imagefleet.store.queues import (
     read_throughput,
 )
 from imagefleet.store.rings import ExpectedMessages, expect_messages
+from imagefleet.store.tenants import Queueing, rank_tenants
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds
 LEDGER_IS_GOOD_FOR: Final = 10.0  # for an hour after a first rollout it counts all jobs there are
 MOST_SHOWN: Final = 100
+TENANTS_SHOWN: Final = 20
 MOST_PRUNABLE: Final = 10_000
 RUNS_SHOWN: Final = 10
 
@@ -144,6 +147,7 @@ async def _stats(tools: Tools) -> QueueStats:
         depths = await read_queue_health(connection)
         expected = await expect_messages(connection)
         waiting = _waiting(depths)
+        ranking = await rank_tenants(connection, limit=TENANTS_SHOWN)
         return QueueStats(
             taken_at=datetime.now(UTC),
             lanes=[
@@ -153,6 +157,8 @@ async def _stats(tools: Tools) -> QueueStats:
             dead_letters=dead_letters,
             unacknowledged=await count_unacknowledged(connection),
             depths=[_depth(each, taken) for each in depths],
+            tenants=[_queueing(each) for each in ranking.tenants],
+            tenants_are_all_ranked=ranking.complete,
             throughput=[_flow(each) for each in await read_throughput(connection)],
             failures=[_failed(each) for each in await list_failures(connection, limit=MOST_SHOWN)],
             stuck=[_stuck(each) for each in await list_stuck(connection, limit=MOST_SHOWN)],
@@ -231,6 +237,11 @@ def _depth(depth: Depth, taken: Collection[tuple[str, str]]) -> DepthView:
         oldest_due=depth.oldest_due,
         unroutable=depth.state != JobState.PROCESSING and (depth.lane, depth.type) not in taken,
     )
+
+
+def _queueing(one: Queueing) -> QueueingView:
+    fields = {name: getattr(one, name) for name in Queueing.__dataclass_fields__}
+    return QueueingView.model_validate(fields | {"tenant": one.tenant_id})
 
 
 def _flow(flow: Flow) -> FlowView:

@@ -4,7 +4,8 @@ from datetime import datetime, timedelta
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
-from pydantic import Field, PlainSerializer
+from fastapi import Query
+from pydantic import Field, PlainSerializer, StrictBool, StrictFloat, StrictInt
 
 from imagefleet.api.schemas import Incoming, Outgoing
 from imagefleet.jobs.model import JobState
@@ -20,6 +21,11 @@ Seconds = Annotated[
 ]
 Shown = TypeVar("Shown", bound=Outgoing)
 Reason = Annotated[str, Field(pattern=SENTENCE)]
+Why = Annotated[
+    str | None,
+    Query(alias="reason", pattern=SENTENCE, description="Why; kept in the audit."),
+]
+"""Of an order without a body."""
 
 
 def shown(shape: type[Shown], thing: object) -> Shown:
@@ -30,6 +36,14 @@ def shown(shape: type[Shown], thing: object) -> Shown:
 class Because(Incoming):
     """Why an operator does it."""
 
+    reason: Reason
+
+
+class NewValue(Incoming):
+    """Another value of a live setting."""
+
+    value: StrictBool | StrictInt | StrictFloat | Annotated[str, Field(max_length=200)]
+    """No setting is a text; one is refused by a sentence that says what the setting is."""
     reason: Reason
 
 
@@ -160,6 +174,9 @@ class ExplanationView(Outgoing):
     ring_due_at: datetime | None = None
     announced_at: datetime | None = None
     rung: int | None = None
+    ahead: int | None = None
+    weight: int
+    max_open_jobs: int | None = None
     workers: int
     slots: int
     busy_slots: int

@@ -1,6 +1,6 @@
 """The shapes on the wire: camelCase, nothing unknown coming in, nothing internal going out."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -20,10 +20,15 @@ NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 # Further away it is a slip, and beyond a calendar's ends nobody could read the row again.
 _EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
+_FURTHEST_FROM_UTC: Final = timedelta(
+    hours=15, minutes=59
+)  # what Postgres reads; clocks keep to 14
 
 
 def _in_this_century(moment: datetime) -> datetime:
     if not _EARLIEST <= moment < _LATEST:
+        raise ValueError
+    if abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC:
         raise ValueError
     return moment
 

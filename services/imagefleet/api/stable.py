@@ -6,7 +6,10 @@ nobody would tell it about. Hence the deadline: no answer leaves later than two 
 request, and the flusher waits longer than that.
 """
 
+import asyncio
 import re
+from collections.abc import Sequence
+from datetime import timedelta
 from time import monotonic
 from typing import Annotated, Final
 from uuid import UUID
@@ -14,12 +17,13 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from imagefleet.api.lookups import Lookups
 from imagefleet.api.openapi import Piece, problems
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.errors import NotFound, Unavailable
 from imagefleet.jobs.images import EXTENSIONS, REDIRECT_MAX_AGE, cache_tag, stable_path
 from imagefleet.store.database import acquire
-from imagefleet.store.pointers import find_current
+from imagefleet.store.pointers import Address, find_current
 
 CONNECTION_WITHIN: Final = 1.0  # seconds; with the next line the two that an answer may take
 READ_WITHIN: Final = 1.0
@@ -27,6 +31,9 @@ ANSWER_WITHIN: Final = CONNECTION_WITHIN + READ_WITHIN
 CACHE_CONTROL: Final = f"public, max-age={REDIRECT_MAX_AGE.seconds}, s-maxage=86400"
 # One header for both origins, and S3 has none but those of metadata; the other is what CDNs know.
 TAG_HEADERS: Final = ("x-amz-meta-cache-tag", "cache-tag")
+
+# An image that is published is found this much later by who asked just before.
+ABSENT_FOR: Final = timedelta(seconds=0.5)
 
 _FORMATS: Final = {extension: name for name, extension in EXTENSIONS.items()}
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -40,7 +47,7 @@ _FOUND: Final[dict[int | str, Piece]] = {
     }
 }
 _PROBLEMS: Final[dict[int | str, Piece]] = {
-    status: told for status, told in problems(404).items() if status not in {401, 403}
+    status: told for status, told in problems(404).items() if status not in {401, 403, 429}
 }
 
 ToolsHere = Annotated[Tools, Depends(tools_of)]
@@ -63,7 +70,8 @@ async def show_current(
     wanted = _canonical(request, image_id, variant, ext)
     if wanted is None:
         raise NotFound("image")
-    key = await _find(tools, wanted, variant, _FORMATS[ext])
+    addresses: Addresses = request.app.state.addresses
+    key = await addresses.find((wanted, variant, _FORMATS[ext]))
     if key is None:
         raise NotFound("image")
     headers = {
@@ -74,15 +82,31 @@ async def show_current(
     return Response(status_code=302, headers=headers)
 
 
-async def _find(tools: Tools, image_id: UUID, name: str, image_format: str) -> str | None:
-    begun = monotonic()
-    with tools.metrics.query("find_current", "images"):
-        async with acquire(tools.pool, within=CONNECTION_WITHIN) as connection:
-            key = await find_current(connection, image_id, name, image_format, within=READ_WITHIN)
-    # A process that stood still was answered in time, and does not know how long ago.
-    if monotonic() - begun > ANSWER_WITHIN:
-        raise Unavailable("too_late", _TOO_LATE)
-    return key
+class Addresses:
+    """Where variants are, for all who ask at the same time."""
+
+    def __init__(self, tools: Tools) -> None:
+        """Ask for nobody yet."""
+        self._tools = tools
+        self._lookups: Lookups[Address, str] = Lookups(self._look_up, absent_for=ABSENT_FOR)
+
+    async def find(self, address: Address) -> str | None:
+        """The key of the current revision, read after this was called; or None."""
+        begun = monotonic()
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                key = await self._lookups.find(address)
+        except TimeoutError:
+            raise Unavailable("too_late", _TOO_LATE) from None
+        # A process that stood still was answered in time, and does not know how long ago.
+        if monotonic() - begun > ANSWER_WITHIN:
+            raise Unavailable("too_late", _TOO_LATE)
+        return key
+
+    async def _look_up(self, addresses: Sequence[Address]) -> dict[Address, str]:
+        with self._tools.metrics.query("find_current", "images"):
+            async with acquire(self._tools.pool, within=CONNECTION_WITHIN) as connection:
+                return await find_current(connection, addresses, within=READ_WITHIN)
 
 
 def _canonical(request: Request, image_id: str, variant: str, ext: str) -> UUID | None:

@@ -28,8 +28,12 @@ RESERVED: Final = MappingProxyType(
         "process_image": "Jobs of this type are made by POST /v1/images.",
         "delete_image": "Jobs of this type are made by DELETE /v1/images/{id}.",
         "cancel_job": "Jobs of this type are made by POST /v1/jobs/{id}/cancel.",
+        "cancel_jobs": "Jobs of this type are made by operators.",
     }
 )
+
+# Of the tenant, by whose key it is looked at, and yet not the tenant's to stop.
+OF_OPERATORS: Final = frozenset({"cancel_jobs"})
 
 
 def compose(
@@ -43,7 +47,9 @@ def compose(
     payload = validate_payload(kind, job.payload)
     if isinstance(payload, ReprocessImages) and payload.recipe is not None:
         recipe_of(payload.recipe)
-    asked = job.model_dump(mode="json", exclude={"idempotency_key", "correlation_id"})
+    # The payload is JSON already; to dump it as part of the model is another walk through it.
+    asked = job.model_dump(mode="json", exclude={"payload", "idempotency_key", "correlation_id"})
+    asked["payload"] = job.payload
     return replace(
         draft(request, kind, by=by, key=key, correlation_id=job.correlation_id),
         lane=choose_lane(kind, job.priority),

@@ -10,20 +10,29 @@ from starlette.responses import Response
 
 from imagefleet.api.admission import Admission
 from imagefleet.api.auth import Submitter
+from imagefleet.api.heads import Heads
 from imagefleet.api.idempotency import fingerprint, key_of
-from imagefleet.api.intake import read_json
+from imagefleet.api.intake import Intake, read_json
+from imagefleet.api.limiting import Limiting, refusal
 from imagefleet.api.openapi import IMAGE_TYPES, json_body, problems
 from imagefleet.api.schemas import NewUpload, StoredUpload, UploadView
 from imagefleet.api.submitting import draft, recipe_of
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import accepted, accepted_image, answer
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
-from imagefleet.imaging.limits import judge_bytes
+from imagefleet.imaging.limits import judge_bytes, judge_density
+from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import ProcessImage, image_target
 from imagefleet.jobs.model import Submission, new_job_id
 from imagefleet.store.keys import ApiKey
-from imagefleet.store.uploads import Upload, create_upload, get_upload, submit_upload
+from imagefleet.store.uploads import (
+    TooManyForms,
+    Upload,
+    create_upload,
+    get_upload,
+    submit_upload,
+)
 
 VALID_FOR: Final = timedelta(minutes=15)
 MOST_BYTES: Final = 16_384  # of the JSON
@@ -39,7 +48,7 @@ router = APIRouter()
     status_code=201,
     summary="Prepare an upload to S3",
     response_model=UploadView,
-    responses=problems(400, 408, 413, 415),
+    responses=problems(400, 408, 413, 415, 429),
     openapi_extra=json_body(NewUpload),
 )
 async def prepare_upload(
@@ -50,6 +59,10 @@ async def prepare_upload(
     if asked.content_type not in IMAGE_TYPES:
         raise RequestRejected("unsupported", _NOT_TAKEN)
     judge_bytes(asked.max_bytes or 0, tools.limits)
+    admission: Admission = request.app.state.admission
+    limiting: Limiting = request.app.state.limiting
+    async with tools.database("admit", "jobs") as connection:
+        await admission.admit_form(connection, key.tenant_id)
     image_id, upload_id = new_job_id(), uuid4()
     form = await tools.originals.presigned_post(
         original_key(image_id, upload_id),
@@ -59,17 +72,22 @@ async def prepare_upload(
         expires=VALID_FOR,
     )
     async with tools.database("create_upload", "uploads") as connection:
-        upload = await create_upload(
-            connection,
-            upload_id=upload_id,
-            tenant_id=key.tenant_id,
-            image_id=image_id,
-            key=original_key(image_id, upload_id),
-            content_type=asked.content_type,
-            max_bytes=asked.max_bytes or tools.limits.max_bytes,
-            created_by=str(key.id),
-            valid_for=VALID_FOR,
-        )
+        try:
+            upload = await create_upload(
+                connection,
+                upload_id=upload_id,
+                tenant_id=key.tenant_id,
+                image_id=image_id,
+                key=original_key(image_id, upload_id),
+                content_type=asked.content_type,
+                max_bytes=asked.max_bytes or tools.limits.max_bytes,
+                created_by=str(key.id),
+                valid_for=VALID_FOR,
+                most_forms=limiting.of(key.tenant_id, "forms"),
+                most_bytes=limiting.of(key.tenant_id, "form_bytes"),
+            )
+        except TooManyForms as error:
+            raise refusal(error.limit, VALID_FOR.total_seconds()) from None
     shown = UploadView(
         upload_id=upload.id,
         image_id=upload.image_id,
@@ -94,7 +112,7 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         await admission.admit(connection, submission)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
-    source = _of_row(upload, asked) if upload.job_id else await _in_s3(tools, upload, asked)
+    source = _of_row(upload, asked) if upload.job_id else await _in_s3(request, key, upload, asked)
     submission = _completed(submission, source, asked.upload_id)
     async with tools.database("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)
@@ -132,15 +150,34 @@ def _completed(submission: Submission, source: NewSource, upload_id: UUID) -> Su
     )
 
 
-async def _in_s3(tools: Tools, upload: Upload, asked: StoredUpload) -> NewSource:
-    try:
-        facts = await tools.originals.head(upload.key)
-    except NotFound:
-        raise RequestRejected("upload_incomplete", _NOT_THERE) from None
-    if facts.bytes == 0:
-        raise InputRejected("empty_file", "The file is empty.")
-    judge_bytes(facts.bytes, replace(tools.limits, max_bytes=upload.max_bytes))
-    return replace(_of_row(upload, asked), bytes=facts.bytes, etag=facts.etag)
+async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpload) -> NewSource:
+    """What lies there, judged as an upload through the API is: S3 believes what it is told."""
+    tools = tools_of(request)
+    heads: Heads = request.app.state.heads
+    limiting: Limiting = request.app.state.limiting
+    intake: Intake = request.app.state.intake
+    # One that is refused may be asked for again and again, so it has an upload's place and bytes.
+    async with intake.looking(key):
+        try:
+            stored = await tools.originals.head(upload.key)
+            if stored.bytes == 0:
+                raise InputRejected("empty_file", "The file is empty.")
+            judge_bytes(stored.bytes, replace(tools.limits, max_bytes=upload.max_bytes))
+            head = await tools.originals.fetch_head(
+                upload.key, most_bytes=HEAD_BYTES, expected_etag=stored.etag
+            )
+        except NotFound:
+            raise RequestRejected("upload_incomplete", _NOT_THERE) from None
+        limiting.sent(key, len(head))
+        facts = await heads.judged(head, upload.content_type, tools.limits)
+    judge_density(facts, stored.bytes)
+    return replace(
+        _of_row(upload, asked),
+        bytes=stored.bytes,
+        etag=stored.etag,
+        width=facts.width,
+        height=facts.height,
+    )
 
 
 def _of_row(upload: Upload, asked: StoredUpload) -> NewSource:

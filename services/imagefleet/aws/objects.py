@@ -127,6 +127,28 @@ class Objects:
             metadata=answer["Metadata"],
         )
 
+    async def fetch_head(self, key: str, *, most_bytes: int, expected_etag: str) -> bytes:
+        """The first bytes of an object that has any; InputRejected when it is another one."""
+        async with self._line.calling("GetObject", plus=seconds_for(most_bytes)):
+            try:
+                answer = await self._client.get_object(
+                    Bucket=self.bucket,
+                    Key=key,
+                    Range=f"bytes=0-{most_bytes - 1}",
+                    IfMatch=expected_etag,
+                )
+            except ClientError as error:
+                if is_refused_condition(error):
+                    raise _changed(key, expected_etag) from error
+                raise
+            body, head = answer["Body"], bytearray()
+            async with body:
+                while chunk := await body.read(most_bytes - len(head)):
+                    head += chunk
+        if len(head) != min(answer["ContentLength"], most_bytes):
+            raise unavailable("s3_unavailable", f"{len(head)} bytes only of {key}")
+        return bytes(head)
+
     async def listing(self, prefix: str) -> AsyncIterator[Listed]:
         """Every object below a prefix, by name, a thousand to a call."""
         page = await self.page(prefix)

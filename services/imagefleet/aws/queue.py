@@ -33,7 +33,7 @@ class Message:
 
     body: str
     group: str
-    """The tenant: SQS keeps one tenant's flood from delaying the others' messages (fair queues)."""
+    """The tenant: a hint to the fair queues of AWS. Turns are kept in Postgres, before any send."""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -63,6 +63,14 @@ class Digest:
         return base64.b64encode(hashlib.sha256(part).digest()).decode()
 
 
+async def digest_of(chunks: AsyncIterator[bytes]) -> Digest:
+    """Hash a stream that is kept nowhere."""
+    digest = Digest()
+    async for part, _ in in_parts(chunks):
+        await digest.add_part(part)
+    return digest
+
+
 class Readable(Protocol):
     async def read(self, amt: int, /) -> bytes: ...
 

@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import typer
 
-from imagefleet.cli.operating import ask, moment
-from imagefleet.cli.output import Json, print_json, print_table
+from imagefleet.cli.operating import Reason, ask, moment
+from imagefleet.cli.output import Json, print_json, print_table, say
 from imagefleet.client.api import Document
 
 PATH: Final = "/v1/operator/breakers"
@@ -44,25 +44,27 @@ def list_breakers(as_json: Json = False) -> None:
 
 
 @app.command("open")
-def force_open(service: Service, as_json: Json = False) -> None:
+def force_open(service: Service, reason: Reason, as_json: Json = False) -> None:
     """Hold back every job that needs a service, until it is reset.
 
     For example:
 
-        imagefleet breaker open s3
+        imagefleet breaker open --reason "the bucket is being moved" s3
     """
-    _changed(ask("POST", f"{PATH}/{quote(service, safe='')}/open"), as_json=as_json)
+    found = ask("POST", f"{PATH}/{quote(service, safe='')}/open", {"reason": reason})
+    _changed(found, as_json=as_json)
 
 
 @app.command()
-def reset(service: Service, as_json: Json = False) -> None:
+def reset(service: Service, reason: Reason, as_json: Json = False) -> None:
     """Close a breaker and forget its failures; what it held back is due at once.
 
     For example:
 
-        imagefleet breaker reset s3
+        imagefleet breaker reset --reason "S3 is back" s3
     """
-    _changed(ask("POST", f"{PATH}/{quote(service, safe='')}/reset"), as_json=as_json)
+    found = ask("POST", f"{PATH}/{quote(service, safe='')}/reset", {"reason": reason})
+    _changed(found, as_json=as_json)
 
 
 def _failed(breaker: Document) -> str:
@@ -74,4 +76,4 @@ def _changed(found: Document, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"{found['service']} is {found['state']}")
+        say(f"{found['service']} is {found['state']}")

@@ -15,6 +15,7 @@ from imagefleet.cli.output import (
     print_json,
     print_table,
     run_async,
+    say,
     show_document,
 )
 from imagefleet.cli.replaying import Pace, Replay, dry_run, replay_all
@@ -103,6 +104,9 @@ def groups(
     tenant: Tenant = None,
     job_type: JobType = None,
     code: Code = None,
+    by_tenant: Annotated[
+        bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Group the open dead letters by fault, the most frequent first.
@@ -110,18 +114,22 @@ def groups(
     For example:
 
         imagefleet dlq groups --type process_image
+        imagefleet dlq groups --by-tenant
     """
-    found = ask("GET", f"{PATH}/groups", _parameters(tenant, job_type, code, None))
+    parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
+    found = ask("GET", f"{PATH}/groups", parameters)
     if as_json:
         print_json(found)
         return
     rows = [
-        (one["letters"], one["replayable"], one.get("jobType"), one["reason"],
-         moment(one["firstDiedAt"]), moment(one["lastDiedAt"]), one["fingerprint"], one["example"])
+        (one["letters"], one.get("tenant") or one["tenants"], one["replayable"],
+         one.get("jobType"), one["reason"], moment(one["firstDiedAt"]), moment(one["lastDiedAt"]),
+         one["fingerprint"], one["example"])
         for one in found["groups"]
     ]  # fmt: skip
     columns = (
         "letters",
+        "tenant" if by_tenant else "tenants",
         "replayable",
         "type",
         "code",
@@ -163,7 +171,7 @@ def ack(
     if as_json:
         print_json({"acknowledged": count})
     else:
-        typer.echo(f"{count} acknowledged")
+        say(f"{count} acknowledged")
 
 
 @app.command()

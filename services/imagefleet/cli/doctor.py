@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imagefleet.cli.output import ExitCode, Json, finish, print_json, results, run_async
+from imagefleet.cli.output import ExitCode, Json, finish, print_checks, print_json, run_async
 
 
 class Role(StrEnum):
@@ -40,12 +40,5 @@ def doctor(
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
     else:
-        console = results()
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            mark = "[green]ok    [/]" if check.ok else "[red]failed[/]"
-            console.print(f"{mark}  {check.name:<{width}}  ", end="")
-            console.print(check.found, markup=False)
-            if check.advice:
-                console.print(f"{'':<{width + 8}}  {check.advice}", markup=False)
+        print_checks([(check.ok, check.name, check.found, check.advice) for check in checks])
     finish(ExitCode.FAILED if failed else ExitCode.DONE)

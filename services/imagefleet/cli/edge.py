@@ -8,7 +8,7 @@ import typer
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import ask, filled, moment
-from imagefleet.cli.output import Json, messages, print_json, print_table, run_async
+from imagefleet.cli.output import Json, print_json, print_table, run_async, say, waiting
 from imagefleet.client.api import Document
 from imagefleet.errors import Unavailable
 
@@ -51,7 +51,7 @@ def status(as_json: Json = False) -> None:
     ]
     print_table(("", ""), rows)
     if found["batches"]:
-        typer.echo()
+        say()
         batches = [
             (one["batchId"], one["paths"], one["sends"], moment(one["createdAt"]),
              moment(one.get("acceptedAt")), moment(one.get("completedAt")), one.get("lastError"))
@@ -103,7 +103,7 @@ async def _completed(owed: list[Document], within: float) -> list[Document]:
     ends_at = clock() + within
     done: list[Document] = []
     async with open_api() as client:
-        with messages().status("waiting for CloudFront"):
+        with waiting("waiting for CloudFront"):
             for one in owed:
                 path = f"{INVALIDATIONS}/{one['invalidationId']}"
                 while "completedAt" not in (found := await client.ask("GET", path)):

@@ -6,7 +6,7 @@ import typer
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.image_changes import delete, replace, show_receipt
-from imagefleet.cli.output import Json, complain, print_json, print_table, run_async
+from imagefleet.cli.output import Json, complain, print_json, print_table, run_async, say
 from imagefleet.cli.reprocessing import reprocess
 from imagefleet.client.shapes import Image, ImagePage
 
@@ -36,7 +36,7 @@ def show(
     source = image.source
     size = f", {source.format} of {source.width}x{source.height}" if source else ""
     revision = f", revision {image.revision}" if image.revision is not None else ""
-    typer.echo(f"{image.image_id}  {image.status}{revision}{size}")
+    say(f"{image.image_id}  {image.status}{revision}{size}")
     rows = [
         (one.name, one.format, f"{one.width}x{one.height}", f"{one.bytes:,}", one.url)
         for one in image.variants

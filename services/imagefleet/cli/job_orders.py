@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from imagefleet.cli.operating import Reason, ask, moment, tell_of_more
-from imagefleet.cli.output import Json, print_json, print_table, show_document
+from imagefleet.cli.output import Json, print_json, print_table, say, show_document
 from imagefleet.client.api import Document
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
@@ -24,7 +24,7 @@ def explain(job_id: JobId, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    typer.echo(found["sentence"])
+    say(found["sentence"])
     facts = (
         "reason",
         "status",
@@ -78,18 +78,18 @@ def fail(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
     _ordered(ask("POST", _path(job_id, "fail"), document={"reason": reason}), as_json=as_json)
 
 
-def retry_now(job_id: JobId, as_json: Json = False) -> None:
+def retry_now(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
     """Make a waiting job due now, and ring it.
 
     For example:
 
-        imagefleet jobs retry-now 0199a5c2-...
+        imagefleet jobs retry-now --reason "S3 is back" 0199a5c2-...
     """
-    found = ask("POST", _path(job_id, "retry-now"))
+    found = ask("POST", _path(job_id, "retry-now"), {"reason": reason})
     if as_json:
         print_json(found)
     else:
-        typer.echo("rung" if found["rung"] else f"nothing to do: it is {found['status']}")
+        say("rung" if found["rung"] else f"nothing to do: it is {found['status']}")
 
 
 ORDERS: Final[tuple[Callable[..., None], ...]] = (explain, attempts, cancel, fail, retry_now)
@@ -121,4 +121,4 @@ def _ordered(found: Document, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"ordered by job {found['jobId']}")
+        say(f"ordered by job {found['jobId']}")

@@ -19,6 +19,7 @@ from imagefleet.cli.output import (
     print_json_line,
     print_table,
     run_async,
+    say,
     show_document,
 )
 from imagefleet.client.api import ApiClient
@@ -179,7 +180,7 @@ def _told_if_new(job: Job, seen: Job | None, *, as_json: bool) -> Job:
         else:
             why = f"  {job.failure.code}: {job.failure.message}" if job.failure else ""
             steps = f"  {job.steps}" if job.steps else ""
-            typer.echo(f"{job.updated_at:%H:%M:%S}  {job.status.value}{steps}{why}")
+            say(f"{job.updated_at:%H:%M:%S}  {job.status.value}{steps}{why}")
     return job
 
 

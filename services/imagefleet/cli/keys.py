@@ -1,4 +1,4 @@
-"""`imagefleet keys`: who may use the API. Speaks to the database, as the operator's role."""
+"""`imagefleet keys`: who may use the API. Asks the database, as a role that does nothing else."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -6,7 +6,8 @@ from uuid import UUID
 
 import typer
 
-from imagefleet.cli.output import Json, print_json, print_table, run_async
+from imagefleet.cli.connection import whoami
+from imagefleet.cli.output import Json, print_json, print_table, run_async, say
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.settings import Database, load
@@ -17,9 +18,10 @@ from imagefleet.store.keys import SCOPES, ApiKey
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    help="Create, list and revoke API keys (DATABASE_URL of the role imagefleet_operator).",
+    help="Create, list and revoke API keys (DATABASE_URL of the role imagefleet_admin).",
 )
 
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit.")]
 Tenant = Annotated[str, typer.Option(help="Whose key: lower case letters, digits and -.")]
 
 
@@ -33,6 +35,7 @@ def create(
     days: Annotated[
         float | None, typer.Option(min=0.001, help="It ends after so many; never if not given.")
     ] = None,
+    reason: Reason = None,
     as_json: Json = False,
 ) -> None:
     """Make a key, and its tenant if that is new.
@@ -49,11 +52,11 @@ def create(
     if unknown:
         detail = f"unknown scope {', '.join(unknown)}; there are {', '.join(SCOPES)}"
         raise Misconfigured(detail)
-    secret = run_async(_create(TenantId(tenant), name, scope, days))
+    secret = run_async(_create(TenantId(tenant), name, scope, days, reason))
     if as_json:
         print_json({"key": secret, "tenant": tenant, "name": name, "scopes": scope})
     else:
-        typer.echo(secret)
+        say(secret)
 
 
 @app.command("list")
@@ -82,18 +85,24 @@ def list_keys(
 @app.command()
 def revoke(
     key_id: Annotated[UUID, typer.Argument(metavar="KEY", help="Its id, from `keys list`.")],
+    reason: Reason = None,
 ) -> None:
-    """End a key at once; requests that it makes from now on are refused.
+    """End a key for good; requests that it makes from now on are refused.
+
+    Who did it is told by `imagefleet audit --on key`: IMAGEFLEET_ACTOR, or the user of this
+    machine.
 
     For example:
 
-        imagefleet keys revoke 0b0f1c1e-...
+        imagefleet keys revoke --reason "was in a public log" 0b0f1c1e-...
     """
-    run_async(_revoke(key_id))
-    typer.echo(f"{key_id} is revoked")
+    run_async(_revoke(key_id, reason))
+    say(f"{key_id} is revoked")
 
 
-async def _create(tenant: TenantId, name: str, scopes: list[str], days: float | None) -> str:
+async def _create(
+    tenant: TenantId, name: str, scopes: list[str], days: float | None, reason: str | None
+) -> str:
     async with connect(_url(), process="cli") as connection:
         return await store.create_key(
             connection,
@@ -101,6 +110,8 @@ async def _create(tenant: TenantId, name: str, scopes: list[str], days: float | 
             name=name,
             scopes=scopes,
             expires_in=timedelta(days=days) if days else None,
+            by=whoami(),
+            reason=reason,
         )
 
 
@@ -109,9 +120,9 @@ async def _list(tenant: TenantId | None) -> list[ApiKey]:
         return await store.list_keys(connection, tenant)
 
 
-async def _revoke(key_id: UUID) -> None:
+async def _revoke(key_id: UUID, reason: str | None) -> None:
     async with connect(_url(), process="cli") as connection:
-        await store.revoke_key(connection, key_id)
+        await store.revoke_key(connection, key_id, by=whoami(), reason=reason)
 
 
 def _url() -> str:

@@ -6,15 +6,27 @@ from typing import Final
 
 import typer
 
-from imagefleet.cli import breaker, dlq, edge, images, jobs, keys, migrate, queue, workers
+from imagefleet.cli import (
+    breaker,
+    dlq,
+    edge,
+    images,
+    jobs,
+    keys,
+    migrate,
+    queue,
+    settings,
+    tenants,
+    workers,
+)
+from imagefleet.cli.audit import audit
 from imagefleet.cli.doctor import doctor
-from imagefleet.cli.output import ExitCode, complain, exit_code_of, told
+from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.prune import ledger, prune
 from imagefleet.cli.submit import submit
 from imagefleet.cli.sweep import sweep
 from imagefleet.cli.up import up
 from imagefleet.errors import FleetError, Misconfigured
-from imagefleet.settings import reference
 
 HERE: Final = "On this machine"
 PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
@@ -43,11 +55,14 @@ app.command(rich_help_panel=HERE)(up)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
 app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
+app.add_typer(settings.app, name="settings", rich_help_panel=OPERATORS)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
 app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
+app.add_typer(tenants.app, name="tenants", rich_help_panel=OPERATORS)
 app.add_typer(breaker.app, name="breaker", rich_help_panel=OPERATORS)
 app.add_typer(edge.app, name="edge", rich_help_panel=OPERATORS)
 app.add_typer(workers.app, name="workers", rich_help_panel=OPERATORS)
+app.command(rich_help_panel=OPERATORS)(audit)
 app.command(rich_help_panel=OPERATORS)(ledger)
 app.command(rich_help_panel=OPERATORS)(prune)
 app.command(rich_help_panel=OPERATORS)(sweep)
@@ -59,18 +74,7 @@ app.add_typer(keys.app, name="keys", rich_help_panel=OPERATIONS)
 @app.command(rich_help_panel=HERE)
 def version() -> None:
     """Print the version."""
-    typer.echo(installed_version("imagefleet"))
-
-
-@app.command(rich_help_panel=HERE)
-def settings() -> None:
-    """Print every variable of the environment: what it means, its form and its default.
-
-    For example:
-
-        imagefleet settings > docs/settings.md
-    """
-    typer.echo(reference(), nl=False)
+    say(installed_version("imagefleet"))
 
 
 def _list_process(name: str, does: str) -> None:
@@ -91,6 +95,9 @@ def run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="imagefleet")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except Misconfigured as error:
+        complain(*told(error).splitlines())  # a line for each variable
+        return exit_code_of(error)
     except FleetError as error:
         complain(told(error))
         return exit_code_of(error)

@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
-from imagefleet.cli.output import ExitCode, Json, finish, print_json, print_table, run_async
+from imagefleet.cli.connection import whoami
+from imagefleet.cli.output import ExitCode, Json, finish, print_json, print_table, run_async, say
 from imagefleet.settings import Database, Roles, load
 from imagefleet.store import migrations
+from imagefleet.store.audit import Act, acting, has_audit
 from imagefleet.store.database import connect
 from imagefleet.store.roles import ROLES, ensure_database, ensure_roles
 
@@ -24,9 +26,12 @@ def migrate(
 ) -> None:
     """Apply the migrations that are missing (DATABASE_URL of the role imagefleet_owner).
 
-    Any number may run at once, and any of them may be killed. --roles needs ADMIN_DATABASE_URL
-    and a password for each role: OWNER_DATABASE_PASSWORD, API_DATABASE_PASSWORD, and so on for
-    WORKER, MAINTENANCE and OPERATOR, or the same names with _FILE and the path of a file.
+    Any number may run at once, and any of them may be killed. A version may bring a role that the
+    one before had not: then --roles is needed once, and this verb says so. It needs
+    ADMIN_DATABASE_URL and a password for each role: OWNER_DATABASE_PASSWORD,
+    API_DATABASE_PASSWORD, and so on for WORKER, MAINTENANCE, OPERATOR and ADMIN, or the same names
+    with _FILE and the path of a file. It sets them all, and the audit says who did:
+    IMAGEFLEET_ACTOR, or the user of this machine.
 
     For example:
 
@@ -36,14 +41,18 @@ def migrate(
     """
     if context.invoked_subcommand is not None:
         return
+    told = True
     if roles:
         run_async(_make_roles(load(Roles), database))
-        typer.echo(f"roles {', '.join(ROLES)} and database {database} are there")
+        say(f"roles {', '.join(ROLES)} and database {database} are there")
+        told = run_async(_tell_of_roles())
     applied = run_async(migrations.migrate(_url()))
+    if not told:
+        run_async(_tell_of_roles())
     for migration in applied:
-        typer.echo(f"applied {migration}")
+        say(f"applied {migration}")
     if not applied:
-        typer.echo("nothing to apply")
+        say("nothing to apply")
 
 
 @app.command()
@@ -70,6 +79,23 @@ async def _make_roles(settings: Roles, database: str) -> None:
     async with connect(settings.admin_url.get_secret_value(), process="cli") as admin:
         await ensure_roles(admin, settings.passwords())
         await ensure_database(admin, database)
+
+
+async def _tell_of_roles() -> bool:
+    """Who has set all passwords, before a migration may fail; False: there is no audit yet."""
+    async with connect(_url(), process="cli") as connection:
+        if not await has_audit(connection):
+            return False
+        async with acting(connection, whoami()) as act:
+            await act.record(
+                Act(
+                    action="set",
+                    kind="role",
+                    name=" ".join(ROLES),
+                    after={"attributes": "set", "limits": "set", "password": "set"},
+                )
+            )
+    return True
 
 
 async def _status() -> migrations.Status:

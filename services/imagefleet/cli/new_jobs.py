@@ -9,7 +9,7 @@ import typer
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import filled
-from imagefleet.cli.output import ExitCode, Json, complain, finish, print_json, run_async
+from imagefleet.cli.output import ExitCode, Json, complain, finish, print_json, run_async, say
 from imagefleet.client.shapes import AcceptedJob, Job
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
@@ -66,7 +66,7 @@ def submit(
     if as_json:
         print_json(job.document())
     else:
-        typer.echo(f"{job.job_id} is {job.status}")
+        say(f"{job.job_id} is {job.status}")
     if isinstance(job, Job) and job.status is JobState.FAILED:
         complain(job.failure.message if job.failure else "failed")
         finish(ExitCode.FAILED)

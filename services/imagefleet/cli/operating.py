@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from imagefleet.cli.connection import open_api
-from imagefleet.cli.output import ExitCode, complain, run_async
+from imagefleet.cli.output import ExitCode, agreed, complain, run_async
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
-Reason = Annotated[str, typer.Option("--reason", help="Why; kept with what is done.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; `imagefleet audit` tells it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -38,7 +38,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         detail = f"{question} Say --yes where nobody can be asked."
         raise Misconfigured(detail)
-    if not typer.confirm(question, err=True):
+    if not agreed(question):
         complain("nothing was done")
         raise typer.Exit(ExitCode.FAILED)
 

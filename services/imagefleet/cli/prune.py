@@ -1,9 +1,7 @@
 """`imagefleet ledger` and `imagefleet prune`: whether all is there, and what is forgotten."""
 
-import typer
-
 from imagefleet.cli.operating import ask, moment
-from imagefleet.cli.output import ExitCode, Json, finish, print_json, print_table
+from imagefleet.cli.output import ExitCode, Json, finish, print_json, print_table, say
 
 
 def ledger(as_json: Json = False) -> None:
@@ -21,7 +19,7 @@ def ledger(as_json: Json = False) -> None:
     else:
         names = ("accepted", "open", "completed", "failed", "pruned", "missing")
         print_table(("jobs", ""), [(name, found[name]) for name in names])
-        typer.echo()
+        say()
         rows = [
             (one["lane"], one["waiting"], one["expected"], one.get("drift", "?"))
             for one in found["drift"]
@@ -45,9 +43,7 @@ def prune(as_json: Json = False) -> None:
         print_json(found)
         return
     least = "at least " if found["prunableIsAtLeast"] else ""
-    typer.echo(
-        f"{least}{found['prunable']} jobs are past {found['retentionDays']:g} days and will go"
-    )
+    say(f"{least}{found['prunable']} jobs are past {found['retentionDays']:g} days and will go")
     rows = [
         (moment(one["periodStart"]), moment(one.get("finishedAt")), one.get("jobs"))
         for one in found["runs"]

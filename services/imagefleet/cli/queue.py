@@ -8,7 +8,15 @@ import typer
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import Reason, Yes, ask, confirm, filled, moment
-from imagefleet.cli.output import Json, complain, messages, print_json, print_table, run_async
+from imagefleet.cli.output import (
+    Json,
+    complain,
+    print_json,
+    print_table,
+    run_async,
+    say,
+    waiting,
+)
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured, Unavailable
 
@@ -24,7 +32,9 @@ app = typer.Typer(
 JobType = Annotated[str | None, typer.Option("--type", help="Jobs of this type.")]
 Lane = Annotated[str | None, typer.Option(help="The lane: fast, general or quarantine.")]
 Target = Annotated[str | None, typer.Option(help="Jobs of one target, with --tenant.")]
-Tenant = Annotated[str | None, typer.Option(help="Whose target.")]
+Tenant = Annotated[
+    str | None, typer.Option(help="This tenant's: its target, its jobs of a type, or all it has.")
+]
 Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
 
 
@@ -43,7 +53,7 @@ def stats(as_json: Json = False) -> None:
         return
     _print_load(found)
     _print_trouble(found)
-    typer.echo(f"\n{found['unacknowledged']} dead letters wait for somebody")
+    say("", f"{found['unacknowledged']} dead letters wait for somebody")
 
 
 def _print_load(found: Document) -> None:
@@ -61,6 +71,12 @@ def _print_load(found: Document) -> None:
         for one in found["depths"]
     ]  # fmt: skip
     _section(("type", "lane", "status", "jobs", "oldest due (UTC)", ""), depths)
+    tenants = [
+        (one["tenant"], moment(one.get("oldestDue")), one["waiting"], one["announced"],
+         one["processing"], "paused" if one["paused"] else None)
+        for one in found["tenants"]
+    ]  # fmt: skip
+    _section(("tenant", "waits since (UTC)", "waiting", "announced", "processing", ""), tenants)
     flows = [
         (one["jobType"], one["lane"], one["outcome"], one["attempts"],
          f"{one['meanDuration']:.2f} s", f"{one['meanQueueTime']:.2f} s")
@@ -84,7 +100,7 @@ def _print_trouble(found: Document) -> None:
 
 def _section(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:
     if rows:
-        typer.echo()
+        say()
         print_table(columns, rows)
 
 
@@ -145,14 +161,14 @@ def pause(
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"{_named(found)} is paused, {found['running']} still running")
+        say(f"{_named(found)} is paused, {found['running']} still running")
 
 
 async def _drained(scope: dict[str, object], found: Document, within: float) -> Document:
     clock = asyncio.get_running_loop().time
     ends_at, quiet = clock() + within, 0
     async with open_api() as client:
-        with messages().status("waiting") as status:
+        with waiting("waiting") as tell:
             while quiet < LOOKS:
                 if clock() >= ends_at:
                     sentence = f"{found['running']} jobs still run; the pause stands."
@@ -165,12 +181,13 @@ async def _drained(scope: dict[str, object], found: Document, within: float) -> 
                     raise Unavailable("pause_lifted", sentence)
                 found = standing[0]
                 quiet = 0 if found["running"] else quiet + 1
-                status.update(f"{found['running']} still running")
+                tell(f"{found['running']} still running")
     return found
 
 
 @app.command()
 def resume(
+    reason: Reason,
     job_type: JobType = None,
     lane: Lane = None,
     target: Target = None,
@@ -182,14 +199,15 @@ def resume(
 
     For example:
 
-        imagefleet queue resume --type process_image
+        imagefleet queue resume --type process_image --reason "the encoder is mended"
     """
     scope = _scope(job_type, lane, target, tenant, everything=everything)
-    found = ask("DELETE", PAUSES, {name: str(value) for name, value in scope.items()})
+    asked = {name: str(value) for name, value in scope.items()}
+    found = ask("DELETE", PAUSES, asked | {"reason": reason})
     if as_json:
         print_json(found)
     else:
-        typer.echo(f"{_named(found)} is resumed; what waited is announced within a second")
+        say(f"{_named(found)} is resumed; what waited is announced within a second")
 
 
 def _scope(
@@ -201,8 +219,13 @@ def _scope(
     everything: bool,
 ) -> dict[str, object]:
     given = filled(type=job_type, lane=lane, target=target, all=True if everything else None)
+    if tenant is not None and given.keys() <= {"type"}:
+        return filled(scope="tenant", tenant=tenant, name=job_type)
     if len(given) != 1 or (tenant is None) == ("target" in given):
-        detail = "name one of --type, --lane, --target with --tenant, --all"
+        detail = (
+            "name one of --type, --lane, --all, --tenant with or without --type, "
+            "--target with --tenant"
+        )
         raise Misconfigured(detail)
     ((scope, name),) = given.items()
     return filled(scope=scope, name=None if everything else name, tenant=tenant)
@@ -213,5 +236,8 @@ def _is(pause: Document, scope: dict[str, object]) -> bool:
 
 
 def _named(pause: Document) -> str:
+    if pause["scope"] == "tenant":
+        of_type = f", type {pause['name']}" if pause.get("name") else ""
+        return f"tenant {pause['tenant']}{of_type}"
     whose = f" of {pause['tenant']}" if pause.get("tenant") else ""
     return f"{pause['scope']} {pause.get('name', '')}".strip() + whose

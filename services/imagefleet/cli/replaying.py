@@ -2,15 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
-
-from rich.status import Status
+from typing import Final, TypeAlias
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import filled
-from imagefleet.cli.output import messages
+from imagefleet.cli.output import waiting
 from imagefleet.client.api import ApiClient
 
 PATH: Final = "/v1/operator/dead-letters:replay"
@@ -19,6 +17,8 @@ MOST_ON_A_PAGE: Final = 100
 MOST_WATCHED: Final = 1000  # of one request
 POLL: Final = 1.0  # seconds
 FEW: Final = 10  # jobs; the share among fewer says nothing yet, unless there are no more
+
+Tell: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +79,27 @@ async def replay_all(what: Mapping[str, object], pace: Pace) -> Replay:
     """Replay the canary, then the rest, unless too many fail again."""
     done = Replay()
     async with open_api() as client:
-        with messages().status("replaying") as status:
-            await _replay(client, what, pace, done, status)
+        with waiting("replaying") as tell:
+            await _replay(client, what, pace, done, tell)
     return done
 
 
 async def _replay(
-    client: ApiClient, what: Mapping[str, object], pace: Pace, done: Replay, status: Status
+    client: ApiClient, what: Mapping[str, object], pace: Pace, done: Replay, tell: Tell
 ) -> None:
     more = True
     if pace.canary:
         more = await _page(client, what, pace.canary, done)
-        await _watch(client, pace, done, status)
+        await _watch(client, pace, done, tell)
         if done.stopped is None and done.fates["open"]:
             done.stopped = "stopped: the canary has not ended in time"
     while more and done.stopped is None:
         before = len(done.jobs)
         more = await _page(client, what, pace.page, done)
         await asyncio.sleep((len(done.jobs) - before) / pace.rate)
-        await _look(client, pace, done, status)
+        await _look(client, pace, done, tell)
     if done.stopped is None:
-        await _watch(client, pace, done, status)
+        await _watch(client, pace, done, tell)
 
 
 async def _page(client: ApiClient, what: Mapping[str, object], limit: int, done: Replay) -> bool:
@@ -119,26 +119,24 @@ async def _page(client: ApiClient, what: Mapping[str, object], limit: int, done:
     return done.cursor is not None and len(found["replays"]) == limit
 
 
-async def _watch(client: ApiClient, pace: Pace, done: Replay, status: Status) -> None:
+async def _watch(client: ApiClient, pace: Pace, done: Replay, tell: Tell) -> None:
     """Look until all have ended, too many have failed, or the time is over."""
     clock = asyncio.get_running_loop().time
     ends_at = clock() + pace.within
-    await _look(client, pace, done, status)
+    await _look(client, pace, done, tell)
     while done.fates["open"] and done.stopped is None and clock() < ends_at:
         await asyncio.sleep(POLL)
-        await _look(client, pace, done, status)
+        await _look(client, pace, done, tell)
 
 
-async def _look(client: ApiClient, pace: Pace, done: Replay, status: Status) -> None:
+async def _look(client: ApiClient, pace: Pace, done: Replay, tell: Tell) -> None:
     fates: Counter[str] = Counter({"open": 0, "completed": 0, "failed": 0})
     for start in range(0, len(done.jobs), MOST_WATCHED):
         ids = done.jobs[start : start + MOST_WATCHED]
         found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
         fates.update({name: found[name] for name in ("open", "completed", "failed")})
     done.fates = dict(fates)
-    status.update(
-        f"{len(done.jobs)} replayed: {fates['completed']} completed, {fates['failed']} failed"
-    )
+    tell(f"{len(done.jobs)} replayed: {fates['completed']} completed, {fates['failed']} failed")
     ended = fates["completed"] + fates["failed"]
     if fates["failed"] > pace.stop_ratio * max(ended, min(len(done.jobs), FEW)):
         done.stopped = f"stopped: {fates['failed']} of {ended} that ended failed again"

@@ -1,6 +1,7 @@
 """`imagefleet submit`: upload images, a few at a time, and wait for them if that is wished."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -8,16 +9,15 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.output import (
     ExitCode,
     Json,
     complain,
+    counting,
     exit_code_of,
     finish,
-    messages,
     print_json,
     print_table,
     run_async,
@@ -89,16 +89,13 @@ async def _submit_all(
     files: Sequence[Path], recipe: str | None, within: float | None, *, with_reference: bool
 ) -> list[Submitted]:
     slots = asyncio.Semaphore(UPLOADS_AT_ONCE)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    console = messages()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        bar = progress.add_task("submit", total=len(files))
+    with counting("submit", len(files)) as advance:
 
         async def one(client: ApiClient, file: Path) -> Submitted:
             result = Submitted(str(file))
-            reference = str(file) if with_reference else None
+            # A name need not be UTF-8; a reference has to be.
+            name = os.fsencode(file).decode(errors="replace")
+            reference = name if with_reference else None
             try:
                 async with slots:
                     await _upload(client, file, recipe, reference, result)
@@ -106,7 +103,7 @@ async def _submit_all(
                     await _wait(client, within, result)
             except FleetError as error:
                 result.error, result.code = told(error), exit_code_of(error)
-            progress.advance(bar)
+            advance()
             return result
 
         async with open_api() as client, asyncio.TaskGroup() as group:

@@ -1,9 +1,7 @@
 """`imagefleet sweep`: what was removed from S3, and what is missing there."""
 
-import typer
-
 from imagefleet.cli.operating import ask, moment
-from imagefleet.cli.output import ExitCode, Json, complain, finish, print_json, print_table
+from imagefleet.cli.output import ExitCode, Json, complain, finish, print_json, print_table, say
 from imagefleet.client.api import Document
 
 
@@ -28,9 +26,9 @@ def sweep(as_json: Json = False) -> None:
 
 def _show(found: Document) -> None:
     least = "at least " if found["supersededIsAtLeast"] else ""
-    typer.echo(f"{least}{found['superseded']} superseded versions wait for their time")
+    say(f"{least}{found['superseded']} superseded versions wait for their time")
     walk = found.get("walk")
-    typer.echo(_walk(walk) if walk else "no walk through the buckets yet")
+    say(*_walk(walk) if walk else ["no walk through the buckets yet"])
     rows = [
         (moment(one["periodStart"]), moment(one.get("finishedAt")), one.get("revisions"),
          one.get("uploads"), one.get("listed"), one.get("objects"), one.get("bytes"))
@@ -48,7 +46,7 @@ def _show(found: Document) -> None:
     print_table(columns, rows)
     if not found["missing"]:
         return
-    typer.echo(f"\n{found['missingInAll']} objects are missing in S3:")
+    say("", f"{found['missingInAll']} objects are missing in S3:")
     print_table(
         ("bucket", "key", "tenant", "found (UTC)", "what helps"),
         [
@@ -62,16 +60,15 @@ def _show(found: Document) -> None:
         )
 
 
-def _walk(walk: Document) -> str:
+def _walk(walk: Document) -> list[str]:
     ended = moment(walk.get("finishedAt"))
     where = f"through at {ended}" if ended else f"now in {walk['bucket']} behind {walk['after']!r}"
-    sentence = (
-        f"walk of {moment(walk['startedAt'])}: {where}; {walk['listed']} objects, of which "
-        f"{walk['litter']} litter, {walk['swept']} swept, {walk['unknown']} unknown"
-    )
+    counted = f"{walk['litter']} litter, {walk['swept']} swept, {walk['unknown']} unknown"
+    begun = moment(walk["startedAt"])
+    lines = [f"walk of {begun}: {where}; {walk['listed']} objects, of which {counted}"]
     if walk["heldBack"]:
-        sentence += f"\n{walk['heldBack']} originals are held back: is this their database?"
-    return sentence
+        lines.append(f"{walk['heldBack']} originals are held back: is this their database?")
+    return lines
 
 
 def _help(missing: Document) -> str:

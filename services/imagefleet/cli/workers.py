@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from imagefleet.cli.operating import ask, moment
-from imagefleet.cli.output import Json, print_json, print_table
+from imagefleet.cli.output import Json, print_json, print_table, say
 from imagefleet.client.api import Document
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at workers.")
@@ -47,7 +47,7 @@ def list_workers(
             for worker in found["workers"]
             for job in worker["held"]
         ]  # fmt: skip
-        typer.echo()
+        say()
         print_table(("job", "tenant", "type", "lane", "claimed (UTC)", "worker"), held)
 
 

@@ -18,6 +18,7 @@ from imagefleet.embedded.state import StateFolder
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
+from imagefleet.store.audit import Actor
 from imagefleet.store.database import connect
 from imagefleet.store.keys import create_key, find_key
 from imagefleet.store.migrations import migrate
@@ -126,7 +127,7 @@ class Stack:
             raise Misconfigured(detail) from error
         if applied:
             self._say(f"postgres: migrated to {applied[-1]}")
-        await self._ensure_keys(urls["operator"])
+        await self._ensure_keys(urls["admin"])
 
     async def _start_aws(self) -> None:
         await in_thread(self._aws.start)
@@ -141,12 +142,14 @@ class Stack:
         )
         self._topology = applied.environment()
 
-    async def _ensure_keys(self, operator_url: str) -> None:
-        async with connect(operator_url, process="up") as operator:
+    async def _ensure_keys(self, admin_url: str) -> None:
+        async with connect(admin_url, process="up") as admin:
             for name, scopes in KEYS.items():
                 secret = self._state.kept_key(name)
-                if secret is None or await find_key(operator, secret) is None:
-                    secret = await create_key(operator, TENANT, name=name, scopes=scopes)
+                if secret is None or await find_key(admin, secret) is None:
+                    secret = await create_key(
+                        admin, TENANT, name=name, scopes=scopes, by=Actor(name="up")
+                    )
                     self._state.keep_key(name, secret)
                 self.keys[name] = secret
 

@@ -1,6 +1,7 @@
 """The one terminal: what the stack says, what each process says, and bars between them.
 
-All of it goes to the standard error, so that the standard output holds results alone.
+All of it goes to the standard error, so that the standard output holds results alone. Processes
+repeat what strangers sent them, and not all are ours: nothing of that steers the terminal.
 """
 
 import sys
@@ -8,6 +9,8 @@ from typing import Final
 
 from rich.console import Console
 from rich.text import Text
+
+from imagefleet.telemetry.plain import plain
 
 COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 NAME_WIDTH: Final = 11  # of `maintenance`
@@ -33,5 +36,5 @@ class Terminal:
 
     def _line(self, name: str, style: str, text: str) -> None:
         line = Text(f"{name:<{NAME_WIDTH}} │ ", style=style)
-        line.append(text, style="default")
+        line.append(plain(text.expandtabs()), style="default")
         self.messages.print(line)

@@ -6,7 +6,7 @@ from typing import Final
 from imagefleet.errors import InputRejected, Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.worker.handling import Handler, JobContext
-from tests.faults.brought.failing_kind import FAILING, GUARDED, Failing
+from tests.faults.brought.failing_kind import FAILING, GUARDED, LEANING, Failing
 
 
 async def fail_or_not(job: JobContext) -> Completed:
@@ -23,5 +23,13 @@ async def fail_or_not(job: JobContext) -> Completed:
     return Completed()
 
 
+async def lean(job: JobContext) -> Completed:
+    if job.claim.claim_no <= job.payload.times:
+        code = "crutch_away"
+        raise Unavailable(code, "There is no crutch.")
+    return Completed()
+
+
+LEANING_ON: Final = Handler(kind=LEANING, run=lean)
 HANDLER: Final = Handler(kind=FAILING, run=fail_or_not)
 GUARDING: Final = Handler(kind=GUARDED, run=fail_or_not)

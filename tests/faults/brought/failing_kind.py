@@ -30,6 +30,13 @@ def _about(payload: Guarded) -> str:
     return f"guarded:{payload.about}"
 
 
+class Leaning(Payload):
+    """Needs a crutch, which is away for the first attempts."""
+
+    times: Annotated[int, Field(ge=0, le=100)] = 0
+
+
+LEANING: Final = JobKind(name="leaning", payload=Leaning, services=("crutch",))
 FAILING: Final = JobKind(name="failing", payload=Failing)
 GUARDED: Final = JobKind(
     name="guarded", payload=Guarded, target=_about, pause_target_on_failure=True

@@ -30,6 +30,8 @@ def render_variants(argument: Mapping[str, object], files: Mapping[str, int]) ->
             kept = [bytearray(CHUNK)]
             while True:
                 kept.append(bytearray(b"x" * CHUNK))
+        case b"tables":  # of pages, which no limit of the kernel counts
+            scatter()
         case b"suspect":  # in quarantine, where it has the memory, it takes a while and is well
             try:
                 bytearray(GENERAL_MEMORY_BYTES)
@@ -41,6 +43,17 @@ def render_variants(argument: Mapping[str, object], files: Mapping[str, int]) ->
         case _:
             pass
     return child_render.render_variants(argument, files)
+
+
+def scatter() -> None:
+    """One page of every two mebibytes."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    step, page = 2 * 2**20, 4096
+    words = [ctypes.c_size_t(word) for word in (0, step, 3, 0x22, -1, 0)]
+    while (address := libc.mmap(*words)) != ctypes.c_void_p(-1).value:
+        ctypes.memset(address, 1, 1)
+        libc.munmap(ctypes.c_void_p(address + page), ctypes.c_size_t(step - page))
 
 
 def _said(source: int) -> bytes:

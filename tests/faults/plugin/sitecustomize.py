@@ -243,6 +243,22 @@ def _agreeing(module: ModuleType) -> None:
     replacing(module, "complete_batch", make)
 
 
+@after_loading("imagefleet.worker.shift")
+def _retired(module: ModuleType) -> None:
+    """A worker that ends in order has settled and told everything, and can still be scraped."""
+
+    def make(retire: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def retire_and_say(*args: object) -> None:
+            try:
+                await retire(*args)
+            finally:
+                await reach("retired", [])
+
+        return retire_and_say
+
+    replacing(module.Shift, "retire", make)
+
+
 @after_loading("imagefleet.store.settlements")
 def _settling(module: ModuleType) -> None:
     """Everything is written, and the transaction is not committed yet."""
@@ -277,6 +293,21 @@ def _walking(module: ModuleType) -> None:
 
     replacing(module, "_submit_in_transaction", make("page written"))
     replacing(module, "submit_page", make("page committed"))
+
+
+@after_loading("imagefleet.store.cancelling")
+def _cancelling(module: ModuleType) -> None:
+    """A page of a tenant's jobs is flagged, and not committed yet."""
+
+    def make(flag: Callable[..., Awaitable[object]]) -> Callable[..., Any]:
+        async def flag_and_say(connection: object, claim: Any, *others: Any) -> object:  # noqa: ANN401
+            page = await flag(connection, claim, *others)
+            await reach("page flagged", [str(claim.job_id)])
+            return page
+
+        return flag_and_say
+
+    replacing(module, "_flag_in_transaction", make)
 
 
 @after_loading("imagefleet.worker.deliveries")

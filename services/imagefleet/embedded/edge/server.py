@@ -1,7 +1,7 @@
 """The host of every published address on this machine, in the place of CloudFront."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ from imagefleet.embedded.edge.cache import Answer, Cache, Fill, Kept
 from imagefleet.embedded.edge.freshness import ERROR_SECONDS, seconds_kept
 from imagefleet.embedded.edge.invalidations import Invalidations
 from imagefleet.embedded.edge.origins import UPSTREAM_WITHIN, Origins, TooLarge, passed_on
-from imagefleet.embedded.edge.viewers import answered
+from imagefleet.embedded.edge.viewers import answered, headers_of
 from imagefleet.embedded.environments import Facts
 from imagefleet.embedded.ports import HOST
 from imagefleet.embedded.topology import described
@@ -150,6 +150,15 @@ class Edge:
             raise web.HTTPBadGateway(text=f"{type(error).__name__}\n") from error
 
 
+def _adding(
+    headers: Mapping[str, str],
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    async def add(_request: web.Request, answer: web.StreamResponse) -> None:
+        answer.headers.update(headers)
+
+    return add
+
+
 @asynccontextmanager
 async def serve_edge(
     port: int, *, facts: Callable[[], Facts], api_url: str, host: str = HOST
@@ -171,6 +180,7 @@ async def serve_edge(
             cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
         )
         application = web.Application()
+        application.on_response_prepare.append(_adding(headers_of(described().edge.headers_policy)))
         application.router.add_get("/i/{path:.*}", edge.answer)
         runner = web.AppRunner(
             application, handle_signals=False, access_log=None, shutdown_timeout=1

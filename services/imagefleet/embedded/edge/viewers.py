@@ -1,4 +1,7 @@
-"""What a viewer gets of an answer: all of it, a range, its headers alone, or nothing new."""
+"""What a viewer gets of an answer: all of it, a range, its headers alone, or nothing new.
+
+And what every viewer is told beside it, by the distribution's response headers policy.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from imagefleet.embedded.edge.cache import Answer
+from imagefleet.errors import Misconfigured
 
 OK: Final = 200
 PARTIAL: Final = 206
@@ -15,6 +19,25 @@ NOT_SATISFIABLE: Final = 416
 
 ONE_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 ABOUT_THE_BODY: Final = frozenset({"Content-Type", "Accept-Ranges"})
+
+# AWS's managed policies, by the ids that are the same in every account. Strict-Transport-Security,
+# which this one has too, is not for an edge without TLS.
+MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "67f7725c-6f97-4210-82d7-5512b31e9d03": {  # SecurityHeadersPolicy
+        "Referrer-Policy": "strict-origin-when-cross-origin",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "SAMEORIGIN",
+        "X-XSS-Protection": "1; mode=block",
+    }
+}
+
+
+def headers_of(policy_id: str) -> Mapping[str, str]:
+    """What this policy adds to every answer, errors included."""
+    if policy_id not in MANAGED_HEADERS:
+        detail = f"the embedded edge does not know the response headers policy {policy_id}"
+        raise Misconfigured(detail)
+    return MANAGED_HEADERS[policy_id]
 
 
 def answered(answer: Answer, asked: Mapping[str, str]) -> Answer:

@@ -1,0 +1,217 @@
+"""`imagefleet tenants`: whose jobs there are, what limits them, and an end to all of them."""
+
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from imagefleet.cli import queue
+from imagefleet.cli.operating import (
+    Reason,
+    Yes,
+    ask,
+    confirm,
+    filled,
+    moment,
+    tell_of_more,
+)
+from imagefleet.cli.output import Json, print_json, print_table, say, show_document
+from imagefleet.client.api import Document
+from imagefleet.errors import Misconfigured
+
+PATH: Final = "/v1/operator/tenants"
+
+app = typer.Typer(
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    help="Look at tenants, limit and pause them, cancel what they have.",
+)
+
+Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")]
+JobType = Annotated[str | None, typer.Option("--type", help="Only its jobs of this type.")]
+
+
+@app.command("list")
+def list_tenants(
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List tenants with what they have open. `keys create` makes new ones.
+
+    For example:
+
+        imagefleet tenants list
+    """
+    page = ask("GET", PATH, {"limit": str(limit), "cursor": cursor})
+    if as_json:
+        print_json(page)
+        return
+    rows = [
+        (one["tenant"], _at_least(one["openJobs"], one["openJobsIsAtLeast"]), one["maxOpenJobs"],
+         one["weight"], _paused(one), moment(one["createdAt"]))
+        for one in page["tenants"]
+    ]  # fmt: skip
+    print_table(("tenant", "open", "at most", "weight", "paused", "created (UTC)"), rows)
+    tell_of_more(page)
+
+
+@app.command()
+def show(tenant: Tenant, as_json: Json = False) -> None:
+    """Show what a tenant has open, and its limits beside their defaults.
+
+    For example:
+
+        imagefleet tenants show shop
+    """
+    _show(ask("GET", _path(tenant)), as_json=as_json)
+
+
+@app.command("limit")
+def set_limits(
+    tenant: Tenant,
+    reason: Reason,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A limit and its value. Repeat for more."),
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Back to the default. Repeat for more."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Set limits of a tenant, or undo them; `show` lists their names.
+
+    For example:
+
+        imagefleet tenants limit shop --set open_jobs=5000 --set weight=2 --reason "a pilot"
+        imagefleet tenants limit shop --reset open_jobs --reason "the pilot is over"
+    """
+    wanted: dict[str, int | None] = {}
+    for one in settings or ():
+        name, _, value = one.partition("=")
+        if not value.isascii() or not value.isdigit():
+            detail = f"--set is a name and a whole number, as in open_jobs=5000, not {one}"
+            raise Misconfigured(detail)
+        wanted[name] = int(value)
+    wanted |= dict.fromkeys(reset or ())
+    if not wanted:
+        detail = "name what to --set or to --reset"
+        raise Misconfigured(detail)
+    body = {"limits": wanted, "reason": reason}
+    _show(ask("PUT", _path(tenant, "/limits"), document=body), as_json=as_json)
+
+
+@app.command()
+def pause(
+    tenant: Tenant,
+    reason: Reason,
+    job_type: JobType = None,
+    refuse_new: Annotated[
+        bool, typer.Option("--refuse-new", help="Refuse its new jobs as well.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until nothing of it is processing.")
+    ] = False,
+    within: Annotated[float, typer.Option(help="How many seconds --wait waits.")] = 3600,
+    as_json: Json = False,
+) -> None:
+    """Hold back a tenant's jobs; those that run, finish. Deletions and cancellations go on.
+
+    For example:
+
+        imagefleet tenants pause shop --refuse-new --reason "floods us"
+        imagefleet tenants pause shop --type process_image --reason "bad originals"
+    """
+    queue.pause(
+        reason,
+        job_type=job_type,
+        tenant=tenant,
+        refuse_new=refuse_new,
+        wait=wait,
+        within=within,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def resume(
+    tenant: Tenant,
+    reason: Reason,
+    job_type: JobType = None,
+    as_json: Json = False,
+) -> None:
+    """Lift a tenant's pause; what it held back is announced within a second, in turn.
+
+    For example:
+
+        imagefleet tenants resume shop --reason "its import is over"
+    """
+    queue.resume(reason, job_type=job_type, tenant=tenant, as_json=as_json)
+
+
+@app.command()
+def cancel(
+    tenant: Tenant,
+    reason: Reason,
+    job_type: JobType = None,
+    lane: Annotated[str | None, typer.Option(help="Only those in this lane.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only those submitted before, as 2026-01-31T12:00:00Z."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel a tenant's open jobs, by one job that walks through them. This cannot be undone.
+
+    Deletions and cancellations go on. What is submitted after the walk began is not in it:
+    cancel again, that is another walk.
+
+    For example:
+
+        imagefleet tenants cancel shop --dry-run --reason "asked for by the producer"
+        imagefleet tenants cancel shop --type process_image --yes --reason "a runaway import"
+    """
+    body = filled(jobType=job_type, lane=lane, submittedBefore=before, reason=reason)
+    path = _path(tenant, "/cancel")
+    found = ask("POST", path, document=body | {"dryRun": True})
+    jobs = _at_least(found["jobs"], found["jobsIsAtLeast"])
+    if not dry_run:
+        confirm(f"Cancel {jobs} open jobs of {tenant} for good?", yes=yes)
+        found = ask("POST", path, document=body)
+    if as_json:
+        print_json(found)
+    elif dry_run:
+        say(f"{jobs} open jobs would be cancelled")
+    else:
+        say(f"{jobs} open jobs are cancelled by job {found['jobId']}")
+
+
+def _path(tenant: str, what: str = "") -> str:
+    return f"{PATH}/{quote(tenant, safe='')}{what}"
+
+
+def _show(found: Document, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    facts = {name: found[name] for name in ("tenant", "queued", "processing", "failedRetryable")}
+    show_document(facts | {"paused": _paused(found) or "no"}, as_json=False)
+    rows = [
+        (one["name"], one.get("value"), one.get("default"),
+         one.get("used"), one.get("setBy"), one.get("reason"))
+        for one in found["limits"]
+    ]  # fmt: skip
+    say()
+    print_table(("limit", "value", "default", "used", "set by", "reason"), rows)
+
+
+def _at_least(count: int, at_least: bool) -> str:  # noqa: FBT001 - both are of one answer
+    return f"{count} or more" if at_least else str(count)
+
+
+def _paused(tenant: Document) -> str | None:
+    return "all" if tenant["paused"] else ", ".join(tenant["pausedTypes"]) or None

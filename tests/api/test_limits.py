@@ -1,0 +1,295 @@
+"""What tenants and keys may take of a process."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from imagefleet.api import limiting, turns
+from imagefleet.api.errors import LimitReached
+from imagefleet.api.limiting import Bucket, Limiting
+from imagefleet.api.turns import Held, Turn, Turns
+from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.jobs.limits import LIMITS
+from imagefleet.jobs.model import TenantId
+from imagefleet.store.keys import ApiKey
+from tests.support.api import JPEG, Running, app_of
+from tests.support.http import a_jpeg, is_problem
+
+DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def a_key(tenant: str = "acme") -> ApiKey:
+    return ApiKey(
+        id=uuid4(),
+        tenant_id=TenantId(tenant),
+        name="tests",
+        scopes=("submit",),
+        created_at=None,  # type: ignore[arg-type] # nobody asks
+        expires_at=None,
+        revoked_at=None,
+        last_used_at=None,
+    )
+
+
+def limited(**limits: int) -> Limiting:
+    """For acme alone."""
+    return Limiting(lambda tenant, name: limits.get(name) if tenant == "acme" else None)
+
+
+def limit(running: Running, **limits: int) -> None:
+    """The same in a running API."""
+    app_of(running).state.limiting._override = limited(**limits)._override
+
+
+def test_the_documentation_has_every_limit_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([\d,]+) \| ([^|]+) \| (\w+) \|", DOCS.read_text(), re.MULTILINE
+    )
+
+    assert [
+        (one.name, f"{one.default:,}", one.unit, one.counted) for one in LIMITS.values()
+    ] == rows
+
+
+def test_no_limit_is_more_than_a_process_has_places_for() -> None:
+    assert {
+        "uploads": turns.PLACES,
+        "key_uploads": turns.PLACES,
+        "uploads_waiting": turns.MOST_WAITING,
+        "streams": limiting.MOST_STREAMS,
+        "key_streams": limiting.MOST_STREAMS,
+    } == {name: one.highest for name, one in LIMITS.items() if "uploads" in name or "str" in name}
+
+
+def test_a_row_that_was_written_past_the_api_is_held_to_the_bounds_too() -> None:
+    counts = limited(operator_requests=0, forms=10**15, uploads=0)
+    acme = TenantId("acme")
+
+    assert (10, 100_000, 0) == tuple(
+        counts.of(acme, name) for name in ("operator_requests", "forms", "uploads")
+    )
+
+
+def test_a_bucket_fills_at_its_rate_and_may_be_in_debt() -> None:
+    bucket = Bucket()
+    assert bucket.wait(10, 20, now=100) == 0
+    bucket.take(25)
+
+    assert bucket.wait(10, 20, now=100) == pytest.approx(0.6)
+    assert bucket.wait(10, 20, now=100.5) > 0
+    assert bucket.wait(10, 20, now=100.6) == 0
+    assert bucket.wait(10, 20, now=200) == 0
+    assert bucket.level == 20
+    bucket.take(20)
+    assert bucket.wait(0, 0, now=300) > 1_000_000
+
+
+async def test_a_tenant_over_its_requests_is_told_which_limit_it_is(
+    running: Running, acme: httpx.AsyncClient, rival: httpx.AsyncClient
+) -> None:
+    limit(running, requests=1, operator_requests=100)
+
+    told = [await acme.get("/v1/jobs") for _ in range(6)]
+    async with running.client("reader") as other_key, running.client("operator") as operating:
+        also = await other_key.get("/v1/jobs")
+        operated = await operating.get("/v1/operator/pauses")
+
+    refused = next(one for one in told if one.status_code == 429)
+    is_problem(refused, 429, "limit_reached")
+    assert refused.json()["limit"] == "requests"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert told[0].status_code == 200
+    assert also.status_code == 429
+    assert operated.status_code == 200
+    assert (await rival.get("/v1/jobs")).status_code == 200
+
+
+async def test_a_tenant_over_its_bytes_waits_before_it_sends_more(
+    running: Running, acme: httpx.AsyncClient
+) -> None:
+    limit(running, bytes=20)
+
+    first = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+    second = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+
+    assert first.status_code == 202
+    is_problem(second, 429, "limit_reached")
+    assert second.json()["limit"] == "bytes"
+    assert (await acme.get("/v1/jobs")).status_code == 200
+
+
+async def test_what_operators_send_is_no_bytes_of_their_tenant(
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    counts = app_of(running).state.limiting
+    monkeypatch.setattr(counts, "sent", lambda key, _size: sent.append(key.tenant_id))
+    pause = {"scope": "type", "name": "sleep", "reason": "x"}
+
+    async with running.client("operator") as operating:
+        assert 200 == (await operating.put("/v1/operator/pauses", json=pause)).status_code
+    assert [] == sent
+    assert 202 == (await acme.post("/v1/jobs", json={"jobType": "noop"})).status_code
+
+    assert {"acme"} == set(sent)
+
+
+async def test_forms_are_as_many_and_as_large_as_they_may_be(
+    running: Running, acme: httpx.AsyncClient
+) -> None:
+    asked = {"contentType": "image/jpeg", "maxBytes": 1000}
+    limit(running, forms=2, form_bytes=1500)
+
+    told = [await acme.post("/v1/uploads", json=asked) for _ in range(2)]
+    limit(running, forms=1)
+    told.append(await acme.post("/v1/uploads", json=asked))
+
+    assert [201, 429, 429] == [one.status_code for one in told]
+    assert [None, "form_bytes", "forms"] == [one.json().get("limit") for one in told]
+
+
+def test_streams_are_counted_a_key_and_a_tenant() -> None:
+    counts = limited(key_streams=2, streams=3)
+    one, other = a_key(), a_key()
+
+    with counts.stream(one), counts.stream(one):
+        with pytest.raises(LimitReached, match="This API key"):
+            counts.stream(one).__enter__()
+        with counts.stream(other), pytest.raises(LimitReached):
+            counts.stream(other).__enter__()
+        with counts.stream(a_key("rival")):
+            assert counts.streams == 3
+
+    assert counts.streams == 0
+
+
+def test_who_has_something_under_way_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiting, "MOST_REMEMBERED", 3)
+    counts = limited(key_streams=1)
+    waiting = a_key()
+
+    with counts.stream(waiting):
+        for _ in range(50):
+            counts.request(a_key(), sends=False, operates=False)
+        assert len(counts.keys) <= 4
+        with pytest.raises(LimitReached):
+            counts.stream(waiting).__enter__()
+
+
+async def drops(every: float, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        await asyncio.sleep(every)
+        yield b"x"
+
+
+async def test_a_slow_body_passes_and_a_slower_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.5)
+
+    async def read(least_rate: int) -> int:
+        async with asyncio.timeout(30) as deadline:
+            turn = Turn(a_key(), deadline, limited(), least_rate)
+            return sum([len(chunk) async for chunk in turn.paced(drops(0.01, 100))])
+
+    assert await read(least_rate=2) == 100
+    assert await read(least_rate=0) == 100
+    with pytest.raises(RequestRejected, match="too slowly"):
+        await read(least_rate=10_000)
+
+
+async def test_places_go_to_those_who_have_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "LOOK_EVERY", 60)
+    reading = Turns(limited(), stalled=list, places=2)
+    greedy, modest, order = a_key("greedy"), a_key("modest"), []
+    go = asyncio.Event()
+
+    async def upload(key: ApiKey) -> None:
+        async with asyncio.timeout(30) as deadline, reading.turn(key, deadline, least_rate=0):
+            order.append(key.tenant_id)
+            await go.wait()
+
+    async with asyncio.TaskGroup() as group:
+        for key in (greedy, greedy, greedy, greedy, modest):
+            group.create_task(upload(key))
+            await asyncio.sleep(0)
+        assert order == ["greedy", "greedy"]
+        go.set()
+
+    assert order[2] == "modest"
+    assert reading._taken == 0
+
+
+async def test_who_leaves_the_queue_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_WITHIN", 0.05)
+    counts = limited(uploads=1, uploads_waiting=1)
+    reading = Turns(counts, stalled=list)
+    key = a_key()
+    async with asyncio.timeout(30) as deadline, reading.turn(key, deadline, least_rate=0):
+        told = await asyncio.gather(
+            *(reading.turn(key, deadline, least_rate=0).__aenter__() for _ in range(2)),
+            return_exceptions=True,
+        )
+
+    assert ["uploads", "uploads_waiting"] == [getattr(one, "limit", one) for one in told]
+
+    assert (0, 0) == (reading._taken, counts.tenants.of(key.tenant_id).waiting)
+
+
+def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> None:
+    key, sister, other = a_key(), a_key(), a_key("other")
+    held = Held(limited(bodies=100), most_bytes=150)
+
+    with held.body(key) as mine, held.body(sister) as hers, held.body(other) as theirs:
+        mine(75)
+        with pytest.raises(LimitReached) as refused:
+            mine(1)
+        assert refused.value.limit == "bodies"
+        hers(25)
+        with pytest.raises(LimitReached):
+            hers(1)
+        theirs(50)
+        with pytest.raises(Unavailable) as busy:
+            theirs(1)
+        assert busy.value.code == "busy"
+        assert held.bytes == 150
+
+    assert held.bytes == 0
+    with held.body(key) as mine:
+        mine(75)
+
+
+async def test_json_that_comes_too_slowly_is_not_waited_for(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.2)
+
+    address = urlsplit(running.url)
+    head = "POST {} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n"
+    body = "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+
+    for path in ("/v1/jobs", "/v1/jobs:batch"):
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write((head.format(path, running.secrets["acme"]) + body).encode())
+        async with asyncio.timeout(8):
+            answer = await reader.readuntil(b'"}')
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"too slowly" in answer
+    assert app_of(running).state.intake.held.bytes == 0
+
+
+async def test_who_may_not_operate_has_no_second_bucket(running: Running) -> None:
+    limit(running, key_requests=1, requests=1)
+
+    async with running.client("acme") as acme:
+        met = [(await acme.get("/v1/operator/jobs")).status_code for _ in range(4)]
+
+    assert met[0] == 403
+    assert met[-1] == 429

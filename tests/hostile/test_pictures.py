@@ -1,0 +1,104 @@
+"""Pictures that are not what they say, and the largest of those that are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.faults.crowding import another_tenant
+from tests.support.images import claimed, grain, png_chunk, quadrants, saved
+from tests.support.stack import Producer, Stack
+
+
+async def made(producer: Producer, body: bytes, content_type: str) -> dict[str, Any]:
+    answer = await producer.upload(body, content_type)
+    assert answer.status_code == 202, answer.text
+    return await producer.ended(answer.json()["jobId"], within=50)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+async def test_a_jpeg_with_fewer_pixels_than_its_size_fails_as_damaged(
+    producer: Producer, *, progressive: bool
+) -> None:
+    photo = saved(grain(400, 300), progressive=progressive)
+
+    ended = await made(producer, claimed(photo, 7_000, 7_000), "image/jpeg")
+
+    assert ended["failure"]["code"] == "corrupt"
+
+
+async def test_a_png_with_fewer_pixels_than_its_size_fails_as_damaged(producer: Producer) -> None:
+    """A few kilobytes that end in good order, and say that they are the largest."""
+    flat = saved(Image.new("RGB", (7_000, 300), (10, 200, 90)), "PNG")
+    header = flat[16:20] + (7_000).to_bytes(4, "big") + flat[24:29]
+
+    ended = await made(producer, flat[:8] + png_chunk(b"IHDR", header) + flat[33:], "image/png")
+
+    assert ended["failure"]["code"] == "corrupt"
+
+
+@pytest.mark.parametrize(
+    ("declared", "body", "status", "code"),
+    [
+        ("image/png", saved(quadrants()), 415, "type_mismatch"),
+        ("image/jpeg", saved(quadrants(), "PNG"), 415, "type_mismatch"),
+        ("image/png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "unsupported"),
+    ],
+)
+async def test_what_is_posted_past_the_api_must_be_what_was_declared(
+    producer: Producer, declared: str, body: bytes, status: int, code: str
+) -> None:
+    upload = (await producer.http.post("/v1/uploads", json={"contentType": declared})).json()
+    async with httpx.AsyncClient(timeout=20) as browser:
+        posted = await browser.post(upload["url"], data=upload["fields"], files={"file": body})
+    assert posted.is_success, posted.text
+
+    asked = {"uploadId": upload["uploadId"]}
+    answer = await producer.post("/v1/images", None, "what was posted", json=asked)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+async def test_the_largest_picture_of_the_hungriest_kind_is_made(
+    producer: Producer, stack: Stack
+) -> None:
+    """Forty-nine megapixels in forty bytes; two at once, as two children would take too much."""
+    workers = stack.pids("worker")
+    flat = Image.new("RGB", (7_000, 7_000), (10, 200, 90))
+    body = saved(flat, "WEBP", lossless=True, method=0, quality=0)
+    answers = [await producer.upload(body, "image/webp") for _ in range(2)]
+
+    ended = [await producer.ended(each.json()["jobId"], within=50) for each in answers]
+
+    assert {each["status"] for each in ended} == {"completed"}, ended
+    shown = await producer.image(answers[0].json()["imageId"])
+    assert (shown["source"]["width"], len(shown["variants"])) == (7_000, 8)
+    assert workers == stack.pids("worker")
+
+
+@pytest.mark.timeout(150)
+async def test_the_largest_pictures_of_one_tenant_leave_slots_to_the_others(stack: Stack) -> None:
+    """They would hold all of them: one is made at a time, and one more waits."""
+    flat = Image.new("RGB", (7_000, 7_000), (10, 200, 90))
+    body = saved(flat, "WEBP", lossless=True, method=0, quality=0)
+    async with (
+        another_tenant(stack, "large") as large,
+        another_tenant(stack, "bystander") as bystander,
+    ):
+        many = await asyncio.gather(*(large.upload(body, "image/webp") for _ in range(12)))
+        jobs = [answer.json()["jobId"] for answer in many]
+        small = [await bystander.upload(saved(quadrants(40 + n)), "image/jpeg") for n in range(6)]
+        for answer in small:
+            ended = await bystander.ended(answer.json()["jobId"], within=50)
+            assert ended["status"] == "completed", ended
+
+        shown = [(await large.http.get(f"/v1/jobs/{job_id}")).json() for job_id in jobs]
+        made = sum(each["status"] == "completed" for each in shown)
+        print(f"{made} of 12 large pictures were made when 6 small ones were")  # noqa: T201 - figures
+        assert made < 4
+        ends = [await large.ended(job_id, within=90) for job_id in jobs]
+        assert {each["status"] for each in ends} == {"completed"}, ends

@@ -1,0 +1,99 @@
+"""Images whose beginnings are all work and no picture, one after the other: others do not wait."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from collections import Counter
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from imagefleet.imaging.sniff import HEAD_BYTES
+from tests.faults.crowding import another_tenant
+from tests.support.flooding import attacking, compared, median
+from tests.support.heads import HEADS
+from tests.support.stack import Producer, Stack
+
+ATTACKERS: Final = 4
+MET: Final = {
+    "corrupt",
+    "too_many_frames",
+    "too_many_parts",
+    "limit_reached",
+    "busy",
+    "lost",
+}
+TYPES: Final = {name: f"image/{name.partition(' ')[0]}" for name in HEADS}
+
+
+def sending(stack: Stack, what: str) -> AbstractAsyncContextManager[Counter[str]]:
+    """By programs of their own, so that who measures is not held up himself; what they met."""
+    arguments = (stack.facts["api_url"], stack.facts["api_key"], what)
+    return attacking("tests.hostile.test_sniffing", *arguments, programs=ATTACKERS)
+
+
+@pytest.mark.usefixtures("alone")
+async def test_nobody_waits_for_the_heads_of_others(stack: Stack) -> None:
+    """A machine that has no processor left for more senders is slow whatever they send."""
+    async with another_tenant(stack, "bystander") as bystander:
+        async with sending(stack, "harmless"):
+            beside_others = await median(bystander)
+        times = await compared(bystander, "heads", lambda: sending(stack, "hostile"), told=MET)
+
+    assert times.is_fair or times.attacked < 2 * beside_others, (times, beside_others)
+
+
+@pytest.mark.parametrize("name", HEADS)
+async def test_such_a_head_is_refused_or_ends_as_damaged(producer: Producer, name: str) -> None:
+    answer = await producer.upload(HEADS[name], TYPES[name])
+
+    if answer.status_code == 202:  # what is wrong lies behind the head
+        ended = await producer.ended(answer.json()["jobId"])
+        assert ended["failure"]["code"] in {"corrupt", "too_many_parts"}
+    else:
+        assert answer.status_code == 422
+        assert answer.json()["code"] in {"corrupt", "too_many_frames", "too_many_parts"}
+
+
+def attack(url: str, key: str, what: str) -> None:
+    """Until the standard input ends: one head after the other, over one connection."""
+    import select  # noqa: PLC0415 - of this program alone
+
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=20)
+    met: Counter[str] = Counter()
+    bodies = {"text": bytes(HEAD_BYTES)}
+    if what == "hostile":
+        bodies = {name: head for name, head in HEADS.items() if name in REFUSED}
+    names, turn = sorted(bodies), os.getpid()  # each begins with another
+    print("attacking", flush=True)  # noqa: T201 - to the test
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        name = names[turn % len(names)]
+        turn += 1
+        content_type = TYPES.get(name, "image/jpeg")
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": content_type}
+        try:
+            connection.request("POST", "/v1/images", bodies[name], headers)
+            answer = connection.getresponse()
+            met[json.loads(answer.read()).get("code", "accepted")] += 1
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            met["lost"] += 1
+    print(json.dumps(met))  # noqa: T201 - to the test
+
+
+REFUSED: Final = frozenset(
+    {
+        "jpeg segments", "jpeg metadata", "jpeg markers", "png chunks", "png exif", "png frames",
+        "webp chunks", "gif blocks", "gif extensions", "gif frames", "avif boxes", "avif items",
+    }
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    attack(*sys.argv[1:])

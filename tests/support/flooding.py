@@ -1,0 +1,171 @@
+"""Many requests without end, by a program of its own, so that whoever measures is not held up."""
+
+import asyncio
+import json
+import secrets
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.stack import Producer, Stack
+
+ASKED: Final = 150  # times, for each median
+PACE: Final = 0.006  # seconds between them: who measures keeps below the limit of requests
+ROUNDS: Final = 3  # of which the best counts: what is dear is dear in each
+FLOOR: Final = 0.008  # seconds; below it a median is the machine's own, whoever attacks
+
+# What is asked for, and with which authorization.
+FLOODS: Final[dict[str, Callable[[str], tuple[str, str]]]] = {
+    "unknown keys": lambda _: ("/v1/jobs", f"Bearer if_{secrets.token_urlsafe(32)}"),
+    "unknown addresses": lambda _: (f"/i/{uuid4()}/current/thumb.webp", ""),
+    "unknown routes": lambda _: ("/v1/nothing", ""),
+    "descriptions": lambda _: ("/v1/openapi.json", ""),
+    "many parameters": lambda _: ("/v1/jobs?" + "a&" * 4000, ""),
+    "long queries": lambda _: ("/v1/jobs?" + "a&" * 15_000, ""),
+    "requests": lambda key: ("/v1/jobs/nonsense", f"Bearer {key}"),  # as cheap as they can be
+}
+
+
+@asynccontextmanager
+async def attacking(module: str, *arguments: str, programs: int = 1) -> AsyncIterator[Counter[str]]:
+    """Programs that say a line when they begin, and what they met when their input ends."""
+    running = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for _ in range(programs)
+    ]
+    met: Counter[str] = Counter()
+    try:
+        for program in running:
+            assert program.stdout is not None
+            async with asyncio.timeout(30):
+                assert await program.stdout.readline() == b"attacking\n"
+        yield met
+    finally:
+        for program in running:
+            async with asyncio.timeout(30):
+                told, _ = await program.communicate(b"")
+            met.update(json.loads(told))
+
+
+def flooding(
+    stack: Stack, what: str, *, key: str = "", connections: int = 128
+) -> AbstractAsyncContextManager[Counter[str]]:
+    """A flood while this is open; then, how it was answered."""
+    return attacking(__name__, stack.facts["api_url"], what, key, str(connections))
+
+
+def resident(stack: Stack) -> int:
+    """Bytes of memory that the API's process has in use."""
+    (pid,) = stack.pids("api").values()
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(pid)
+
+
+async def median(asking: Producer) -> float:
+    """Of the time that a question of somebody else takes."""
+    took = []
+    for _ in range(ASKED):
+        begun = time.perf_counter()
+        answer = await asking.http.get("/v1/jobs", params={"limit": 1})
+        took.append(time.perf_counter() - begun)
+        await asyncio.sleep(PACE)
+        assert answer.status_code == 200, answer.text
+    return statistics.median(took)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two medians, taken one after the other."""
+
+    quiet: float
+    attacked: float
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether others hardly notice: their time is at most doubled."""
+        return self.attacked < max(2 * self.quiet, FLOOR)
+
+
+async def compared(
+    asking: Producer,
+    what: str,
+    attack: Callable[[], AbstractAsyncContextManager[Counter[str]]],
+    *,
+    told: set[str],
+) -> Compared:
+    """What somebody else's questions take without this attack and with it, at best."""
+    await median(asking)  # both are warm
+    rounds = []
+    for _ in range(ROUNDS):
+        quiet = await median(asking)
+        async with attack() as met:
+            rounds.append(Compared(quiet, await median(asking)))
+        assert set(met) <= told, met
+        print(f"{what}: {quiet * 1e3:.1f} ms, {rounds[-1].attacked * 1e3:.1f}, {dict(met)}")  # noqa: T201 - figures
+        if rounds[-1].is_fair:
+            break
+    return min(rounds, key=lambda each: each.attacked / each.quiet)
+
+
+async def counted(stack: Stack, name: str, **labels: str) -> float:
+    """A series of the API, or of all that have these labels the sum."""
+    async with httpx.AsyncClient(timeout=20) as http:
+        page = (await http.get(stack.facts["metrics_urls"]["api"])).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+async def flood(url: str, what: str, key: str, connections: str) -> None:
+    """One request after the other on each connection, until the standard input ends."""
+    address = urlsplit(url)
+    met: Counter[str] = Counter()
+
+    async def ask_for_ever() -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(address.hostname, address.port)
+                while True:
+                    path, authorization = FLOODS[what](key)
+                    writer.write(
+                        f"GET {path} HTTP/1.1\r\nHost: x\r\n"
+                        f"Authorization: {authorization}\r\n\r\n".encode()
+                    )
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                    await reader.readexactly(int(length))
+                    met[head.split(b" ", 2)[1].decode()] += 1
+            except (OSError, EOFError, ValueError):
+                met["lost"] += 1
+
+    async with asyncio.TaskGroup() as group:
+        asking = [group.create_task(ask_for_ever()) for _ in range(int(connections))]
+        print("attacking", flush=True)  # noqa: T201 - to the test
+        await asyncio.to_thread(sys.stdin.read)
+        for one in asking:
+            one.cancel()
+    print(json.dumps(met))  # noqa: T201 - to the test
+
+
+if __name__ == "__main__":
+    asyncio.run(flood(*sys.argv[1:]))
