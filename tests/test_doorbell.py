@@ -11,8 +11,8 @@ from imagefleet.doorbell import Allowance, Doorbell, ring_jobs
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, Lane, Ring, new_job_id, parse_message
 from imagefleet.store.database import Connection, open_pool
-from imagefleet.store.rings import LaneRoom, rings_for
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.jobs.rings import LaneRoom, rings_for
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import TENANT, a_submission

@@ -12,7 +12,7 @@ from imagefleet.errors import Unavailable
 from imagefleet.live import Live
 from imagefleet.settings.in_force import Overlay
 from imagefleet.store.database import Connection
-from imagefleet.store.live_settings import turn, turn_back
+from imagefleet.store.fleet.live_settings import turn, turn_back
 from tests.support.database import Database
 from tests.support.eventually import eventually
 

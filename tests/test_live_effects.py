@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from imagefleet.api.limiting import Limiting
+from imagefleet.api.http.limiting import Limiting
 from imagefleet.jobs.kinds import BUILT_IN, STANDARD_RETRY
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import JobState, Lane, TenantId
@@ -24,10 +24,10 @@ from imagefleet.maintenance.window import Window
 from imagefleet.settings import Telemetry
 from imagefleet.settings.live import DECLARED, TRACES
 from imagefleet.store.database import Connection
-from imagefleet.store.dispatching import look_at_fleet, look_at_types
-from imagefleet.store.live_settings import turn, turn_back, turn_retention
-from imagefleet.store.pruning import prune_jobs
-from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.fleet.live_settings import turn, turn_back, turn_retention
+from imagefleet.store.jobs.dispatching import look_at_fleet, look_at_types
+from imagefleet.store.jobs.pruning import prune_jobs
+from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import open_tracing
 from imagefleet.telemetry.upkeep import MaintenanceMetrics

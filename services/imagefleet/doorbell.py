@@ -21,7 +21,7 @@ from imagefleet.aws.queue import Queue, ringing
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, Ring
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.rings import LaneRoom, confirm_rings, read_rooms
+from imagefleet.store.jobs.rings import LaneRoom, confirm_rings, read_rooms
 
 LINGER: Final = 0.005  # seconds; enough for the requests of one moment to share a call
 MOST_WAITING: Final = 10_000

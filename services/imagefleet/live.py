@@ -16,7 +16,7 @@ from imagefleet.errors import FleetError, Unavailable
 from imagefleet.settings.in_force import Overlay, in_force
 from imagefleet.settings.live import Process, Value
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.live_settings import (
+from imagefleet.store.fleet.live_settings import (
     MOST_LIMITS,
     MOST_SETTINGS,
     LiveRows,

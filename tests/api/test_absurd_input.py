@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
-from imagefleet.api.intake import MOST_NESTED
+from imagefleet.api.http.intake import MOST_NESTED
 from tests.support.api import NOBODY, OPERATOR_ROUTES, ROUTES, Running, app_of
 from tests.support.http import told
 

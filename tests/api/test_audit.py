@@ -13,15 +13,15 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import iter_route_contexts
 from structlog.testing import capture_logs
 
-from imagefleet.api import refusals
-from imagefleet.api.auth import Keys, Operator
-from imagefleet.api.refusals import Refusals
-from imagefleet.api.tools import Tools, tools_of
+from imagefleet.api.http import refusals
+from imagefleet.api.http.auth import Keys, Operator
+from imagefleet.api.http.refusals import Refusals
+from imagefleet.api.http.tools import Tools, tools_of
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState
-from imagefleet.store.audit import Act
 from imagefleet.store.database import Connection
-from imagefleet.store.keys import create_key, digest_of
+from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.keys import create_key, digest_of
 from imagefleet.telemetry.metrics import ApiMetrics
 from tests.support.api import ACME, JPEG, Running, app_of
 from tests.support.eventually import eventually

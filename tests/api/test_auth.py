@@ -7,8 +7,8 @@ import asyncpg
 import httpx
 import pytest
 
-from imagefleet.api.auth import Keys
-from imagefleet.store.keys import digest_of, revoke_key
+from imagefleet.api.http.auth import Keys
+from imagefleet.store.fleet.keys import digest_of, revoke_key
 from tests.support.api import JPEG, OPERATOR_ROUTES, ROUTES, Running, Serve, app_of
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem, submitted

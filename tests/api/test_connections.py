@@ -11,9 +11,9 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from imagefleet.api import server
-from imagefleet.api.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
-from imagefleet.api.limiting import MOST_STREAMS
+from imagefleet.api.http import server
+from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
+from imagefleet.api.http.limiting import MOST_STREAMS
 from tests.support.api import Running
 from tests.support.eventually import eventually
 from tests.support.http import is_problem, submitted

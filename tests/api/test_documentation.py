@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from imagefleet.api.errors import STATUSES
+from imagefleet.api.http.errors import STATUSES
 from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, Serve
 from tests.support.http import a_jpeg
 

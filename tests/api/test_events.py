@@ -11,10 +11,10 @@ import asyncpg
 import httpx
 from structlog.testing import capture_logs
 
-from imagefleet.api.events import Streams
+from imagefleet.api.producers.events import Streams
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId
-from imagefleet.store.keys import revoke_key
+from imagefleet.store.fleet.keys import revoke_key
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.factories import UNAVAILABLE, make_due, settle_job

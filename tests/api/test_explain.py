@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, WorkerId
-from imagefleet.store.breakers import force_open
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.jobs.submissions import submit_job
 from tests.cli.conftest import Cli, cli
 from tests.support.api import Running
 from tests.support.factories import (

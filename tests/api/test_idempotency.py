@@ -7,12 +7,12 @@ import asyncpg
 import httpx
 import pytest
 
-from imagefleet.api.admission import Admission
+from imagefleet.api.producers.admission import Admission
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Lane, new_job_id
-from imagefleet.store.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
-from imagefleet.store.control import FIND_REFUSAL, Pause, PauseScope, pause
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.control import FIND_REFUSAL, Pause, PauseScope, pause
+from imagefleet.store.jobs.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.factories import a_submission, settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, without_date
 

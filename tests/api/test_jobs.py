@@ -8,12 +8,12 @@ import asyncpg
 import httpx
 import pytest
 
-from imagefleet.api.intake import BYTES_OF_A_REQUEST, MOST_CONTAINERS
-from imagefleet.api.limiting import Limiting
-from imagefleet.api.schemas import NewJob
+from imagefleet.api.http.intake import BYTES_OF_A_REQUEST, MOST_CONTAINERS
+from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.producers.schemas import NewJob
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
-from imagefleet.store.keys import ApiKey
+from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.factories import UNAVAILABLE, settle_job
@@ -457,7 +457,7 @@ async def test_a_job_that_is_too_large_is_judged_no_further_and_costs_no_other_i
 async def test_others_are_answered_between_the_jobs_of_a_batch(
     acme: httpx.AsyncClient, judged: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagefleet.api.jobs.LONGEST_PIECE", 0)
+    monkeypatch.setattr("imagefleet.api.producers.jobs.LONGEST_PIECE", 0)
     between: set[int] = set()
 
     async def somebody_else() -> None:

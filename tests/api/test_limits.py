@@ -10,14 +10,14 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from imagefleet.api import limiting, turns
-from imagefleet.api.errors import LimitReached
-from imagefleet.api.limiting import Bucket, Limiting
-from imagefleet.api.turns import Held, Turn, Turns
+from imagefleet.api.http import limiting, turns
+from imagefleet.api.http.errors import LimitReached
+from imagefleet.api.http.limiting import Bucket, Limiting
+from imagefleet.api.http.turns import Held, Turn, Turns
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.keys import ApiKey
+from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import JPEG, Running, app_of
 from tests.support.http import a_jpeg, is_problem
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from imagefleet.api import lookups
-from imagefleet.api.lookups import Lookups
+from imagefleet.api.http import lookups
+from imagefleet.api.http.lookups import Lookups
 from imagefleet.errors import Unavailable
 
 A_MOMENT = timedelta(milliseconds=1)

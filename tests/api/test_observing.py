@@ -9,9 +9,9 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from imagefleet.api import openapi
-from imagefleet.api.errors import problem_of
-from imagefleet.api.limiting import UNHURRIED_FROM
+from imagefleet.api.http import openapi
+from imagefleet.api.http.errors import problem_of
+from imagefleet.api.http.limiting import UNHURRIED_FROM
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
 from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, app_of
 from tests.support.http import a_jpeg, is_problem, submitted

@@ -8,10 +8,16 @@ import httpx
 import pytest
 
 from imagefleet.maintenance.flusher import OFFICE
-from imagefleet.store.batches import Accepted, accept_batch, begin_send, complete_batch, defer_batch
 from imagefleet.store.database import Connection
-from imagefleet.store.elections import hold_election
-from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.batches import (
+    Accepted,
+    accept_batch,
+    begin_send,
+    complete_batch,
+    defer_batch,
+)
+from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.fleet.elections import hold_election
 from tests.support.api import Running
 from tests.support.http import is_problem
 from tests.support.publishing import uploaded

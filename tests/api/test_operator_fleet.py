@@ -11,7 +11,7 @@ import pytest
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.pruner import PERIOD
 from imagefleet.store.database import Connection
-from imagefleet.store.elections import begin_period, finish_period
+from imagefleet.store.fleet.elections import begin_period, finish_period
 from tests.support.api import Running, Serve
 from tests.support.emulators import free_port
 from tests.support.eventually import eventually

@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from imagefleet.api.operator_schemas import WholeJob
+from imagefleet.api.operators.schemas import WholeJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.control import cancel_job
 from tests.support.api import Running
 from tests.support.factories import (
     a_job,

@@ -10,8 +10,8 @@ import pytest
 
 from imagefleet.jobs.sweeping import Missing, Progress
 from imagefleet.store.database import Connection
-from imagefleet.store.elections import begin_period, finish_period
-from imagefleet.store.walks import WALK, save_walk
+from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.images.walks import WALK, save_walk
 from tests.conftest import OpenConnection
 from tests.support.api import Running
 from tests.support.publishing import published, uploaded

@@ -9,13 +9,14 @@ from uuid import UUID
 import httpx
 import pytest
 
-from imagefleet.api import operator_tenants
+from imagefleet.api.operators import tenants as operator_tenants
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, JobState, TenantId
-from imagefleet.store import cancelling, tenants
-from imagefleet.store.cancelling import Page
 from imagefleet.store.database import Connection
-from imagefleet.store.rings import URGENT
+from imagefleet.store.fleet import tenants
+from imagefleet.store.jobs import cancelling
+from imagefleet.store.jobs.cancelling import Page
+from imagefleet.store.jobs.rings import URGENT
 from imagefleet.worker.handlers import cancel_jobs
 from imagefleet.worker.handlers.cancel_jobs import HANDLER
 from tests.support.api import Running

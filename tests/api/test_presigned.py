@@ -10,10 +10,10 @@ import asyncpg
 import httpx
 import pytest
 
-from imagefleet.api.limiting import Limiting
+from imagefleet.api.http.limiting import Limiting
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.model import JobId, TenantId
-from imagefleet.store.keys import ApiKey
+from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import MAX_UPLOAD_BYTES, Running, app_of
 from tests.support.http import a_jpeg, a_png, is_problem
 from tests.support.images import jpeg_claiming, png_claiming

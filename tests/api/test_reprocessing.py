@@ -9,7 +9,7 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId, JobState
-from imagefleet.store.leases import report_progress
+from imagefleet.store.jobs.leases import report_progress
 from tests.api.test_events import listening
 from tests.support.api import JPEG
 from tests.support.factories import settle_job

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 from imagefleet.cli import main as command_line
 from imagefleet.cli.output import ExitCode
-from imagefleet.store.audit import Act, Actor, acting
 from imagefleet.store.database import connect
-from imagefleet.store.keys import create_key
+from imagefleet.store.fleet.audit import Act, Actor, acting
+from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
 from tests.support.api import ACME, Running
 from tests.support.database import Database

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagefleet.cli.output import ExitCode
-from imagefleet.store.keys import find_key
+from imagefleet.store.fleet.keys import find_key
 from tests.cli.conftest import Cli
 from tests.support.database import Database
 from tests.support.roles import PASSWORDS

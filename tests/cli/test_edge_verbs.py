@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from imagefleet.cli import edge
 from imagefleet.cli.output import ExitCode
-from imagefleet.store.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.database import Connection
-from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
+from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
 from tests.cli.conftest import Cli, Ended
 from tests.support.api import Running
 from tests.support.emulators import CREDENTIALS

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.sweeping import Missing, Progress
 from imagefleet.store.database import Connection
-from imagefleet.store.elections import begin_period, finish_period
-from imagefleet.store.walks import WALK, save_walk
+from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.images.walks import WALK, save_walk
 from tests.cli.conftest import Cli
 from tests.support.api import Running
 from tests.support.emulators import CREDENTIALS

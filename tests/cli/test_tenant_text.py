@@ -20,7 +20,7 @@ from imagefleet.cli.main import STARTED_ELSEWHERE, app
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.keys import create_key
+from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli, Ended
 from tests.support.api import ACME, Running
 from tests.support.database import Database

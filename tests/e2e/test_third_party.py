@@ -22,7 +22,7 @@ import pytest_asyncio
 
 from imagefleet.jobs.model import Lane, TenantId
 from imagefleet.store.database import connect
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.jobs.submissions import submit_job
 from tests.faults.director import directing
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission

@@ -24,8 +24,8 @@ from imagefleet.errors import Misconfigured
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings, MaintenanceSettings, WorkerSettings, load
 from imagefleet.store.database import connect
-from imagefleet.store.keys import find_key
-from imagefleet.store.roles import ROLES
+from imagefleet.store.fleet.keys import find_key
+from imagefleet.store.schema.roles import ROLES
 from tests.support.aws import settings_for
 from tests.support.database import roomy_memory
 from tests.support.emulators import CREDENTIALS

@@ -10,7 +10,7 @@ import httpx
 
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import connect
-from imagefleet.store.keys import create_key
+from imagefleet.store.fleet.keys import create_key
 from tests.support.stack import Producer, Stack
 
 FLOOD: Final = 800

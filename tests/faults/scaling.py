@@ -16,10 +16,10 @@ import asyncpg
 
 from imagefleet.jobs.model import JobId, Lane, TenantId, parse_message
 from imagefleet.maintenance.dispatcher import Dispatcher
-from imagefleet.store.breakers import force_open, reset_breaker
-from imagefleet.store.control import Pause, PauseScope, pause, resume
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.breakers import force_open, reset_breaker
+from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
+from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.faults.crowding import FLOOD, another_tenant, claimed_in_between
 from tests.support.database import Database, copied_database, migrated_template, own_server

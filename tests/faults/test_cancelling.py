@@ -7,7 +7,7 @@ from typing import Final, Literal
 import httpx
 import pytest
 
-from imagefleet.store.cancelling import PAGE
+from imagefleet.store.jobs.cancelling import PAGE
 from tests.faults.crowding import another_tenant
 from tests.faults.director import ALWAYS, Reached
 from tests.support.checker import check

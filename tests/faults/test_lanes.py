@@ -6,7 +6,7 @@ import pytest
 
 from imagefleet.jobs.model import JobMessage, Lane, Submission, encode_message
 from imagefleet.store.database import Connection
-from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.jobs.submissions import submit_jobs
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
 from tests.support.fleet import Place, inside, running

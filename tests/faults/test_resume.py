@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import pytest
 import pytest_asyncio
 
-from imagefleet.store.reprocessing import PAGE
+from imagefleet.store.images.reprocessing import PAGE
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
 from tests.support.checker import check

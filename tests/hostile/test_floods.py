@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from imagefleet.api.lookups import APART
+from imagefleet.api.http.lookups import APART
 from imagefleet.jobs.limits import LIMITS
 from tests.faults.crowding import another_tenant
 from tests.support.eventually import eventually

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from imagefleet.api.connections import MOST_KEYLESS
+from imagefleet.api.http.connections import MOST_KEYLESS
 from tests.faults.facts import Post
 from tests.support.flooding import resident
 from tests.support.http import told

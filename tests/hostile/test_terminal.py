@@ -10,7 +10,7 @@ import pytest
 
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import connect
-from imagefleet.store.keys import create_key
+from imagefleet.store.fleet.keys import create_key
 from tests.faults.crowding import another_tenant
 from tests.support.images import quadrants, saved
 from tests.support.stack import Producer, Stack

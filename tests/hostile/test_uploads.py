@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
-from imagefleet.api.turns import PLACES
+from imagefleet.api.http.turns import PLACES
 from imagefleet.jobs.limits import LIMITS
 from tests.faults.crowding import another_tenant
 from tests.support.flooding import FLOOR, counted, median

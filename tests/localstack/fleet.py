@@ -23,9 +23,9 @@ from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.embedded.watchdog import Watchdog
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import connect
-from imagefleet.store.keys import create_key
-from imagefleet.store.migrations import migrate
-from imagefleet.store.roles import ROLES, ensure_database, ensure_roles
+from imagefleet.store.fleet.keys import create_key
+from imagefleet.store.schema.migrations import migrate
+from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 from tests.localstack.server import running_localstack
 from tests.support.emulators import REGION, free_port, running_moto
 from tests.support.eventually import eventually

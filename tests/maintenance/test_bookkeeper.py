@@ -10,8 +10,8 @@ from imagefleet.maintenance import bookkeeper as bookkeeper_module
 from imagefleet.maintenance.bookkeeper import Bookkeeper
 from imagefleet.maintenance.pace import Rest
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.ledger import read_ledger
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.ledger import read_ledger
+from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_submission

@@ -30,15 +30,15 @@ from imagefleet.maintenance.deadletters import (
     read,
 )
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.deadletters import (
+from imagefleet.store.jobs.pruning import prune_strays
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.deadletters import (
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
 )
-from imagefleet.store.deadmail import DeadMessage, judge_messages, take_due_sends
-from imagefleet.store.pruning import prune_strays
-from imagefleet.store.replays import replay_redriven
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.letters.deadmail import DeadMessage, judge_messages, take_due_sends
+from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import eventually

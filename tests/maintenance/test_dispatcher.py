@@ -22,12 +22,12 @@ from imagefleet.jobs.model import (
 from imagefleet.live import Live
 from imagefleet.maintenance import dispatcher as dispatcher_module
 from imagefleet.maintenance.dispatcher import Dispatched, Dispatcher
-from imagefleet.store.breakers import force_open, reset_breaker
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.live_settings import turn, turn_back
-from imagefleet.store.rings import confirm_rings, expect_messages, rings_for
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.fleet.breakers import force_open, reset_breaker
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume
+from imagefleet.store.fleet.live_settings import turn, turn_back
+from imagefleet.store.jobs.rings import confirm_rings, expect_messages, rings_for
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import (

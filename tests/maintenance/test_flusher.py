@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from imagefleet.api.stable import ANSWER_WITHIN
+from imagefleet.api.public.stable import ANSWER_WITHIN
 from imagefleet.aws.edge import Edge, Invalidation
 from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, apply
@@ -19,7 +19,7 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.maintenance.flusher import FLUSH_EVERY, LIMITS, Flushed, Flusher
 from imagefleet.maintenance.gauges import Sampler
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.invalidations import Batch, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import Batch, commit_batch, look_at_owed
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.aws import Answer, a_name, forwarding, settings_for
 from tests.support.database import Database

@@ -10,7 +10,7 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.gauges import Sampled, Sampler
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.rings import expect_messages
+from imagefleet.store.jobs.rings import expect_messages
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, announce, open_breaker

@@ -8,7 +8,7 @@ import pytest
 from imagefleet.jobs.model import JobId, JobState, Lane
 from imagefleet.maintenance import main as maintenance_main
 from imagefleet.store.database import Connection
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, a_worker, age_finished_jobs
 from tests.support.fleet import Place, inside, running

@@ -9,8 +9,8 @@ from imagefleet.jobs.model import JobState
 from imagefleet.maintenance import pruner as pruner_module
 from imagefleet.maintenance.pace import Rest
 from imagefleet.maintenance.pruner import Pruned, Pruner
-from imagefleet.store.backlogs import sample_behind
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, age_finished_jobs

@@ -20,9 +20,9 @@ from imagefleet.maintenance import walker as walker_module
 from imagefleet.maintenance.gauges import Sampler
 from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.live_settings import turn, turn_back
-from imagefleet.store.uploads import use_upload
-from imagefleet.store.walks import Walk, read_walk
+from imagefleet.store.fleet.live_settings import turn, turn_back
+from imagefleet.store.images.uploads import use_upload
+from imagefleet.store.images.walks import Walk, read_walk
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import eventually

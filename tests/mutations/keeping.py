@@ -27,7 +27,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "another request under a key is no conflict",
-        "submissions.py",
+        "jobs/submissions.py",
         "standing.fingerprint <> wanted.fingerprint AS differs",
         "false AS differs",
         "test_submissions.py",
@@ -35,7 +35,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a key that was answered with another job is free",
-        "submissions.py",
+        "jobs/submissions.py",
         "AND aliases.idempotency_key = new.idempotency_key) = 0",
         "AND aliases.idempotency_key = new.idempotency_key) >= 0",
         "test_aliases.py",
@@ -43,7 +43,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "requests that may be merged share their key",
-        "submissions.py",
+        "jobs/submissions.py",
         "count(CASE WHEN keys.alone THEN",
         "count(CASE WHEN false THEN",
         "test_aliases.py",
@@ -51,7 +51,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "the key of a replay is not remembered",
-        "submissions.py",
+        "jobs/submissions.py",
         'in {"dedup", "replay"}',
         'in {"dedup"}',
         "test_aliases.py",
@@ -59,7 +59,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "an older version is shown after a newer one",
-        "images.py",
+        "images/images.py",
         "< (new.source_seq, new.revision)",
         "<> (new.source_seq, new.revision)",
         "test_publications.py",
@@ -70,7 +70,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a replaced original is shown again",
-        "images.py",
+        "images/images.py",
         "(current.source_seq, current.revision) < (new.source_seq, new.revision)",
         "current.revision < new.revision",
         "test_publications.py",
@@ -78,7 +78,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a deleted image is shown again",
-        "images.py",
+        "images/images.py",
         "AND NOT EXISTS (SELECT FROM image_tombstones\n",
         "AND NOT EXISTS (SELECT FROM (SELECT NULL::uuid AS image_id) AS image_tombstones\n",
         "test_tombstones.py",
@@ -86,7 +86,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a replacement does not know what it replaces",
-        "images.py",
+        "images/images.py",
         "     ORDER BY images.id\n       FOR UPDATE OF images\n",
         "     ORDER BY images.id\n",
         "test_publications.py",
@@ -94,7 +94,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a first publication owes an invalidation",
-        "images.py",
+        "images/images.py",
         "WHERE flipped.old_revision IS NOT NULL",
         "WHERE true",
         "test_publications.py",
@@ -102,7 +102,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a job about a deleted image is accepted",
-        "tombstones.py",
+        "images/tombstones.py",
         "if await connection.fetchval(IS_DELETED, image_id):",
         "if False:",
         "test_tombstones.py",
@@ -110,7 +110,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a batch takes a debt that grew since it was seen",
-        "invalidations.py",
+        "edge/invalidations.py",
         "AND debts.last_owed_at = seen.last_owed_at AND",
         "AND",
         "test_invalidations.py",
@@ -118,7 +118,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a batch waits for a debt that is being merged",
-        "invalidations.py",
+        "edge/invalidations.py",
         "FOR UPDATE OF debts SKIP LOCKED",
         "FOR UPDATE OF debts",
         "test_invalidations.py",
@@ -126,7 +126,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "an office is taken from its holder",
-        "elections.py",
+        "fleet/elections.py",
         "WHERE held.holder = excluded.holder OR held.until <= now()",
         "WHERE true",
         "test_elections.py",
@@ -199,7 +199,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "what is pruned is not counted",
-        "pruning.py",
+        "jobs/pruning.py",
         "SELECT count(*) FROM pruned HAVING count(*) > 0",
         "SELECT 1 FROM pruned HAVING count(*) > 0",
         "test_pruning.py",
@@ -207,7 +207,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a job is pruned before its time",
-        "pruning.py",
+        "jobs/pruning.py",
         "AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)\n       AND jobs.f",
         "AND jobs.f",
         "test_pruning.py",
@@ -215,7 +215,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a failure that nobody has seen is pruned",
-        "pruning.py",
+        "jobs/pruning.py",
         "WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) = 0",
         "WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) >= 0",
         "test_pruning.py",

@@ -25,8 +25,8 @@ class Mutation:
     @property
     def path(self) -> Path:
         """The file, below the root."""
-        below_store = self.file.count("/") == 0 and self.file.endswith(".py")
-        return Path("services/imagefleet/store", self.file) if below_store else Path(self.file)
+        below_store = Path("services/imagefleet/store", self.file)
+        return below_store if (ROOT / below_store).is_file() else Path(self.file)
 
     @property
     def tests(self) -> tuple[str, ...]:

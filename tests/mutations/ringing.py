@@ -10,7 +10,7 @@ DISPATCHER: Final = "maintenance/test_dispatcher.py"
 RINGING: Final = (
     Mutation(
         "a confirmation marks a row that moved on",
-        "rings.py",
+        "jobs/rings.py",
         "ON sent.job_id = rings.job_id AND sent.next_at = rings.next_at",
         "ON sent.job_id = rings.job_id",
         "test_rings.py",
@@ -18,7 +18,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a deleted message counts as there",
-        "claims.py",
+        "jobs/claims.py",
         "           sent_at = NULL, sends = 0,\n",
         "           sends = 0,\n",
         "test_rings.py",
@@ -26,7 +26,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a deferral undoes what a resume has rung",
-        "claims.py",
+        "jobs/claims.py",
         "AND (bell.next_at = seen.next_at\n",
         "AND (true\n",
         "test_claim_races.py",
@@ -34,7 +34,7 @@ RINGING: Final = (
     ),
     Mutation(
         "silence says at once that a message is lost",
-        "rings.py",
+        "jobs/rings.py",
         "$2::timestamptz - interval '5 seconds' *",
         "$2::timestamptz - interval '0 seconds' *",
         "test_rings.py",
@@ -42,7 +42,7 @@ RINGING: Final = (
     ),
     Mutation(
         "the patience does not grow with each send",
-        "rings.py",
+        "jobs/rings.py",
         "$3::timestamptz - interval '30 seconds' * (1 << (times.sends - 1)),",
         "$3::timestamptz - interval '30 seconds',",
         "test_rings.py",
@@ -50,7 +50,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a message that nobody heard of is waited for for ever",
-        "rings.py",
+        "jobs/rings.py",
         "now() - interval '12 hours')",
         "now() - interval '12 years')",
         "test_rings.py",
@@ -58,7 +58,7 @@ RINGING: Final = (
     ),
     Mutation(
         "what was announced is announced again",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "AND rings.priority = turn.priority AND rings.sent_at IS NULL AND rings.next_at <= now()",
         "AND rings.priority = turn.priority AND rings.next_at <= now()",
         DISPATCHER,
@@ -66,7 +66,7 @@ RINGING: Final = (
     ),
     Mutation(
         "two dispatchers have one lane",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "WHERE lanes.holder = $1 OR lanes.until <= now()",
         "WHERE true",
         DISPATCHER,
@@ -74,7 +74,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a lane whose dispatcher died is never free",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "WHERE lanes.holder = $1 OR lanes.until <= now()",
         "WHERE lanes.holder = $1 OR lanes.holder IS NULL",
         DISPATCHER,
@@ -82,7 +82,7 @@ RINGING: Final = (
     ),
     Mutation(
         "what runs takes no slot",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "greatest(lane.slots - lane.held\n",
         "greatest(lane.slots\n",
         DISPATCHER,
@@ -90,7 +90,7 @@ RINGING: Final = (
     ),
     Mutation(
         "what was announced takes no room",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "AND rings.sent_at > now() - $2::interval",
         "AND rings.sent_at > now() + $2::interval",
         DISPATCHER,
@@ -98,7 +98,7 @@ RINGING: Final = (
     ),
     Mutation(
         "what lies in ruins takes room for ever",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "AND rings.sent_at > now() - $2::interval",
         "AND rings.sent_at > now() - $2::interval * 1000",
         DISPATCHER,
@@ -106,7 +106,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a pause is not looked at",
-        "dispatching.py",
+        "jobs/dispatching.py",
         "WHERE pauses.scope IN ('all', 'lane', 'type', 'tenant')",
         "WHERE false",
         DISPATCHER,
@@ -114,7 +114,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a flagged job waits behind a pause",
-        "control.py",
+        "fleet/control.py",
         "sends = 0, priority = {URGENT}",
         "sends = 0",
         DISPATCHER,
@@ -122,7 +122,7 @@ RINGING: Final = (
     ),
     Mutation(
         "behind its target a job is announced all the same",
-        "submissions.py",
+        "jobs/submissions.py",
         "CASE WHEN placed.parked THEN 'infinity'",
         "CASE WHEN false THEN 'infinity'",
         DISPATCHER,
@@ -130,7 +130,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a resumed target stays parked",
-        "control.py",
+        "fleet/control.py",
         "            await ring_head(connection, TenantId(what.tenant_id), what.name)\n",
         "            pass\n",
         "test_rings.py",
@@ -138,7 +138,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a freed target rings nobody",
-        "targets.py",
+        "jobs/targets.py",
         "    rows = await connection.fetch(RING_NEXT, tenants, names)\n",
         "    rows = []\n",
         "test_parking.py",
@@ -146,7 +146,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a head is rung though its target is paused",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "AND pauses.name = freed.target) IS NULL)",
         "AND pauses.name = freed.target) IS NOT NULL OR true)",
         "test_rings.py",
@@ -170,7 +170,7 @@ RINGING: Final = (
     ),
     Mutation(
         "what 0.2.0 submits is adopted as sent",
-        "rings.py",
+        "jobs/rings.py",
         "sent_at = CASE WHEN rings.rings > 0 THEN rings.since END",
         "sent_at = rings.since",
         "test_older_processes.py",
@@ -178,7 +178,7 @@ RINGING: Final = (
     ),
     Mutation(
         "an unroutable message deletes itself and leaves its ring",
-        "claims.py",
+        "jobs/claims.py",
         "'breaker', 'elsewhere', 'unroutable')",
         "'breaker', 'elsewhere')",
         "test_rings.py",
@@ -186,7 +186,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a suspect is blamed for its neighbours",
-        "upkeep.py",
+        "jobs/rescue.py",
         "alone=neighbours == 0",
         "alone=True",
         "test_rescue.py",
@@ -194,7 +194,7 @@ RINGING: Final = (
     ),
     Mutation(
         "the order of an image is forgotten with its jobs",
-        "pruning.py",
+        "jobs/pruning.py",
         "WHERE pruned.target IS NOT NULL AND pruned.target NOT LIKE 'image:%'",
         "WHERE pruned.target IS NOT NULL",
         "test_pruning.py",

@@ -9,7 +9,7 @@ RESCUER: Final = "services/imagefleet/maintenance/rescuer.py"
 RUNNING: Final = (
     Mutation(
         "a worker that was declared dead claims",
-        "claims.py",
+        "jobs/claims.py",
         "WHERE workers.id = $4 AND workers.dead_at IS NULL FOR KEY SHARE",
         "WHERE workers.id = $4 FOR KEY SHARE",
         "test_claims.py",
@@ -17,7 +17,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim does not wait for the rescue of its worker",
-        "claims.py",
+        "jobs/claims.py",
         "workers.dead_at IS NULL FOR KEY SHARE",
         "workers.dead_at IS NULL",
         "test_claim_races.py",
@@ -25,7 +25,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim waits for targets that others hold",
-        "claims.py",
+        "jobs/claims.py",
         "FOR UPDATE OF targets SKIP LOCKED",
         "FOR UPDATE OF targets",
         "test_claim_races.py",
@@ -33,7 +33,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim waits for jobs that others hold",
-        "claims.py",
+        "jobs/claims.py",
         "FOR UPDATE OF jobs SKIP LOCKED",
         "FOR UPDATE OF jobs",
         "test_claim_races.py",
@@ -41,7 +41,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim judges a job that moved since its snapshot",
-        "claims.py",
+        "jobs/claims.py",
         "       AND jobs.state = seen.state\n       AND jobs.claim_no = seen.claim_no\n",
         "",
         "test_claim_races.py",
@@ -49,7 +49,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim judges by a target that was used since its snapshot",
-        "claims.py",
+        "jobs/claims.py",
         "AND target.runs IS NOT DISTINCT FROM seen.runs",
         "",
         "test_claim_races.py",
@@ -57,7 +57,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "one claim takes two jobs of a target",
-        "claims.py",
+        "jobs/claims.py",
         "judged.target_seq) > 1 THEN",
         "judged.target_seq) > 99 THEN",
         "test_target_order.py",
@@ -65,7 +65,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a job begins beside the running one of its target",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "WHEN target.running_job <> job.id OR elder.id IS NOT NULL THEN 'target_busy'",
         "WHEN elder.id IS NOT NULL THEN 'target_busy'",
         "test_target_order.py",
@@ -73,7 +73,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a job goes before its elders",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "WHEN target.running_job <> job.id OR elder.id IS NOT NULL THEN 'target_busy'",
         "WHEN target.running_job <> job.id THEN 'target_busy'",
         "test_target_order.py",
@@ -84,7 +84,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim does not mark its target",
-        "claims.py",
+        "jobs/claims.py",
         "SET running_job = CASE chosen.verdict WHEN 'claimed' THEN chosen.id END",
         "SET running_job = NULL",
         "test_target_order.py",
@@ -92,7 +92,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a live claim is taken over",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "WHEN job.state = 'processing' AND job.locked_at >= now() - fleet.lock_timeout THEN 'busy'",
         "WHEN false THEN 'busy'",
         "test_claims.py",
@@ -100,7 +100,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a job is claimed before its time",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "WHEN job.state <> 'processing' AND job.run_at > now() THEN 'not_due'",
         "WHEN false THEN 'not_due'",
         "test_claims.py",
@@ -108,7 +108,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a pause holds nothing back",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "WHEN pause.what IS NOT NULL THEN 'paused'",
         "WHEN false THEN 'paused'",
         "test_control.py",
@@ -116,7 +116,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a job that is to be cancelled is run",
-        "verdicts.py",
+        "jobs/verdicts.py",
         "WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'",
         "WHEN false THEN 'cancelled'",
         "test_claims.py",
@@ -124,7 +124,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim costs no attempt",
-        "claims.py",
+        "jobs/claims.py",
         "attempts = jobs.attempts + (chosen.verdict = 'claimed')::int",
         "attempts = jobs.attempts",
         "test_claims.py",
@@ -132,7 +132,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a takeover counts no crash",
-        "claims.py",
+        "jobs/claims.py",
         "crashes = jobs.crashes + (chosen.state = 'processing')::int",
         "crashes = jobs.crashes",
         "test_claims.py",
@@ -140,7 +140,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "an exhausted job keeps its target",
-        "claims.py",
+        "jobs/claims.py",
         "OR (chosen.verdict = 'exhausted' AND targets.running_job = chosen.id)",
         "",
         "test_claims.py",
@@ -148,7 +148,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a dead worker beats",
-        "leases.py",
+        "jobs/leases.py",
         "WHERE id = $1 AND dead_at IS NULL",
         "WHERE id = $1",
         "test_claims.py",
@@ -156,7 +156,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a beat keeps a claim that it does not name",
-        "leases.py",
+        "jobs/leases.py",
         "held.id = jobs.id AND held.claim_no = jobs.claim_no",
         "held.id = jobs.id",
         "test_leases.py",
@@ -164,7 +164,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a beat answers for another claim of the same job",
-        "leases.py",
+        "jobs/leases.py",
         "ON mine.id = held.id AND mine.claim_no = held.claim_no",
         "ON mine.id = held.id",
         "test_leases.py",
@@ -172,7 +172,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a beat renews a run that is too long",
-        "leases.py",
+        "jobs/leases.py",
         "AND mine.claimed_at > now() - held.renewable_for",
         "",
         "test_leases.py",
@@ -180,7 +180,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "progress is told without the claim",
-        "leases.py",
+        "jobs/leases.py",
         "WHERE id = $1 AND claim_no = $2 AND state = 'processing'",
         "WHERE id = $1 AND $2 > 0 AND state = 'processing'",
         "test_reprocessing.py",
@@ -188,7 +188,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "progress is told of a job that does not run",
-        "leases.py",
+        "jobs/leases.py",
         "WHERE id = $1 AND claim_no = $2 AND state = 'processing'",
         "WHERE id = $1 AND claim_no = $2",
         "test_leases.py",
@@ -196,7 +196,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "settling locks jobs before their targets",
-        "settlements.py",
+        "settling.py",
         """\
     targets = await lock_targets(connection, job_ids)
     held = await lock_claims(connection, [one.fence for one in settlements])
@@ -210,7 +210,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "targets are locked in the wrong order",
-        "targets.py",
+        "jobs/targets.py",
         "ORDER BY targets.tenant_id, targets.target",
         "ORDER BY targets.tenant_id, targets.target DESC",
         "test_lock_order.py",
@@ -221,7 +221,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "claims are locked in the wrong order",
-        "endings.py",
+        "jobs/endings.py",
         " ORDER BY jobs.id\n   FOR UPDATE OF jobs",
         " ORDER BY jobs.id DESC\n   FOR UPDATE OF jobs",
         "test_lock_order.py",
@@ -232,7 +232,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a worker settles the claim of another",
-        "settlements.py",
+        "settling.py",
         "if one.worker_id == worker_id}",
         "if one.worker_id}",
         "test_settlements.py",
@@ -240,7 +240,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a claim answers for another one of its job",
-        "settlements.py",
+        "settling.py",
         "known.get(settlement.fence)",
         "{one.job_id: one for one in known.values()}.get(settlement.job_id)",
         "test_settlements.py",
@@ -248,7 +248,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "an end that two messages found is told twice",
-        "claims.py",
+        "jobs/claims.py",
         "return replace(answer, ended=None) if job_id in before else answer",
         "return answer",
         "test_ends.py",
@@ -280,7 +280,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a settlement is written whatever became of its claim",
-        "endings.py",
+        "jobs/endings.py",
         '        (row["id"], row["claim_no"]): Held(',
         '        next(one for one in claims if one[0] == row["id"]): Held(',
         "test_settlements.py",
@@ -288,7 +288,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "one poisonous outcome holds up its batch",
-        "settlements.py",
+        "settling.py",
         "reports = [await _settle_alone(connection, worker_id, one) for one in settlements]",
         "raise",
         "test_settlements.py",
@@ -296,7 +296,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a release is charged",
-        "endings.py",
+        "jobs/endings.py",
         "attempts = greatest(jobs.attempts - ended.refund::int, 0)",
         "attempts = jobs.attempts",
         "test_settlements.py",
@@ -304,7 +304,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "the last attempt of a lost worker is not given back",
-        "endings.py",
+        "jobs/endings.py",
         "attempts = jobs.attempts - ended.refund::int,",
         "attempts = jobs.attempts,",
         "test_rescue.py",
@@ -312,7 +312,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a crash is not remembered",
-        "endings.py",
+        "jobs/endings.py",
         "crashes = jobs.crashes + ended.crashed::int",
         "crashes = jobs.crashes",
         "test_rescue.py",
@@ -320,7 +320,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a lost claim frees the target of its heir",
-        "targets.py",
+        "jobs/targets.py",
         "AND targets.running_job = ANY ($3::uuid[])",
         "AND cardinality($3::uuid[]) >= 0",
         "test_settlements.py",
@@ -328,7 +328,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a worker that woke up is rescued from",
-        "upkeep.py",
+        "jobs/rescue.py",
         "AND workers.beats = $2 AND",
         "AND workers.beats >= $2 AND",
         "test_rescue.py",
@@ -336,7 +336,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a rescue does not wait for a beat in flight",
-        "upkeep.py",
+        "jobs/rescue.py",
         "       FOR UPDATE\n)\nUPDATE workers SET dead_at",
         ")\nUPDATE workers SET dead_at",
         "test_leases.py",
@@ -344,7 +344,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a rescue locks no targets",
-        "upkeep.py",
+        "jobs/rescue.py",
         "            await lock_targets(connection, [job_id for job_id, _ in claims])\n",
         "",
         "test_lock_order.py",
@@ -352,7 +352,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "one refused row stops a rescue",
-        "upkeep.py",
+        "jobs/rescue.py",
         "return await _rescue_in_transaction(connection, seen, _take_back_apart)",
         "raise",
         "test_refused_rescues.py",

@@ -14,7 +14,7 @@ from tests.mutations.trials import Copy, Verdict, a_copy
 
 HARMLESS = Mutation(
     "a comment",
-    "elections.py",
+    "fleet/elections.py",
     "# The row stays, so that its term does",
     "# The row goes, and so does its term",
     "test_elections.py",

@@ -18,17 +18,17 @@ MODULES = ("__main__", "errors", "runtime", "settings")
 
 KEPT = {
     "aws/queue.py": "import aioboto3",
-    "api/app.py": "import imagefleet.store.claims\nimport imagefleet.imaging.sniff",
+    "api/app.py": "import imagefleet.store.jobs.claims\nimport imagefleet.imaging.sniff",
     "embedded/stack.py": "import boto3\nimport imagefleet.api.app",
     "imaging/render.py": "from PIL import Image",
     "imaging/sniff.py": "import imagefleet.jobs",
-    "store/claims.py": "import asyncpg\nimport imagefleet.telemetry",
+    "store/jobs/claims.py": "import asyncpg\nimport imagefleet.telemetry",
     "worker/attempt.py": "import imagefleet.imaging.render\nimport imagefleet.aws.queue",
 }
 
 # One violation each: file, the import planted there, the contract that has to break.
 VIOLATIONS = [
-    ("jobs/model.py", "import imagefleet.store.claims", "Layers"),
+    ("jobs/model.py", "import imagefleet.store.jobs.claims", "Layers"),
     ("api/app.py", "import imagefleet.worker.attempt", "Layers"),
     ("runtime.py", "import imagefleet.telemetry", "Layers"),
     ("utils.py", "import math", "Layers"),
@@ -36,11 +36,15 @@ VIOLATIONS = [
     ("jobs/retry.py", "import botocore.exceptions", "The core is pure"),
     ("worker/attempt.py", "import asyncpg", "SQL only in store"),
     ("worker/attempt.py", "import botocore.exceptions", "AWS calls only in aws"),
-    ("store/claims.py", "import boto3", "AWS calls only in aws"),
+    ("store/jobs/claims.py", "import boto3", "AWS calls only in aws"),
     ("worker/attempt.py", "import PIL.Image", "Pillow only in imaging"),
-    ("api/images.py", "import imagefleet.imaging.render", "Only the worker loads Pillow"),
+    ("api/producers/images.py", "import imagefleet.imaging.render", "Only the worker loads Pillow"),
     ("maintenance/sweeper.py", "import imagefleet.imaging.render", "Only the worker loads Pillow"),
-    ("api/jobs.py", "import imagefleet.api.app\nimport imagefleet.api.cycle", "No cycles"),
+    (
+        "api/producers/jobs.py",
+        "import imagefleet.api.app\nimport imagefleet.api.cycle",
+        "No cycles",
+    ),
 ]
 
 
@@ -54,6 +58,8 @@ def plant(folder: Path, files: dict[str, str]) -> None:
         (package / f"{name}.py").touch()
     for name, text in files.items():
         path = package / name
+        path.parent.mkdir(exist_ok=True)
+        (path.parent / "__init__.py").touch()
         path.write_text(text + "\n", encoding="utf-8")
     configuration = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (folder / "pyproject.toml").write_text(configuration, encoding="utf-8")
@@ -88,7 +94,7 @@ def test_a_tree_as_designed_keeps_every_contract(tmp_path: Path) -> None:
 def test_a_violation_breaks_its_contract(
     tmp_path: Path, file: str, text: str, contract: str
 ) -> None:
-    cycle = {"api/cycle.py": "import imagefleet.api.jobs"}
+    cycle = {"api/cycle.py": "import imagefleet.api.producers.jobs"}
     plant(tmp_path, KEPT | cycle | {file: f"{KEPT.get(file, '')}\n{text}"})
 
     assert contract in broken_contracts(tmp_path)

@@ -13,7 +13,7 @@ from imagefleet.jobs.kinds import TIMEOUTS
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER
 from imagefleet.settings.slices import Maintenance, Worker
-from imagefleet.store.upkeep import RESCUE_SPREAD
+from imagefleet.store.jobs.rescue import RESCUE_SPREAD
 from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import MOST_AT_ONCE
 from imagefleet.worker.lease import BEAT_EVERY, BEAT_WITHIN, FRESH_FOR, STOP_AFTER

@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from imagefleet.api.app import create_app
-from imagefleet.api.tools import Tools
-from imagefleet.api.watching import Watcher
+from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.watching import Watcher
 from imagefleet.cli import main as command_line
 
 ROOT: Final = Path(__file__).parents[2]

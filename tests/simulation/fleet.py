@@ -27,12 +27,12 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.maintenance.dispatcher import Dispatcher
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import WorkerCard, register_worker
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.leases import renew_claims
-from imagefleet.store.settlements import Settlement, settle_jobs
-from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.fleet.control import WorkerCard, register_worker
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.leases import renew_claims
+from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.settling import Settlement, settle_jobs
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from imagefleet.worker.hearing import Hearing
 from tests.simulation.queue import BadQueue

@@ -9,7 +9,7 @@ import pytest
 from imagefleet.errors import IdempotencyConflict
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobState, Submission, Submitted, TenantId, new_job_id
-from imagefleet.store.submissions import (
+from imagefleet.store.jobs.submissions import (
     INSERT_JOBS,
     TAKE_PLACES,
     Answer,

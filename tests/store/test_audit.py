@@ -11,15 +11,16 @@ import pytest
 from imagefleet.errors import NotFound, StoreRejected
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState, TenantId
-from imagefleet.store import audit
-from imagefleet.store.audit import Act, Actor, AuditFilter, acting, list_audit
-from imagefleet.store.breakers import (
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet import audit
+from imagefleet.store.fleet.audit import Act, Actor, AuditFilter, acting, list_audit
+from imagefleet.store.fleet.breakers import (
     force_open,
     report_probe_failed,
     report_probe_worked,
     reset_breaker,
 )
-from imagefleet.store.control import (
+from imagefleet.store.fleet.control import (
     Pause,
     PauseScope,
     find_pause,
@@ -28,13 +29,12 @@ from imagefleet.store.control import (
     retire_worker,
     start_drain,
 )
-from imagefleet.store.database import Connection
-from imagefleet.store.dispatching import hold_lanes, leave_lanes
-from imagefleet.store.elections import hold_election, resign
-from imagefleet.store.keys import create_key, find_key, revoke_key
-from imagefleet.store.leases import renew_claims
-from imagefleet.store.live_settings import turn_retention
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.elections import hold_election, resign
+from imagefleet.store.fleet.keys import create_key, find_key, revoke_key
+from imagefleet.store.fleet.live_settings import turn_retention
+from imagefleet.store.jobs.dispatching import hold_lanes, leave_lanes
+from imagefleet.store.jobs.leases import renew_claims
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from tests.conftest import OpenConnection
 from tests.store.test_older_processes import older
 from tests.support.database import Database

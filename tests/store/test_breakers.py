@@ -9,7 +9,7 @@ import pytest
 from imagefleet.errors import StoreRejected
 from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import ClaimAnswer, JobId, Verdict
-from imagefleet.store.breakers import (
+from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,
     force_open,
@@ -18,8 +18,8 @@ from imagefleet.store.breakers import (
     report_probe_worked,
     reset_breaker,
 )
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,

@@ -9,7 +9,7 @@ from datetime import timedelta
 import asyncpg
 
 from imagefleet.jobs.breakers import BreakerLimits
-from imagefleet.store.breakers import (
+from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,
     list_breakers,

@@ -26,12 +26,19 @@ from imagefleet.jobs.model import (
     Verdict,
     WorkerId,
 )
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, retire_worker
 from imagefleet.store.database import Connection
-from imagefleet.store.rings import confirm_rings
-from imagefleet.store.submissions import submit_job, submit_jobs
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.control import (
+    Pause,
+    PauseScope,
+    cancel_job,
+    pause,
+    resume,
+    retire_worker,
+)
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rings import confirm_rings
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.factories import (

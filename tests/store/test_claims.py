@@ -9,15 +9,15 @@ import pytest
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, Verdict, WorkerId, new_job_id
-from imagefleet.store.breakers import force_open
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
-from imagefleet.store.leases import Hold, renew_claims, report_progress
-from imagefleet.store.rings import confirm_rings
-from imagefleet.store.settlements import Settled
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rings import confirm_rings
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.settling import Settled
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     ALL_LANES,

@@ -9,7 +9,7 @@ import pytest
 from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, Verdict, new_job_id
-from imagefleet.store.control import (
+from imagefleet.store.fleet.control import (
     Pause,
     PauseScope,
     cancel_job,
@@ -20,7 +20,7 @@ from imagefleet.store.control import (
     ring_now,
     start_drain,
 )
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.factories import (
     CORRUPT,
     TENANT,

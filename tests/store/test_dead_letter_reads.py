@@ -10,8 +10,8 @@ import pytest
 
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobState, TenantId
-from imagefleet.store import deadletters, deadmail, replays
-from imagefleet.store.deadletters import (
+from imagefleet.store.letters import deadletters, deadmail, replays
+from imagefleet.store.letters.deadletters import (
     LetterFilter,
     acknowledge_dead_letters,
     count_unacknowledged,
@@ -20,7 +20,7 @@ from imagefleet.store.deadletters import (
     group_dead_letters,
     list_dead_letters,
 )
-from imagefleet.store.deadmail import DeadMessage, judge_messages
+from imagefleet.store.letters.deadmail import DeadMessage, judge_messages
 from tests.support.factories import TENANT, MadeJob, a_job, a_submission
 from tests.support.rows import job_row
 

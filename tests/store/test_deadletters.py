@@ -10,7 +10,9 @@ import pytest
 from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId
-from imagefleet.store.deadletters import (
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.deadletters import (
     DeadLetter,
     LetterFilter,
     acknowledge_dead_letters,
@@ -18,8 +20,6 @@ from imagefleet.store.deadletters import (
     group_dead_letters,
     list_dead_letters,
 )
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
 from tests.support.factories import (
     CORRUPT,
     UNAVAILABLE,

@@ -4,10 +4,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from imagefleet.store.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.database import Connection
-from imagefleet.store.edge import prune_batches, read_month
-from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
+from imagefleet.store.edge.edge import prune_batches, read_month
+from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
 
 OWE = "INSERT INTO invalidations (image_id, tenant_id, reason) VALUES ($1, 'acme', 'deleted')"
 AGE = "UPDATE invalidation_batches SET completed_at = completed_at - interval '31 days'"

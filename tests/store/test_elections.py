@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from imagefleet.store.elections import (
+from imagefleet.store.fleet.elections import (
     begin_period,
     finish_period,
     forget_periods,

@@ -8,10 +8,10 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Ended, JobId, JobState, Lane
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection
-from imagefleet.store.settlements import Settled, Settlement, settle_jobs
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from imagefleet.telemetry.endings import EVENTS
 from tests.conftest import OpenConnection
 from tests.support.factories import (

@@ -15,9 +15,9 @@ from imagefleet.jobs.lifecycle import TRANSITIONS, Actor, Completed, Outcome, Re
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.store.database import Connection
-from imagefleet.store.replays import replay_letters, replay_redriven
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.replays import replay_letters, replay_redriven
 from tests.support.database import Database
 from tests.support.factories import (
     CORRUPT,

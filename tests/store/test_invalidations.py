@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from imagefleet.store.batches import (
+from imagefleet.store.database import Connection
+from imagefleet.store.edge.batches import (
     Accepted,
     Agreed,
     Taken,
@@ -19,9 +20,8 @@ from imagefleet.store.batches import (
     list_accepted,
     list_unsent,
 )
-from imagefleet.store.database import Connection
-from imagefleet.store.edge import InvalidationSample, sample_invalidations
-from imagefleet.store.invalidations import Debt, Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.edge import InvalidationSample, sample_invalidations
+from imagefleet.store.edge.invalidations import Debt, Limits, commit_batch, look_at_owed
 from tests.support.database import Database
 from tests.support.eventually import eventually
 

@@ -8,12 +8,12 @@ import pytest
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobState, Verdict
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import cancel_job
-from imagefleet.store.leases import Beat, Hold, renew_claims, report_progress
-from imagefleet.store.settlements import Settled
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.leases import Beat, Hold, renew_claims, report_progress
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.settling import Settled
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.eventually import eventually

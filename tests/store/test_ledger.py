@@ -9,9 +9,7 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState, Lane
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.leases import Hold, renew_claims
-from imagefleet.store.ledger import (
+from imagefleet.store.fleet.ledger import (
     Ledger,
     OpenJobs,
     fold_entries,
@@ -22,9 +20,11 @@ from imagefleet.store.ledger import (
     sample_depths,
     sample_oldest,
 )
-from imagefleet.store.pruning import prune_jobs
-from imagefleet.store.queues import read_queue_health
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.fleet.queues import read_queue_health
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.leases import Hold, renew_claims
+from imagefleet.store.jobs.pruning import prune_jobs
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,

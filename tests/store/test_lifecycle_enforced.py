@@ -25,9 +25,9 @@ from imagefleet.jobs.lifecycle import (
     is_legal,
 )
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, Lane, Verdict
-from imagefleet.store.breakers import force_open, report_probe_worked, reset_breaker
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import (
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.breakers import force_open, report_probe_worked, reset_breaker
+from imagefleet.store.fleet.control import (
     Pause,
     PauseScope,
     cancel_job,
@@ -37,15 +37,15 @@ from imagefleet.store.control import (
     ring_now,
     start_drain,
 )
-from imagefleet.store.database import Connection
-from imagefleet.store.explanations import explain_job
-from imagefleet.store.leases import Hold, renew_claims, report_progress
-from imagefleet.store.ledger import fold_entries, fold_ledger
-from imagefleet.store.pruning import prune_jobs
-from imagefleet.store.reports import get_job
-from imagefleet.store.rings import adopt_rings, confirm_rings, forget_lost, ring_heads
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.explanations import explain_job
+from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.pruning import prune_jobs
+from imagefleet.store.jobs.reports import get_job
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rings import adopt_rings, confirm_rings, forget_lost, ring_heads
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,

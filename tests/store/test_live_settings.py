@@ -8,7 +8,7 @@ import pytest
 
 from imagefleet.errors import StoreRejected, Unavailable
 from imagefleet.store.database import Connection
-from imagefleet.store.live_settings import (
+from imagefleet.store.fleet.live_settings import (
     MOST_SETTINGS,
     LiveRows,
     list_turned,

@@ -12,11 +12,11 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection
-from imagefleet.store.settlements import Settlement, settle_jobs
-from imagefleet.store.submissions import submit_jobs
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.settling import Settlement, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.factories import ALL_LANES, TYPES, a_submission, a_worker
 from tests.support.races import meanwhile

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagefleet.errors import Misconfigured
-from imagefleet.store.migration_files import shipped_migrations, statements
+from imagefleet.store.schema.migration_files import shipped_migrations, statements
 
 
 @pytest.fixture

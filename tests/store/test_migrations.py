@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from imagefleet.errors import Misconfigured, StoreRejected, Unavailable
-from imagefleet.store import migrations
 from imagefleet.store.database import connect
-from imagefleet.store.migration_files import shipped_migrations
-from imagefleet.store.migrations import (
+from imagefleet.store.schema import migrations
+from imagefleet.store.schema.migration_files import shipped_migrations
+from imagefleet.store.schema.migrations import (
     applied,
     invalid_indexes,
     migrate,
@@ -32,7 +32,7 @@ INDEX = """-- imagefleet: no-transaction
 DROP INDEX CONCURRENTLY IF EXISTS things_by_what;
 CREATE INDEX CONCURRENTLY things_by_what ON things (what);
 """
-RUNNER = "import asyncio, sys, pathlib; from imagefleet.store.migrations import migrate; "
+RUNNER = "import asyncio, sys, pathlib; from imagefleet.store.schema.migrations import migrate; "
 RUNNER += "asyncio.run(migrate(sys.argv[1], folder=pathlib.Path(sys.argv[2])))"
 
 

@@ -8,11 +8,11 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.model import JobId, Lane, Ring
-from imagefleet.store.breakers import Calls, report_calls
-from imagefleet.store.dispatching import hold_lanes
-from imagefleet.store.elections import hold_election
-from imagefleet.store.rings import confirm_rings, forget_lost
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.breakers import Calls, report_calls
+from imagefleet.store.fleet.elections import hold_election
+from imagefleet.store.jobs.dispatching import hold_lanes
+from imagefleet.store.jobs.rings import confirm_rings, forget_lost
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database
 from tests.support.factories import TENANT, a_submission, a_worker, claim_job, open_breaker
 from tests.support.rows import ring_row

@@ -9,11 +9,11 @@ from uuid import uuid4
 import asyncpg
 
 from imagefleet.jobs.model import JobId, Lane, Verdict, WorkerId, new_job_id
-from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection
-from imagefleet.store.dispatching import FIRST_PLACE, find_levels, look_at_fleet, take_rings
-from imagefleet.store.rings import adopt_rings, confirm_rings, rings_for
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels, look_at_fleet, take_rings
+from imagefleet.store.jobs.rings import adopt_rings, confirm_rings, rings_for
+from imagefleet.store.jobs.submissions import submit_job
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     TENANT,

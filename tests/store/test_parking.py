@@ -18,13 +18,13 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
 from imagefleet.store.database import Connection
-from imagefleet.store.emptying import flag_void
-from imagefleet.store.rings import URGENT, ring_heads
-from imagefleet.store.settlements import Settlement, settle_jobs
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
+from imagefleet.store.images.emptying import flag_void
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rings import URGENT, ring_heads
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
+from imagefleet.store.settling import Settlement, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.factories import (

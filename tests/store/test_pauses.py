@@ -8,11 +8,11 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, Verdict
-from imagefleet.store.control import Pause, PauseScope, list_pauses, pause, resume
 from imagefleet.store.database import Connection
-from imagefleet.store.explanations import explain_job
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.control import Pause, PauseScope, list_pauses, pause, resume
+from imagefleet.store.jobs.explanations import explain_job
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_job
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     CORRUPT,

@@ -10,12 +10,12 @@ import pytest
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.ledger import fold_entries, read_ledger
-from imagefleet.store.migration_files import shipped_migrations
-from imagefleet.store.proofs import Proof, prove_hour
-from imagefleet.store.pruning import prune_jobs
-from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.fleet.ledger import fold_entries, read_ledger
+from imagefleet.store.fleet.proofs import Proof, prove_hour
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.pruning import prune_jobs
+from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.schema.migration_files import shipped_migrations
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,

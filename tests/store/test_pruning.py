@@ -11,13 +11,13 @@ import pytest
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, new_job_id
-from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection
-from imagefleet.store.deadletters import acknowledge_dead_letters, get_dead_letter
-from imagefleet.store.ledger import read_ledger
-from imagefleet.store.pruning import prune_jobs, prune_workers
-from imagefleet.store.submissions import insert_submissions, submit_job, submit_jobs
-from imagefleet.store.upkeep import look_at_workers
+from imagefleet.store.fleet.ledger import read_ledger
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.pruning import prune_jobs, prune_workers
+from imagefleet.store.jobs.rescue import look_at_workers
+from imagefleet.store.jobs.submissions import insert_submissions, submit_job, submit_jobs
+from imagefleet.store.letters.deadletters import acknowledge_dead_letters, get_dead_letter
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,

@@ -29,10 +29,8 @@ from imagefleet.jobs.reprocessing import Walk
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.jobs.sweeping import Bucket
 from imagefleet.maintenance.pruner import Prune
-from imagefleet.store.admissions import list_parents, list_standing
-from imagefleet.store.audit import MOST_LOOKED_AT, AuditFilter, list_audit
-from imagefleet.store.backlogs import sample_behind
-from imagefleet.store.batches import (
+from imagefleet.store.database import Connection
+from imagefleet.store.edge.batches import (
     Accepted,
     accept_batch,
     begin_send,
@@ -40,11 +38,18 @@ from imagefleet.store.batches import (
     list_accepted,
     list_unsent,
 )
-from imagefleet.store.breakers import force_open, reset_breaker
-from imagefleet.store.cancelling import PAGE as CANCELLED
-from imagefleet.store.cancelling import count_chosen, count_walk, flag_page
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import (
+from imagefleet.store.edge.edge import (
+    find_flusher,
+    list_batches,
+    prune_batches,
+    read_month,
+    sample_invalidations,
+)
+from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
+from imagefleet.store.fleet.backlogs import sample_behind
+from imagefleet.store.fleet.breakers import force_open, reset_breaker
+from imagefleet.store.fleet.control import (
     Pause,
     PauseScope,
     list_pauses,
@@ -52,14 +57,47 @@ from imagefleet.store.control import (
     resume,
     ring_now,
 )
-from imagefleet.store.database import Connection
-from imagefleet.store.deadletters import (
-    LetterFilter,
-    get_dead_letter,
-    group_dead_letters,
-    list_dead_letters,
+from imagefleet.store.fleet.keys import digest_of, seek_keys
+from imagefleet.store.fleet.ledger import (
+    fold_entries,
+    fold_ledger,
+    read_ledger,
+    sample_depths,
+    sample_oldest,
 )
-from imagefleet.store.dispatching import (
+from imagefleet.store.fleet.live_settings import read_live
+from imagefleet.store.fleet.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
+from imagefleet.store.fleet.queues import (
+    list_failures,
+    list_stuck,
+    load_of_lanes,
+    read_queue_health,
+    read_throughput,
+    room_for_job,
+)
+from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
+from imagefleet.store.images.emptying import darken_without_edge, flag_void, list_to_empty_again
+from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
+from imagefleet.store.images.images import list_images
+from imagefleet.store.images.originals import find_original
+from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.reprocessing import submit_page
+from imagefleet.store.images.sweeping import (
+    Superseded,
+    forget_uploads,
+    judge_originals,
+    judge_outputs,
+    list_superseded,
+    record_swept,
+)
+from imagefleet.store.images.tombstones import LIST_VOID, MOST_CANCELLED
+from imagefleet.store.images.uploads import create_upload
+from imagefleet.store.images.walks import count_superseded, list_named, list_sweep_runs, read_walk
+from imagefleet.store.jobs.admissions import list_parents, list_standing
+from imagefleet.store.jobs.cancelling import PAGE as CANCELLED
+from imagefleet.store.jobs.cancelling import count_chosen, count_walk, flag_page
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.dispatching import (
     FIRST_PLACE,
     count_announced,
     find_levels,
@@ -70,56 +108,29 @@ from imagefleet.store.dispatching import (
     publish_room,
     take_rings,
 )
-from imagefleet.store.edge import (
-    find_flusher,
-    list_batches,
-    prune_batches,
-    read_month,
-    sample_invalidations,
-)
-from imagefleet.store.emptying import darken_without_edge, flag_void, list_to_empty_again
-from imagefleet.store.explanations import explain_job
-from imagefleet.store.glances import find_types
-from imagefleet.store.image_pruning import prune_images, prune_revisions, prune_uploads
-from imagefleet.store.images import list_images
-from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
-from imagefleet.store.keys import digest_of, seek_keys
-from imagefleet.store.leases import Hold, renew_claims, report_progress
-from imagefleet.store.ledger import (
-    fold_entries,
-    fold_ledger,
-    read_ledger,
-    sample_depths,
-    sample_oldest,
-)
-from imagefleet.store.live_settings import read_live
-from imagefleet.store.oversight import list_workers, oversee_jobs
-from imagefleet.store.pointers import find_current
-from imagefleet.store.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
-from imagefleet.store.pruning import (
+from imagefleet.store.jobs.explanations import explain_job
+from imagefleet.store.jobs.glances import find_types
+from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.oversight import list_workers, oversee_jobs
+from imagefleet.store.jobs.pruning import (
     LOCK_IDLE_TARGETS,
     PRUNE_TARGETS,
     count_prunable,
     prune_jobs,
     prune_strays,
 )
-from imagefleet.store.queues import (
-    list_failures,
-    list_stuck,
-    load_of_lanes,
-    read_queue_health,
-    read_throughput,
-    room_for_job,
-)
-from imagefleet.store.reports import (
+from imagefleet.store.jobs.reports import (
     JobFilter,
     get_job,
     get_operator_job,
     list_attempts,
     list_jobs,
 )
-from imagefleet.store.reprocessing import submit_page
-from imagefleet.store.rings import (
+from imagefleet.store.jobs.rescue import (
+    look_at_workers,
+    rescue_worker,
+)
+from imagefleet.store.jobs.rings import (
     adopt_rings,
     confirm_rings,
     expect_messages,
@@ -128,25 +139,14 @@ from imagefleet.store.rings import (
     read_rooms,
     ring_heads,
 )
-from imagefleet.store.settlements import Settled, Settlement, settle_jobs
-from imagefleet.store.sources import find_original
-from imagefleet.store.submissions import submit_jobs
-from imagefleet.store.sweeping import (
-    Superseded,
-    forget_uploads,
-    judge_originals,
-    judge_outputs,
-    list_superseded,
-    record_swept,
+from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.letters.deadletters import (
+    LetterFilter,
+    get_dead_letter,
+    group_dead_letters,
+    list_dead_letters,
 )
-from imagefleet.store.tenants import get_tenant, list_tenants, rank_tenants, set_limits
-from imagefleet.store.tombstones import LIST_VOID, MOST_CANCELLED
-from imagefleet.store.upkeep import (
-    look_at_workers,
-    rescue_worker,
-)
-from imagefleet.store.uploads import create_upload
-from imagefleet.store.walks import count_superseded, list_named, list_sweep_runs, read_walk
+from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.support.database import Database, Server, copied_database
 from tests.support.factories import (
     ALL_LANES,

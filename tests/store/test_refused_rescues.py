@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, JsonObject, Verdict, WorkerId
 from imagefleet.maintenance.rescuer import Rescuer
-from imagefleet.store import upkeep
-from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection
-from imagefleet.store.submissions import submit_job, submit_jobs
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.jobs import rescue as upkeep
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.conftest import OpenConnection
 from tests.support.factories import (

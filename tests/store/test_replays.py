@@ -13,14 +13,15 @@ from imagefleet.jobs.lifecycle import Completed, Outcome, Retry
 from imagefleet.jobs.model import JobId, JobState, Lane, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.store.database import Connection
-from imagefleet.store.deadletters import (
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.deadletters import (
     LetterFilter,
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
 )
-from imagefleet.store.deadmail import DeadMessage, judge_messages
-from imagefleet.store.replays import (
+from imagefleet.store.letters.deadmail import DeadMessage, judge_messages
+from imagefleet.store.letters.replays import (
     MOST_AT_ONCE,
     Outcomes,
     Replayed,
@@ -30,7 +31,6 @@ from imagefleet.store.replays import (
     replay_page,
     replay_redriven,
 )
-from imagefleet.store.submissions import submit_job
 from tests.support.database import Database
 from tests.support.factories import (
     CORRUPT,

@@ -20,11 +20,11 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
-from imagefleet.store.breakers import force_open
-from imagefleet.store.claims import CLAIM_JOBS, claim_jobs
-from imagefleet.store.control import Pause, PauseScope, pause
-from imagefleet.store.explanations import EXPLAIN_JOB, explain_job
-from imagefleet.store.reports import (
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
+from imagefleet.store.jobs.explanations import EXPLAIN_JOB, explain_job
+from imagefleet.store.jobs.reports import (
     JobFilter,
     PublicJob,
     get_job,
@@ -32,8 +32,8 @@ from imagefleet.store.reports import (
     list_attempts,
     list_jobs,
 )
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.verdicts import HOLDS, UNTIL, VERDICT, WHY
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 from tests.support.factories import (
     CORRUPT,
     TENANT,

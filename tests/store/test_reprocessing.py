@@ -12,11 +12,11 @@ from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.reprocessing import LOW_PRIORITY, Walk
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
-from imagefleet.store.reprocessing import PAGE, Page, count_set, reprocess_image, submit_page
-from imagefleet.store.settlements import Settlement, settle_jobs
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.images.reprocessing import PAGE, Page, count_set, reprocess_image, submit_page
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.settling import Settlement, settle_jobs
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import (
@@ -311,7 +311,7 @@ async def test_nothing_of_a_page_is_submitted_once_its_set_is_cancelled(
 async def test_a_set_too_large_to_count_has_no_total(
     api: Connection, worker: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagefleet.store.reprocessing.MOST_COUNTED", 1)
+    monkeypatch.setattr("imagefleet.store.images.reprocessing.MOST_COUNTED", 1)
     await some_images(api, 2, reference="r")
 
     _, _, by_reference = await begun(worker, reference="r")

@@ -14,12 +14,12 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, WorkerId
 from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescued, Rescuer
-from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection
-from imagefleet.store.leases import renew_claims
-from imagefleet.store.settlements import Settled
-from imagefleet.store.submissions import submit_job, submit_jobs
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.leases import renew_claims
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
+from imagefleet.store.settling import Settled
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from tests.conftest import OpenConnection
 from tests.support.database import Database

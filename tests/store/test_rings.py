@@ -8,12 +8,12 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Outcome, Released
 from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, Verdict
-from imagefleet.store.breakers import force_open
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
 from imagefleet.store.database import Connection
-from imagefleet.store.rings import URGENT, confirm_rings, forget_lost, ring_heads, rings_for
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rings import URGENT, confirm_rings, forget_lost, ring_heads, rings_for
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     ALL_LANES,

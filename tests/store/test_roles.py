@@ -10,9 +10,15 @@ import pytest
 
 from imagefleet.errors import Misconfigured
 from imagefleet.store.database import connect
-from imagefleet.store.migration_files import shipped_migrations
-from imagefleet.store.migrations import applied, migrate
-from imagefleet.store.roles import OWNER, ROLES, ensure_database, ensure_roles, scram_verifier
+from imagefleet.store.schema.migration_files import shipped_migrations
+from imagefleet.store.schema.migrations import applied, migrate
+from imagefleet.store.schema.roles import (
+    OWNER,
+    ROLES,
+    ensure_database,
+    ensure_roles,
+    scram_verifier,
+)
 from tests.support.database import Server, own_server
 
 PASSWORDS = {role: secrets.token_urlsafe(16) for role in ROLES}

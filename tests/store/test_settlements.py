@@ -14,13 +14,13 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Lane, Submission, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, pause, resume
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.rings import confirm_rings, forget_lost, ring_heads
-from imagefleet.store.settlements import Settled, Settlement, SettleReport, settle_jobs
-from imagefleet.store.submissions import submit_jobs
-from imagefleet.store.upkeep import WorkerSeen, look_at_workers, rescue_worker
+from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rescue import WorkerSeen, look_at_workers, rescue_worker
+from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
+from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.settling import Settled, Settlement, SettleReport, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.factories import (

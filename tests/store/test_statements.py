@@ -260,8 +260,8 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "rings.RING_HEADS": ("maintenance",),
         "roles.IS_SUPERUSER": ("superuser",),
         "roles.DATABASE_EXISTS": ("superuser",),
-        "sources.FIND_ORIGINAL": ("worker",),
-        "settlements.ENDED_BY": ("worker",),
+        "originals.FIND_ORIGINAL": ("worker",),
+        "settling.ENDED_BY": ("worker",),
         "submissions.TAKE_PLACES": ANY_SUBMITTER,
         "submissions.INSERT_JOBS": ANY_SUBMITTER,
         "submissions.FIND_STANDING": ANY_SUBMITTER,
@@ -271,10 +271,10 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "sweeping.JUDGE_OUTPUTS": ("maintenance",),
         "sweeping.LIST_SUPERSEDED": ("maintenance",),
         "sweeping.RECORD_SWEPT": ("maintenance",),
-        "upkeep.LOOK_AT_WORKERS": ("maintenance",),
-        "upkeep.CONDEMN_WORKER": ("maintenance",),
-        "upkeep.HELD_BY_WORKER": ("maintenance",),
-        "upkeep.WAIT_BRIEFLY": ("maintenance",),
+        "rescue.LOOK_AT_WORKERS": ("maintenance",),
+        "rescue.CONDEMN_WORKER": ("maintenance",),
+        "rescue.HELD_BY_WORKER": ("maintenance",),
+        "rescue.WAIT_BRIEFLY": ("maintenance",),
         "uploads.CREATE_UPLOAD": ("api",),
         "uploads.GET_UPLOAD": ("api",),
         "uploads.USE_UPLOAD": ("api",),
@@ -340,7 +340,9 @@ NO_SQL: Final = frozenset(
 
 def constants(file: Path) -> Iterator[tuple[str, str]]:
     """Name and value of each text that a module of the store defines at its top."""
-    module = importlib.import_module(f"{store.__name__}.{file.stem}")
+    (folder,) = store.__path__
+    dotted = ".".join(file.relative_to(folder).with_suffix("").parts)
+    module = importlib.import_module(f"{store.__name__}.{dotted}")
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
@@ -354,7 +356,7 @@ def constants(file: Path) -> Iterator[tuple[str, str]]:
 FILES = sorted(
     file
     for folder in store.__path__
-    for file in Path(folder).glob("*.py")
+    for file in Path(folder).rglob("*.py")
     if file.stem != "__init__"
 )
 FOUND: Final = {name: value for file in FILES for name, value in constants(file)}

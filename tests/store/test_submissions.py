@@ -10,7 +10,7 @@ import pytest
 from imagefleet.errors import IdempotencyConflict, StoreRejected
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState, Submission, Submitted, TenantId, new_job_id
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.factories import (

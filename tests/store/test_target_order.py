@@ -17,12 +17,12 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Verdict, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.database import Connection
-from imagefleet.store.rings import confirm_rings
-from imagefleet.store.settlements import Settled, Settlement, SettleReport, settle_jobs
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.rings import confirm_rings
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
+from imagefleet.store.settling import Settled, Settlement, SettleReport, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import INVARIANTS, Database
 from tests.support.eventually import eventually

@@ -25,22 +25,22 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.replays import ReplayOrder
-from imagefleet.store.batches import Accepted, accept_batch, begin_send, complete_batch
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
-from imagefleet.store.deadletters import get_dead_letter
-from imagefleet.store.emptying import (
+from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
+from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.images.emptying import (
     darken_without_edge,
     flag_void,
     list_to_empty_again,
     record_emptied_again,
 )
-from imagefleet.store.images import get_image, submit_image
-from imagefleet.store.invalidations import Limits, commit_batch, look_at_owed
-from imagefleet.store.pointers import find_current
-from imagefleet.store.replays import ReplayOutcome, replay_letters, replay_redriven
-from imagefleet.store.submissions import submit_job
-from imagefleet.store.tombstones import Deleting, delete_image, get_deletion
+from imagefleet.store.images.images import get_image, submit_image
+from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.tombstones import Deleting, delete_image, get_deletion
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.deadletters import get_dead_letter
+from imagefleet.store.letters.replays import ReplayOutcome, replay_letters, replay_redriven
 from tests.conftest import OpenConnection
 from tests.support.database import Database
 from tests.support.factories import (

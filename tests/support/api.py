@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 import httpx
 from fastapi import FastAPI
 
-from imagefleet.api.observing import Observed
-from imagefleet.api.server import Server
+from imagefleet.api.http.observing import Observed
+from imagefleet.api.http.server import Server
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from tests.support.http import a_jpeg

@@ -9,8 +9,8 @@ import asyncpg
 import httpx
 import pytest
 
+from imagefleet.api.http.server import Server
 from imagefleet.api.main import main
-from imagefleet.api.server import Server
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
@@ -18,7 +18,7 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
-from imagefleet.store.keys import create_key
+from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
 from tests.support.aws import a_name
 from tests.support.database import Database

@@ -14,7 +14,7 @@ from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Submission, WorkerId
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing
 from imagefleet.worker.attempt import Attempt

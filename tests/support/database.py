@@ -22,8 +22,8 @@ import pytest
 
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.store.database import Connection, Pool, connect, open_pool
-from imagefleet.store.migrations import migrate
-from imagefleet.store.roles import ensure_database, ensure_roles
+from imagefleet.store.schema.migrations import migrate
+from imagefleet.store.schema.roles import ensure_database, ensure_roles
 from tests.support.eventually import eventually
 from tests.support.invariants import ledger_balances, no_row_offends
 from tests.support.roles import PASSWORDS, Role, login

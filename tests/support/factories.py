@@ -21,14 +21,14 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.breakers import Calls, report_calls
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import WorkerCard, cancel_job, register_worker
 from imagefleet.store.database import Connection
-from imagefleet.store.dispatching import FIRST_PLACE, find_levels, take_rings
-from imagefleet.store.rings import confirm_rings
-from imagefleet.store.settlements import Receipt, Settlement, settle_jobs
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.breakers import Calls, report_calls
+from imagefleet.store.fleet.control import WorkerCard, cancel_job, register_worker
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels, take_rings
+from imagefleet.store.jobs.rings import confirm_rings
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.settling import Receipt, Settlement, settle_jobs
 
 TENANT = TenantId("acme")
 ALL_LANES = tuple(Lane)

@@ -28,8 +28,8 @@ from imagefleet.runtime import Drain
 from imagefleet.settings import MaintenanceSettings, WorkerSettings, load
 from imagefleet.settings.slices import Aws
 from imagefleet.store.database import Connection
-from imagefleet.store.images import submit_image
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.images.images import submit_image
+from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.main import main as worker_main
 from tests.support.aws import a_name, settings_for
 from tests.support.database import Database

@@ -9,8 +9,8 @@ from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Claim, JobId, Lane, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.images import submit_image
-from imagefleet.store.leases import Hold
+from imagefleet.store.images.images import submit_image
+from imagefleet.store.jobs.leases import Hold
 from tests.support.factories import TENANT, MadeJob, a_submission, a_worker, claim_job
 from tests.support.fleet import an_image_submission
 

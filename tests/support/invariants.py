@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from imagefleet.store.database import Connection
-from imagefleet.store.ledger import READ_BALANCE, Ledger
+from imagefleet.store.fleet.ledger import READ_BALANCE, Ledger
 
 OFFENDERS: Final[Mapping[str, str]] = MappingProxyType(
     {

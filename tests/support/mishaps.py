@@ -20,10 +20,10 @@ from imagefleet.imaging.sniff import sniff
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Submission
-from imagefleet.store.breakers import force_open
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.handling import JobContext
 from tests.support import children

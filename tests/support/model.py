@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, JsonObject, Lane, Verdict, WorkerId
-from imagefleet.store.control import Pause, PauseScope
-from imagefleet.store.settlements import Settled
+from imagefleet.store.fleet.control import Pause, PauseScope
+from imagefleet.store.settling import Settled
 
 LOCK_TIMEOUT = timedelta(minutes=10)
 MINUTE = timedelta(minutes=1)

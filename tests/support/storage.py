@@ -15,7 +15,7 @@ from imagefleet.jobs.images import (
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.uploads import create_upload
+from imagefleet.store.images.uploads import create_upload
 from tests.support.factories import TENANT, MadeJob, a_worker, claim_job, settle_job
 from tests.support.fleet import Place
 from tests.support.rows import job_row

@@ -20,8 +20,8 @@ from imagefleet.errors import (
 from imagefleet.jobs.kinds import Noop
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Lane
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.control import cancel_job
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.handling import JobContext
 from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of

@@ -17,17 +17,17 @@ from uuid import UUID
 import httpx
 import pytest
 
+from imagefleet.api.http.server import Server
 from imagefleet.api.main import main as api_main
-from imagefleet.api.server import Server
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission
 from imagefleet.runtime import Drain
 from imagefleet.settings import ApiSettings, load
-from imagefleet.store.breakers import force_open
-from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection
-from imagefleet.store.keys import create_key
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.keys import create_key
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.children import alive, children_of
 from tests.support.eventually import eventually
 from tests.support.factories import TENANT, a_job, a_submission

@@ -19,13 +19,13 @@ from imagefleet.jobs.model import (
     TenantId,
     Verdict,
 )
-from imagefleet.store import cancelling
-from imagefleet.store.cancelling import PAGE, Page, count_chosen
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
-from imagefleet.store.dispatching import FIRST_PLACE, find_levels
-from imagefleet.store.rings import URGENT
-from imagefleet.store.submissions import submit_job, submit_jobs
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.jobs import cancelling
+from imagefleet.store.jobs.cancelling import PAGE, Page, count_chosen
+from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels
+from imagefleet.store.jobs.rings import URGENT
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.worker.handlers import cancel_jobs
 from imagefleet.worker.handlers.cancel_jobs import HANDLER
 from tests.support.bench import Bench

@@ -28,9 +28,9 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.runtime import Drain
-from imagefleet.store.claims import claim_jobs
-from imagefleet.store.control import Pause, PauseScope, pause
 from imagefleet.store.database import Connection, open_pool
+from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
 from imagefleet.worker.deliveries import Delivery

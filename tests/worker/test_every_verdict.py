@@ -19,10 +19,10 @@ from imagefleet.jobs.model import (
     encode_message,
     new_job_id,
 )
-from imagefleet.store.breakers import force_open
-from imagefleet.store.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.database import Connection
-from imagefleet.store.submissions import submit_job
+from imagefleet.store.fleet.breakers import force_open
+from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker import dismissals
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission

@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.model import JobMessage, Lane, new_job_id
-from imagefleet.store.dispatching import look_at_fleet
-from imagefleet.store.leases import Heard, renew_claims
+from imagefleet.store.jobs.dispatching import look_at_fleet
+from imagefleet.store.jobs.leases import Heard, renew_claims
 from imagefleet.worker.hearing import Hearing
 from tests.support.factories import a_worker
 

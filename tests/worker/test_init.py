@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from imagefleet.store.database import Connection
-from imagefleet.store.keys import create_key
+from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission

@@ -12,10 +12,10 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, Claim, Fence, JobMessage, Lane
 from imagefleet.runtime import Drain, supervise
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
-from imagefleet.store.leases import Beat
-from imagefleet.store.upkeep import look_at_workers, rescue_worker
+from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.leases import Beat
+from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.worker import attempts as attempts_module
 from imagefleet.worker import lease as lease_module
 from imagefleet.worker.attempt import Stop

@@ -8,8 +8,8 @@ from asyncpg import Record
 
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.database import Connection
-from imagefleet.store.images import get_image
-from imagefleet.store.submissions import submit_jobs
+from imagefleet.store.images.images import get_image
+from imagefleet.store.jobs.submissions import submit_jobs
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
 from tests.support.fleet import Inside, Place, an_image_submission, inside

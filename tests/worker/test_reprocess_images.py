@@ -7,10 +7,10 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId
-from imagefleet.store import reprocessing
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import Connection
-from imagefleet.store.reprocessing import PAGE, Page
+from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.images import reprocessing
+from imagefleet.store.images.reprocessing import PAGE, Page
 from imagefleet.worker.handlers import reprocess_images
 from imagefleet.worker.handlers.reprocess_images import HANDLER
 from tests.support.bench import Bench

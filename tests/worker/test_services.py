@@ -13,8 +13,8 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.breakers import STANDARD, BreakerLimits
 from imagefleet.jobs.lifecycle import Released, Retry
 from imagefleet.jobs.model import Claim, Verdict
-from imagefleet.store.breakers import force_open, reset_breaker
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.services import REPORT_EVERY, SUCCESSES_EVERY, Services
 from tests.support.bench import Bench, done, needing, raising

@@ -13,7 +13,7 @@ from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.store.database import Connection, open_pool
-from imagefleet.store.settlements import Settled, Settlement
+from imagefleet.store.settling import Settled, Settlement
 from imagefleet.worker.settler import Settler
 from tests.support.bench import Bench
 from tests.support.eventually import eventually

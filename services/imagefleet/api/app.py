@@ -6,37 +6,31 @@ from typing import Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from imagefleet.api import (
-    errors,
-    events,
-    images,
-    jobs,
-    operator_audit,
-    operator_breakers,
-    operator_edge,
-    operator_jobs,
-    operator_letters,
-    operator_pauses,
-    operator_queues,
-    operator_settings,
-    operator_sweep,
-    operator_tenants,
-    reprocessing,
-    stable,
-    uploads,
-)
-from imagefleet.api.admission import Admission
-from imagefleet.api.auth import Keys
-from imagefleet.api.events import Streams
-from imagefleet.api.heads import Heads
-from imagefleet.api.intake import Intake
-from imagefleet.api.limiting import Limiting, Unhurried
-from imagefleet.api.observing import Observed
-from imagefleet.api.openapi import DescribedApp
-from imagefleet.api.operator_queues import Looks
-from imagefleet.api.stable import Addresses
-from imagefleet.api.tools import Tools
-from imagefleet.api.watching import Watcher
+from imagefleet.api.http import errors
+from imagefleet.api.http.auth import Keys
+from imagefleet.api.http.heads import Heads
+from imagefleet.api.http.intake import Intake
+from imagefleet.api.http.limiting import Limiting, Unhurried
+from imagefleet.api.http.observing import Observed
+from imagefleet.api.http.openapi import DescribedApp
+from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.watching import Watcher
+from imagefleet.api.operators import audit as operator_audit
+from imagefleet.api.operators import breakers as operator_breakers
+from imagefleet.api.operators import edge as operator_edge
+from imagefleet.api.operators import jobs as operator_jobs
+from imagefleet.api.operators import letters as operator_letters
+from imagefleet.api.operators import pauses as operator_pauses
+from imagefleet.api.operators import queues as operator_queues
+from imagefleet.api.operators import settings as operator_settings
+from imagefleet.api.operators import sweep as operator_sweep
+from imagefleet.api.operators import tenants as operator_tenants
+from imagefleet.api.operators.queues import Looks
+from imagefleet.api.producers import events, images, jobs, reprocessing, uploads
+from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.events import Streams
+from imagefleet.api.public import stable
+from imagefleet.api.public.stable import Addresses
 from imagefleet.jobs.model import TenantId
 
 OPERATORS: Final = (

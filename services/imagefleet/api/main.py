@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack
 import structlog
 
 from imagefleet.api.app import create_app, observed
-from imagefleet.api.server import Server
-from imagefleet.api.tools import Tools
-from imagefleet.api.watching import Watcher
+from imagefleet.api.http.server import Server
+from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.watching import Watcher
 from imagefleet.aws.session import Session, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
@@ -23,8 +23,8 @@ from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, acquire, open_pool
-from imagefleet.store.glances import ping
-from imagefleet.store.migrations import require_schema
+from imagefleet.store.jobs.glances import ping
+from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics

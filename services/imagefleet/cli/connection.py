@@ -9,7 +9,7 @@ from typing import Final
 
 from imagefleet.client.api import ApiClient, open_client
 from imagefleet.settings import Client, Person, load
-from imagefleet.store.audit import Actor
+from imagefleet.store.fleet.audit import Actor
 
 LONGEST_NAME: Final = 200  # characters, as the audit keeps it
 

@@ -11,9 +11,9 @@ from imagefleet.cli.output import Json, print_json, print_table, run_async, say
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.settings import Database, load
-from imagefleet.store import keys as store
 from imagefleet.store.database import connect
-from imagefleet.store.keys import SCOPES, ApiKey
+from imagefleet.store.fleet import keys as store
+from imagefleet.store.fleet.keys import SCOPES, ApiKey
 
 app = typer.Typer(
     rich_markup_mode="markdown",

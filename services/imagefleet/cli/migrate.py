@@ -7,10 +7,10 @@ import typer
 from imagefleet.cli.connection import whoami
 from imagefleet.cli.output import ExitCode, Json, finish, print_json, print_table, run_async, say
 from imagefleet.settings import Database, Roles, load
-from imagefleet.store import migrations
-from imagefleet.store.audit import Act, acting, has_audit
 from imagefleet.store.database import connect
-from imagefleet.store.roles import ROLES, ensure_database, ensure_roles
+from imagefleet.store.fleet.audit import Act, acting, has_audit
+from imagefleet.store.schema import migrations
+from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 

@@ -18,11 +18,11 @@ from imagefleet.embedded.state import StateFolder
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
-from imagefleet.store.audit import Actor
 from imagefleet.store.database import connect
-from imagefleet.store.keys import create_key, find_key
-from imagefleet.store.migrations import migrate
-from imagefleet.store.roles import ROLES, ensure_database, ensure_roles
+from imagefleet.store.fleet.audit import Actor
+from imagefleet.store.fleet.keys import create_key, find_key
+from imagefleet.store.schema.migrations import migrate
+from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 
 DATABASE: Final = "imagefleet"
 TENANT: Final = TenantId("demo")

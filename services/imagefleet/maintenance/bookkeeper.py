@@ -13,9 +13,9 @@ import structlog
 
 from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.elections import hold_election, resign
-from imagefleet.store.ledger import fold_entries, fold_ledger
-from imagefleet.store.proofs import Proof, prove_hour
+from imagefleet.store.fleet.elections import hold_election, resign
+from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
+from imagefleet.store.fleet.proofs import Proof, prove_hour
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 OFFICE: Final = "bookkeeper"

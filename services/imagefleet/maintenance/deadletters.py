@@ -30,7 +30,8 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.deadmail import (
+from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.letters.deadmail import (
     STAYS,
     DeadLetterSend,
     DeadMessage,
@@ -39,8 +40,7 @@ from imagefleet.store.deadmail import (
     judge_messages,
     take_due_sends,
 )
-from imagefleet.store.elections import begin_period, finish_period
-from imagefleet.store.replays import close_replayed
+from imagefleet.store.letters.replays import close_replayed
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=5)  # two requests for ten messages that wait, each time

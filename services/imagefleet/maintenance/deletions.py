@@ -19,8 +19,8 @@ from imagefleet.aws.objects import Deleted, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import originals_prefix, outputs_prefix
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.elections import begin_period, finish_period
-from imagefleet.store.emptying import (
+from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.images.emptying import (
     darken_without_edge,
     list_to_empty_again,
     record_emptied_again,

@@ -22,7 +22,7 @@ from imagefleet.live import Live
 from imagefleet.maintenance.window import Turns, Window
 from imagefleet.settings.in_force import Horizon
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.dispatching import (
+from imagefleet.store.jobs.dispatching import (
     FIRST_PLACE,
     Holds,
     LaneFleet,
@@ -40,7 +40,7 @@ from imagefleet.store.dispatching import (
     read_manners,
     take_rings,
 )
-from imagefleet.store.rings import (
+from imagefleet.store.jobs.rings import (
     URGENT,
     adopt_rings,
     confirm_rings,

@@ -4,8 +4,8 @@ Jobs never wait for this. One process of the fleet is elected, and two of them d
 is frozen before it is sent, and is one invalidation however often it is sent.
 
 A debt goes into a batch three seconds after it was seen, hence after its commit: by then every
-answer of the API that read the pointer before is out (two seconds at most, `api/stable.py`), so
-that no edge can store an old one after its invalidation.
+answer of the API that read the pointer before is out (two seconds at most,
+`api/public/stable.py`), so that no edge can store an old one after its invalidation.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from imagefleet.aws.edge import MOST_ITEMS, Edge
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from imagefleet.jobs.images import cache_tag
 from imagefleet.runtime import pause_after
-from imagefleet.store.batches import (
+from imagefleet.store.database import Pool, acquire
+from imagefleet.store.edge.batches import (
     Accepted,
     Taken,
     accept_batch,
@@ -33,9 +34,15 @@ from imagefleet.store.batches import (
     list_accepted,
     list_unsent,
 )
-from imagefleet.store.database import Pool, acquire
-from imagefleet.store.elections import hold_election, resign
-from imagefleet.store.invalidations import Batch, Debt, Limits, Owed, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import (
+    Batch,
+    Debt,
+    Limits,
+    Owed,
+    commit_batch,
+    look_at_owed,
+)
+from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 OFFICE: Final = "flusher"

@@ -20,16 +20,16 @@ from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.live import Live
 from imagefleet.maintenance.sweeper import WALK_EVERY
-from imagefleet.store.backlogs import sample_behind
-from imagefleet.store.breakers import list_breakers
 from imagefleet.store.database import Connection, Pool, acquire
-from imagefleet.store.deadletters import count_unacknowledged
-from imagefleet.store.edge import sample_invalidations
-from imagefleet.store.elections import hold_election, resign
-from imagefleet.store.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
-from imagefleet.store.queues import count_stuck
-from imagefleet.store.rings import ExpectedMessages, expect_messages
-from imagefleet.store.walks import read_walk
+from imagefleet.store.edge.edge import sample_invalidations
+from imagefleet.store.fleet.backlogs import sample_behind
+from imagefleet.store.fleet.breakers import list_breakers
+from imagefleet.store.fleet.elections import hold_election, resign
+from imagefleet.store.fleet.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
+from imagefleet.store.fleet.queues import count_stuck
+from imagefleet.store.images.walks import read_walk
+from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
+from imagefleet.store.letters.deadletters import count_unacknowledged
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 OFFICE: Final = "sampler"

@@ -32,7 +32,7 @@ from imagefleet.settings import MaintenanceSettings
 from imagefleet.settings.in_force import defaults_of_maintenance
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, acquire, connect, open_pool
-from imagefleet.store.migrations import require_schema
+from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import Check, Pulse, Vital, serve_health
 from imagefleet.telemetry.tracing import open_tracing

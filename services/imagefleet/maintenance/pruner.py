@@ -18,11 +18,11 @@ import structlog
 
 from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.store.database import Connection, Pool, acquire
-from imagefleet.store.edge import prune_batches
-from imagefleet.store.elections import begin_period, finish_period, forget_periods
-from imagefleet.store.image_pruning import prune_images, prune_revisions, prune_uploads
-from imagefleet.store.ledger import forget_empty_counts
-from imagefleet.store.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
+from imagefleet.store.edge.edge import prune_batches
+from imagefleet.store.fleet.elections import begin_period, finish_period, forget_periods
+from imagefleet.store.fleet.ledger import forget_empty_counts
+from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
+from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)

@@ -14,7 +14,7 @@ import structlog
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ring, WorkerId
-from imagefleet.store.upkeep import Rescue, Session, WorkerSeen, look_at_workers, rescue_worker
+from imagefleet.store.jobs.rescue import Rescue, Session, WorkerSeen, look_at_workers, rescue_worker
 from imagefleet.telemetry.endings import tell_ends
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 

@@ -22,9 +22,14 @@ from imagefleet.live import Live
 from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.elections import begin_period, finish_period
-from imagefleet.store.sweeping import Superseded, forget_uploads, list_superseded, record_swept
-from imagefleet.store.walks import WALK, read_walk, save_walk
+from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.images.sweeping import (
+    Superseded,
+    forget_uploads,
+    list_superseded,
+    record_swept,
+)
+from imagefleet.store.images.walks import WALK, read_walk, save_walk
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)

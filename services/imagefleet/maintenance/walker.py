@@ -18,8 +18,8 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.images import image_at, is_original_key, parse_output_key
 from imagefleet.jobs.sweeping import PREFIXES, Bucket, Missing, Progress
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.sweeping import judge_originals, judge_outputs
-from imagefleet.store.walks import Named, list_named
+from imagefleet.store.images.sweeping import judge_originals, judge_outputs
+from imagefleet.store.images.walks import Named, list_named
 from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 # No request is that long under way; clocks of S3 and Postgres may differ by the hour.

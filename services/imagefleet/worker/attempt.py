@@ -16,8 +16,8 @@ from imagefleet.jobs.kinds import read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, JsonObject
 from imagefleet.store.database import acquire
-from imagefleet.store.leases import Hold, report_progress
-from imagefleet.store.settlements import Receipt, Settlement
+from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.settling import Receipt, Settlement
 from imagefleet.worker.handling import Handler, JobContext, Tools
 from imagefleet.worker.outcomes import ends_with_a_stop, outcome_of
 from imagefleet.worker.services import service_behind

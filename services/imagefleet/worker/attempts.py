@@ -13,7 +13,7 @@ from imagefleet.jobs.kinds import JobKind, Payload
 from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import Claim, Fence
 from imagefleet.runtime import Parts
-from imagefleet.store.settlements import Receipt, Settled
+from imagefleet.store.settling import Receipt, Settled
 from imagefleet.telemetry.logs import bind_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, extract

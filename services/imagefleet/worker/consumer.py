@@ -18,9 +18,9 @@ from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId
 from imagefleet.runtime import Drain, unless
-from imagefleet.store.claims import claim_jobs
 from imagefleet.store.database import Connection, Pool, acquire
-from imagefleet.store.glances import find_types
+from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.glances import find_types
 from imagefleet.telemetry.endings import tell_ends
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.deliveries import Delivery

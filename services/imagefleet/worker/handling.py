@@ -22,8 +22,8 @@ from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.leases import Hold
-from imagefleet.store.sources import Original, find_original
+from imagefleet.store.images.originals import Original, find_original
+from imagefleet.store.jobs.leases import Hold
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.renderer import (
     GENERAL_MEMORY_BYTES,

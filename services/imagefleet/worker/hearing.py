@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from imagefleet.jobs.model import JobMessage, Lane
-from imagefleet.store.leases import Heard
+from imagefleet.store.jobs.leases import Heard
 
 
 class Hearing:

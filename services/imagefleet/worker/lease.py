@@ -24,8 +24,8 @@ from imagefleet.jobs.model import Fence, WorkerId
 from imagefleet.jobs.retry import RetryPolicy
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.leases import Beat, renew_claims
-from imagefleet.store.settlements import Settlement
+from imagefleet.store.jobs.leases import Beat, renew_claims
+from imagefleet.store.settling import Settlement
 from imagefleet.telemetry.health import Pulse
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.attempts import Attempts

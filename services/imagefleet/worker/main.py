@@ -26,7 +26,7 @@ from imagefleet.settings import Worker, WorkerSettings
 from imagefleet.settings.in_force import Overlay, defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, acquire, open_pool
-from imagefleet.store.migrations import require_schema
+from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics

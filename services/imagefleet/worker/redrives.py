@@ -13,7 +13,7 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobMessage
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.replays import replay_redriven
+from imagefleet.store.letters.replays import replay_redriven
 
 log = structlog.get_logger()
 

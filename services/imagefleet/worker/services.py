@@ -19,14 +19,14 @@ import structlog
 from imagefleet.errors import FleetError
 from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Claim
-from imagefleet.store.breakers import (
+from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,
     report_calls,
     report_probe_failed,
     report_probe_worked,
 )
-from imagefleet.store.database import Connection, Pool, acquire
 from imagefleet.telemetry.metrics import WorkerMetrics
 
 REPORT_EVERY: Final = 2.0  # seconds

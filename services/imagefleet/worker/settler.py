@@ -18,7 +18,7 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Failed, failure_sentence
 from imagefleet.jobs.model import Ended, Fence, WorkerId
 from imagefleet.store.database import Pool, acquire
-from imagefleet.store.settlements import Receipt, Settled, Settlement, settle_jobs
+from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
 from imagefleet.telemetry.endings import tell_ends
 from imagefleet.telemetry.metrics import WorkerMetrics
 

@@ -20,8 +20,8 @@ import structlog
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.runtime import Drain, supervise
-from imagefleet.store.control import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.store.database import Pool, acquire
+from imagefleet.store.fleet.control import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.telemetry.health import Check, HealthServer, Vital
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.attempts import Attempts

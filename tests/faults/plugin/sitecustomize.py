@@ -259,7 +259,7 @@ def _retired(module: ModuleType) -> None:
     replacing(module.Shift, "retire", make)
 
 
-@after_loading("imagefleet.store.settlements")
+@after_loading("imagefleet.store.settling")
 def _settling(module: ModuleType) -> None:
     """Everything is written, and the transaction is not committed yet."""
 
@@ -276,7 +276,7 @@ def _settling(module: ModuleType) -> None:
     replacing(module, "_settle_in_transaction", make)
 
 
-@after_loading("imagefleet.store.reprocessing")
+@after_loading("imagefleet.store.images.reprocessing")
 def _walking(module: ModuleType) -> None:
     """A page of a set is written, and then it is committed too."""
 
@@ -295,7 +295,7 @@ def _walking(module: ModuleType) -> None:
     replacing(module, "submit_page", make("page committed"))
 
 
-@after_loading("imagefleet.store.cancelling")
+@after_loading("imagefleet.store.jobs.cancelling")
 def _cancelling(module: ModuleType) -> None:
     """A page of a tenant's jobs is flagged, and not committed yet."""
 

@@ -6,8 +6,8 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId
-from imagefleet.store.control import cancel_job
 from imagefleet.store.database import acquire
+from imagefleet.store.fleet.control import cancel_job
 from imagefleet.worker.handling import Handler, JobContext
 
 

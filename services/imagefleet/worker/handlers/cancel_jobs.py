@@ -9,8 +9,8 @@ from typing import Final
 from imagefleet.jobs.cancelling import Walk
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.store.cancelling import begin_walk, count_walk, flag_page
 from imagefleet.store.database import acquire
+from imagefleet.store.jobs.cancelling import begin_walk, count_walk, flag_page
 from imagefleet.worker.handling import Handler, JobContext
 
 

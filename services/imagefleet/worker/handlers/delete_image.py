@@ -21,8 +21,8 @@ from imagefleet.jobs.kinds import BUILT_IN, DeleteImage
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JsonObject, TenantId
 from imagefleet.store.database import acquire
-from imagefleet.store.emptying import flag_void, list_named_keys
-from imagefleet.store.tombstones import get_deletion
+from imagefleet.store.images.emptying import flag_void, list_named_keys
+from imagefleet.store.images.tombstones import get_deletion
 from imagefleet.worker.handling import Handler, JobContext
 
 MOST_SHOWN: Final = 500  # keys of a receipt

@@ -15,9 +15,9 @@ from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.jobs.reprocessing import Walk
-from imagefleet.store.admissions import room_for_jobs
 from imagefleet.store.database import acquire
-from imagefleet.store.reprocessing import PAGE, count_set, submit_page
+from imagefleet.store.images.reprocessing import PAGE, count_set, submit_page
+from imagefleet.store.jobs.admissions import room_for_jobs
 from imagefleet.worker.handling import Handler, JobContext, Postponed
 
 ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that submit for this tenant are not seen

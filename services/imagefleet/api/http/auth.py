@@ -1,0 +1,134 @@
+"""Who asks: an API key in `Authorization: Bearer …`, looked up by the SHA-256 of its secret.
+
+Comparing is the index's work on a hash that nobody can choose, so there is no time to measure. A
+key that was found is believed for `TRUST`, which is how long a revoked one may live on; one that
+was not found is unknown for `ABSENT_FOR` more, so a new key works at once, unless it was tried
+before it was made. However many unknown keys come, they are looked for together (`lookups`).
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Annotated, Final, Literal
+
+import structlog
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+
+from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.lookups import Lookups
+from imagefleet.api.http.refusals import Refusals
+from imagefleet.api.http.tools import Tools
+from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.store.fleet.keys import ApiKey, DeadKey, digest_of, seek_keys, touch_keys
+
+Scope = Literal["submit", "read", "operate"]
+
+TRUST: Final = timedelta(seconds=20)  # a key that was revoked is to be dead within a minute
+ABSENT_FOR: Final = timedelta(seconds=1)
+MOST_REMEMBERED: Final = 10_000
+
+# Of our making, or nothing that a database need be asked about.
+_CREDENTIALS: Final = re.compile(r"[Bb]earer +(if_[A-Za-z0-9_-]{20,100}) *")
+_UNAUTHORIZED: Final = "A valid API key is needed: Authorization: Bearer <key>."
+_FORBIDDEN: Final = "This API key may not do that: it lacks the scope `{}`."
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    key: ApiKey
+    until: float
+
+
+class Keys:
+    """The keys that were seen lately."""
+
+    def __init__(self, tools: Tools, *, trust: timedelta = TRUST) -> None:
+        self._tools = tools
+        self._trust = trust.total_seconds()
+        self._refusals = Refusals(tools)
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._lookups = Lookups(self._look_up, absent_for=ABSENT_FOR)
+
+    async def find(self, authorization: str | None, *, address: str | None = None) -> ApiKey | None:
+        """The key in force that this header holds, if any; who has none is told of."""
+        match = _CREDENTIALS.fullmatch(authorization or "")
+        if match is None:
+            self._refusals.refused("malformed" if authorization else "missing", address=address)
+            return None
+        digest = digest_of(match[1])
+        known = self._known.get(digest)
+        if known is None or known.until < monotonic():
+            self._known.pop(digest, None)
+            key = await self._lookups.find(digest)
+            if key is None:
+                self._refusals.refused("unknown", digest=digest, address=address)
+                return None
+            if isinstance(key, DeadKey):
+                self._refusals.refused(key.why, key_id=key.id, address=address)
+                return None
+            known = self._remember(digest, key)
+        # The lookup asked the database's clock; this only shortens what is believed after it.
+        expires_at = known.key.expires_at
+        if expires_at is None or expires_at > datetime.now(UTC):
+            return known.key
+        self._refusals.refused("expired", key_id=known.key.id, address=address)
+        return None
+
+    def forbidden(self, key: ApiKey, scope: Scope, *, address: str | None) -> None:
+        """Tell that a key in force asked for what it may not do."""
+        self._refusals.refused("forbidden", key_id=key.id, address=address, scope=scope)
+
+    async def _look_up(self, digests: Sequence[bytes]) -> dict[bytes, ApiKey | DeadKey]:
+        async with self._tools.database("find_keys", "api_keys") as connection:
+            found = await seek_keys(connection, digests)
+            alive = [key.id for key in found.values() if isinstance(key, ApiKey)]
+            if alive:
+                try:
+                    await touch_keys(connection, alive)
+                except Unavailable as error:  # worth a line, not a request
+                    log.warning("key.untouched", code=error.code)
+            return found
+
+    def _remember(self, digest: bytes, key: ApiKey) -> _Known:
+        known = _Known(key, monotonic() + self._trust)
+        self._known[digest] = known
+        while len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+        return known
+
+
+def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
+    """A dependency: the key of the request, which must have this scope."""
+
+    async def key_of(request: Request, _documented: Annotated[object, Security(_BEARER)]) -> ApiKey:
+        keys: Keys = request.app.state.keys
+        address = None if request.client is None else request.client.host
+        key = await keys.find(request.headers.get("authorization"), address=address)
+        if key is None:
+            raise RequestRejected("unauthorized", _UNAUTHORIZED)
+        request.state.tenant_id = key.tenant_id
+        limiting: Limiting = request.app.state.limiting
+        # Operators' bucket is for those who may operate: who may not has no second one.
+        operates = scope == "operate" and scope in key.scopes
+        limiting.request(key, sends=scope == "submit", operates=operates)
+        if scope not in key.scopes:
+            keys.forbidden(key, scope, address=address)
+            raise RequestRejected("forbidden", _FORBIDDEN.format(scope))
+        request.state.key = key
+        request.state.sends = scope == "submit"
+        return key
+
+    return key_of
+
+
+_BEARER: Final = HTTPBearer(auto_error=False, description="An API key, `if_…`.")
+
+Submitter = Annotated[ApiKey, Depends(needs("submit"))]
+Reader = Annotated[ApiKey, Depends(needs("read"))]
+Operator = Annotated[ApiKey, Depends(needs("operate"))]

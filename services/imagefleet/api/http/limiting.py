@@ -1,0 +1,241 @@
+"""What tenants and keys may take of this process: rates, and how much at once.
+
+`jobs/limits.py` declares the limits. Here they are counted, in memory and without a statement: so
+each process has its own counts, and a fleet of three lets through three times as much. What must
+hold for the fleet (open jobs, forms) is asked of Postgres where it is written, by `admission`.
+
+Who has no valid key has no name to count under. Such requests are answered, but not in a hurry:
+`Unhurried` lets those from one address wait beyond a few a second, so that whoever sends one after
+the other spends his own time. Behind a balancer all have one address; who has a key waits for none
+of that.
+"""
+
+import asyncio
+import ipaddress
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from fastapi import Request
+
+from imagefleet.api.http.errors import LimitReached
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.limits import LIMITS
+from imagefleet.jobs.model import TenantId
+from imagefleet.store.fleet.keys import ApiKey
+
+Override: TypeAlias = Callable[[TenantId, str], int | None]
+"""What was set for this tenant or for all, by the name of the limit; None is the default."""
+
+BURST_OF_REQUESTS: Final = 2.0  # seconds' worth
+BURST_OF_BYTES: Final = 10.0
+LONGEST_WAIT: Final = 60  # seconds that anybody is told to wait; where a limit is 0, too
+MOST_REMEMBERED: Final = 10_000  # tenants, and keys; each has a key that an administrator made
+MOST_STREAMS: Final = 2000  # of this process
+REFUSED_AFTER: Final = 0.5  # seconds: so often does who heeds no Retry-After hear of it
+MOST_KEPT_WAITING: Final = 2000  # requests; those beyond are answered at once
+UNHURRIED_FROM: Final = 20.0  # answers a second to one address
+MOST_ADDRESSES: Final = 10_000
+
+_SENTENCES: Final = {
+    "requests": "Your tenant sends more requests than it may.",
+    "key_requests": "This API key sends more requests than it may.",
+    "operator_requests": "This API key sends more requests than it may.",
+    "bytes": "Your tenant sends more bytes than it may.",
+    "key_bytes": "This API key sends more bytes than it may.",
+    "uploads": "Your tenant has as many uploads under way as it may have.",
+    "key_uploads": "This API key has as many uploads under way as it may have.",
+    "uploads_waiting": "Your tenant has as many uploads waiting as it may have.",
+    "bodies": "Too much of your bodies has come whose end has not.",
+    "streams": "Your tenant waits for as many jobs at once as it may.",
+    "key_streams": "This API key waits for as many jobs at once as it may.",
+    "forms": "Your tenant has as many unused upload forms as it may have.",
+    "form_bytes": "The unused upload forms of your tenant allow as many bytes as they may.",
+}
+_TOO_MANY: Final = "Too many clients listen to events or wait for jobs at the moment."
+
+
+def refusal(name: str, retry_after: float = 1) -> LimitReached:
+    """What to raise where this limit is reached."""
+    seconds = math.ceil(max(1, min(retry_after, LONGEST_WAIT)))
+    return LimitReached(name, _SENTENCES[name], seconds)
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Fills at a rate up to a burst. Above nought there is something to take; it may go below."""
+
+    level: float = math.inf
+    at: float = 0.0
+
+    def wait(self, rate: float, burst: float, now: float) -> float:
+        """Seconds until something is in it; 0: now."""
+        self.level = min(burst, self.level + rate * (now - self.at))
+        self.at = now
+        if self.level > 0:
+            return 0.0
+        return (1 - self.level) / rate if rate else math.inf
+
+    def take(self, amount: float) -> None:
+        self.level -= amount
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one tenant, or of one key."""
+
+    requests: Bucket = field(default_factory=Bucket)
+    operations: Bucket = field(default_factory=Bucket)
+    bytes: Bucket = field(default_factory=Bucket)
+    uploads: int = 0
+    waiting: int = 0
+    held: int = 0  # bytes of JSON bodies that are being read
+    streams: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.uploads or self.waiting or self.held or self.streams)
+
+
+class _Remembered:
+    """The counts of those who were here last; of whom something is under way, always."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[TenantId | UUID, Counts] = OrderedDict()
+
+    def of(self, who: TenantId | UUID) -> Counts:
+        counts = self._counts.get(who)
+        if counts is not None:
+            self._counts.move_to_end(who)
+            return counts
+        counts = self._counts[who] = Counts()
+        if len(self._counts) > MOST_REMEMBERED:
+            idle = next((one for one, each in self._counts.items() if each.is_idle), who)
+            if idle != who:
+                del self._counts[idle]
+        return counts
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+
+class Limiting:
+    """The counts of this process."""
+
+    def __init__(self, override: Override) -> None:
+        """Begin with nobody."""
+        self._override = override
+        self.tenants = _Remembered()
+        self.keys = _Remembered()
+        self.streams = 0
+
+    def of(self, tenant_id: TenantId, name: str) -> int:
+        """How much this limit is for a tenant, and for each of its keys."""
+        found, limit = self._override(tenant_id, name), LIMITS[name]
+        # A row that was written past the API is held to the same bounds.
+        return limit.default if found is None else max(limit.lowest, min(found, limit.highest))
+
+    def request(self, key: ApiKey, *, sends: bool, operates: bool) -> None:
+        """Count a request, or refuse it. Operators' have a bucket of their own."""
+        now = monotonic()
+        mine = self.keys.of(key.id)
+        if operates:
+            self._let_in(key, "operator_requests", mine.operations, now)
+            mine.operations.take(1)
+            return
+        ours = self.tenants.of(key.tenant_id)
+        self._let_in(key, "key_requests", mine.requests, now)
+        self._let_in(key, "requests", ours.requests, now)
+        if sends:
+            self._let_in(key, "key_bytes", mine.bytes, now)
+            self._let_in(key, "bytes", ours.bytes, now)
+        self.weigh(key, 1)
+
+    def weigh(self, key: ApiKey, requests: float) -> None:
+        """Count what a request costs; more than there is, too: then it is waited for."""
+        self.keys.of(key.id).requests.take(requests)
+        self.tenants.of(key.tenant_id).requests.take(requests)
+
+    def sent(self, key: ApiKey, size_bytes: int) -> None:
+        """Count a part of a body."""
+        self.keys.of(key.id).bytes.take(size_bytes)
+        self.tenants.of(key.tenant_id).bytes.take(size_bytes)
+
+    def _let_in(self, key: ApiKey, name: str, bucket: Bucket, now: float) -> None:
+        rate = self.of(key.tenant_id, name)
+        seconds = BURST_OF_BYTES if name.endswith("bytes") else BURST_OF_REQUESTS
+        wait = bucket.wait(rate, rate * seconds, now)
+        if wait > 0:
+            raise refusal(name, wait)
+
+    @contextmanager
+    def stream(self, key: ApiKey) -> Iterator[None]:
+        """Surround a request that waits for a job: it is counted as long as it does."""
+        mine, ours = self.keys.of(key.id), self.tenants.of(key.tenant_id)
+        for name, counts in (("key_streams", mine), ("streams", ours)):
+            if counts.streams >= self.of(key.tenant_id, name):
+                raise refusal(name)
+        if self.streams >= MOST_STREAMS:
+            raise Unavailable("busy", _TOO_MANY)
+        self.streams += 1
+        mine.streams += 1
+        ours.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            mine.streams -= 1
+            ours.streams -= 1
+
+
+class Unhurried:
+    """Lets answers that cost us and help nobody wait, beyond a few a second to one address."""
+
+    def __init__(self, *, wait: float = REFUSED_AFTER) -> None:
+        """Begin with nobody."""
+        self._wait = wait
+        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
+        self.waiting = 0
+
+    async def pause(self) -> None:
+        """Keep a refused request for a moment: who asks again at once does so twice a second."""
+        if self.waiting >= MOST_KEPT_WAITING:
+            return
+        self.waiting += 1
+        try:
+            await asyncio.sleep(self._wait)
+        finally:
+            self.waiting -= 1
+
+    async def answer(self, request: Request) -> None:
+        """The same for what has no key to count under, by where it comes from."""
+        address = address_of(request)
+        bucket = self._addresses.get(address)
+        if bucket is None:
+            bucket = self._addresses[address] = Bucket()
+            if len(self._addresses) > MOST_ADDRESSES:  # whoever has more, waits less
+                self._addresses.popitem(last=False)
+        else:
+            self._addresses.move_to_end(address)
+        is_hurried = bucket.wait(UNHURRIED_FROM, 2 * UNHURRIED_FROM, monotonic()) > 0
+        if is_hurried:
+            await self.pause()
+        else:
+            bucket.take(1)
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from: of IPv6 the network, whose addresses all belong to one."""
+    host = "" if request.client is None else request.client.host
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

@@ -1,0 +1,312 @@
+"""Serving HTTP: uvicorn, with the limits that it does not have and without its signals.
+
+uvicorn bounds neither connections nor the headers of a request nor the time they take, nor what
+surrounds the data of a chunked body, nor how many requests wait behind the one that is answered;
+and a body that nobody reads after its answer was sent may go on for ever. All of that comes before
+anybody was asked for a key. The process's signals belong to `runtime`.
+"""
+
+import asyncio
+import math
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from imagefleet.api.http.connections import ACCEPTED_AT_ONCE, Connections, room
+from imagefleet.api.http.errors import refused
+from imagefleet.api.http.limiting import REFUSED_AFTER
+from imagefleet.errors import Misconfigured
+from imagefleet.runtime import Drain
+
+LARGEST_HEAD: Final = 65_536  # bytes; `observing` refuses less than this, but politely
+HEAD_WITHIN: Final = timedelta(seconds=10)
+IDLE_WITHIN: Final = timedelta(seconds=30)
+LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
+PIECE: Final = 16_384  # bytes that the parser gets at once: how far over a limit anything can be
+LARGEST_FRAMING: Final = 65_536  # bytes of a chunked body that are not its data
+FRAMING_A_BYTE: Final = 6  # of data, beyond that: chunks of a single byte cost five
+LARGEST_TRAILERS: Final = 16_384  # bytes; also of one chunk's size and extensions
+LARGEST_TARGET: Final = 10_240  # bytes of path and query; `observing` refuses a query before that
+MOST_HEADERS: Final = 100  # of one request; each costs many times its bytes
+MOST_WAITING: Final = 4  # requests sent ahead of the answer to the one before
+LARGEST_WAITING: Final = 16_384  # bytes of their heads, together; and MOST_HEADERS, together
+MOST_DIGITS: Final = 19  # of a Content-Length; more are zeros, or no file
+
+_HOST: Final = re.compile(
+    rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]{0,5})?"
+)  # RFC 9112, 3.2: may be empty
+_UNREADABLE: Final = "This is not a request that can be read."
+_TOO_LONG: Final = f"An address may have {LARGEST_TARGET} bytes."
+_TOO_MANY_HEADERS: Final = f"A request may have {MOST_HEADERS} headers."
+
+log = structlog.get_logger()
+
+
+class _Refused(Exception):
+    """The parser reads it, we do not."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. The head of a request has a size and a deadline; so has what is refused."""
+
+    _in_head = True
+    _in_body = False
+    _body_began = False  # within the piece that is taken now
+    _head_bytes = 0
+    _data_bytes = 0  # of the body, without its framing
+    _framing_bytes = 0
+    _bare_bytes = 0  # of framing since the last byte of data: a chunk's head, or trailers
+    _deadline: asyncio.TimerHandle | None = None
+    _why = ("bad_request", _UNREADABLE)
+    _is_over = False  # refused, and soon told so
+    _had_key = False
+    open_ones: Connections  # of the server
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._expect(HEAD_WITHIN)
+        self.open_ones.made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self._expect(None)
+        self.open_ones.lost(self)
+        super().connection_lost(exc)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a valid key came over it: `auth` says whose, on the request."""
+        if not self._had_key and self.cycle is not None:
+            self._had_key = "tenant_id" in self.cycle.scope["state"]
+        return self._had_key
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has all its answers."""
+        return not self._in_body and (self.cycle is None or self.cycle.response_complete)
+
+    def end(self) -> None:
+        """Hang up, whatever is under way."""
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came in, unless it is a head or a framing without end."""
+        for start in range(0, len(data), PIECE):
+            if self._is_over or self.transport.is_closing():
+                return
+            self._take(data[start : start + PIECE])
+
+    def _take(self, piece: bytes) -> None:
+        goes_on, data_before = self._in_body, self._data_bytes
+        self._body_began = False
+        if self._in_head:
+            self._head_bytes += len(piece)
+            if self._deadline is None:  # after an idle time, which uvicorn has stopped to measure
+                self._expect(HEAD_WITHIN)
+        super().data_received(piece)
+        if self._is_over or self.transport.is_closing():
+            return
+        if self._in_head and self._head_bytes > LARGEST_HEAD:
+            self.send_400_response(_UNREADABLE)
+        elif goes_on and self._in_body and not self._body_began:
+            # Of a piece in which a body begins or ends nobody knows what belongs to it.
+            self._count_framing(len(piece), self._data_bytes - data_before)
+
+    def _count_framing(self, taken: int, of_data: int) -> None:
+        self._framing_bytes += taken - of_data
+        self._bare_bytes = 0 if of_data else self._bare_bytes + taken
+        allowed = LARGEST_FRAMING + FRAMING_A_BYTE * self._data_bytes
+        if self._framing_bytes > allowed or self._bare_bytes > LARGEST_TRAILERS:
+            self.send_400_response(_UNREADABLE)
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._expect(HEAD_WITHIN)
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Keep the address, or a part of it."""
+        if len(self.url) + len(url) > LARGEST_TARGET:
+            self._why = ("uri_too_long", _TOO_LONG)
+            raise _Refused
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; trailers are dropped, for whoever reads them here did not ask for them."""
+        if not self._in_head:
+            return
+        if len(self.headers) >= MOST_HEADERS:
+            self._why = ("headers_too_large", _TOO_MANY_HEADERS)
+            raise _Refused
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: the application has its own deadlines."""
+        self._judge_head()
+        self._expect(None)
+        self._in_head, self._in_body, self._head_bytes = False, True, 0
+        self._body_began = True
+        self._data_bytes = self._framing_bytes = self._bare_bytes = 0
+        super().on_headers_complete()
+        if self.pipeline:
+            self._judge_waiting()
+
+    def _judge_waiting(self) -> None:
+        """Whoever has no key may not have us keep much until it is told so."""
+        headers = [header for cycle, _ in self.pipeline for header in cycle.scope["headers"]]
+        size = sum(
+            len(cycle.scope["raw_path"]) + len(cycle.scope["query_string"])
+            for cycle, _ in self.pipeline
+        ) + sum(len(name) + len(value) + 4 for name, value in headers)
+        is_too_much = len(headers) > MOST_HEADERS or size > LARGEST_WAITING
+        if is_too_much or len(self.pipeline) > MOST_WAITING:
+            raise _Refused
+
+    def _judge_head(self) -> None:
+        """Refuse what RFC 9112 wants refused, and what proxies may read in another way than we."""
+        found: dict[bytes, list[bytes]] = {b"host": [], b"content-length": []}
+        for name, value in self.headers:
+            found.get(name, []).append(value)
+        hosts, lengths = found[b"host"], found[b"content-length"]
+        needs_host = self.parser.get_http_version() != "1.0"
+        if len(hosts) > 1 or (needs_host and not hosts):
+            raise _Refused
+        if any(_HOST.fullmatch(host) is None for host in hosts):
+            raise _Refused
+        if any(len(length) > MOST_DIGITS for length in lengths):
+            raise _Refused
+        has_body = any(length.strip(b"0") for length in lengths) or any(
+            name == b"transfer-encoding" for name, _ in self.headers
+        )
+        if has_body and self.parser.should_upgrade():
+            raise _Refused  # the parser would take the body for the next request
+
+    def on_body(self, body: bytes) -> None:
+        """Count the data, so that all else is framing."""
+        self._data_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The next thing to come is another head."""
+        self._in_head, self._in_body = True, False
+        if self.cycle.response_complete:
+            self._expect(IDLE_WITHIN)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Give a body that is still coming, and that nobody wants, a moment to end."""
+        super().on_response_complete()
+        self.open_ones.answered(self)
+        if self._in_body:
+            self._expect(LINGER)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """What is no HTTP gets a problem too, after a moment, and the end of the connection.
+
+        Only the end, where an answer is still owed to a request before it: it would be taken for
+        that one's.
+        """
+        newest: RequestResponseCycle | None = self.cycle
+        owed = newest if newest is not None and not newest.response_complete else None
+        its_own = self._in_body and owed is not None and not owed.response_started
+        if owed is not None:
+            owed.disconnected = True  # before the loop has told it: nothing may follow the 400
+            owed.message_event.set()
+        self._is_over = True
+        if self.pipeline or not (its_own or (self._in_head and owed is None)):
+            self.transport.close()
+            return
+        self.flow.pause_reading()
+        self._expect(None)
+        self._deadline = self.loop.call_later(REFUSED_AFTER, self._refuse)
+
+    def _refuse(self) -> None:
+        problem = refused(*self._why)
+        head = b"".join(b"%s: %s\r\n" % header for header in problem.raw_headers)
+        line, body = STATUS_LINE[problem.status_code], bytes(problem.body)
+        self.transport.write(b"%s%sconnection: close\r\n\r\n%s" % (line, head, body))
+        self.transport.close()
+
+    def _expect(self, within: timedelta | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = (
+            None
+            if within is None
+            else self.loop.call_later(within.total_seconds(), self.transport.close)
+        )
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves the signals alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """One listening address; `port` says which, where any would do."""
+
+    def __init__(self, host: str, port: int, app: ASGIApp, *, grace: timedelta) -> None:
+        """Listen at once, so that nobody is refused while the rest of the process opens."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server(
+                (host, port), family=family, backlog=ACCEPTED_AT_ONCE
+            )
+        except OSError as error:
+            msg = f"LISTEN_HOST, LISTEN_PORT: cannot listen on {host}:{port}: {error}"
+            raise Misconfigured(msg) from error
+        # Inherited by what is accepted: asyncio's own loop overlooks it on such a socket, and each
+        # answer would wait 40 ms for the client's acknowledgement of its head.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.host = host
+        self.port: int = self._socket.getsockname()[1]
+        self.connections = Connections(room())
+        self._server = _Quiet(
+            uvicorn.Config(
+                app,
+                http=type("Protocol", (BoundedProtocol,), {"open_ones": self.connections}),
+                backlog=ACCEPTED_AT_ONCE,
+                ws="none",
+                lifespan="off",
+                loop="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=int(IDLE_WITHIN.total_seconds()),
+                timeout_graceful_shutdown=max(1, math.ceil(grace.total_seconds())),
+            )
+        )
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are taken."""
+        return self._server.started and not self._server.should_exit
+
+    async def run(self, drain: Drain) -> None:
+        """Serve until the drain; then take nothing new, and finish what runs within the grace."""
+        most = self.connections.most
+        log.info("http.listening", host=self.host, port=self.port, connections=most)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self._server.serve(sockets=[self._socket]))
+            waiting = group.create_task(drain.wait())
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            self._server.should_exit = True
+            await serving
+            waiting.cancel()

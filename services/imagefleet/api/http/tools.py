@@ -1,0 +1,102 @@
+"""What routes work with; `main` makes it once."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from fastapi import Request
+
+from imagefleet.aws.objects import Objects
+from imagefleet.aws.queue import Queue
+from imagefleet.doorbell import Doorbell
+from imagefleet.errors import NotFound
+from imagefleet.imaging.limits import Limits
+from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
+from imagefleet.jobs.model import Lane, Submission, Submitted
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.live import Live
+from imagefleet.settings import Api
+from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.fleet.audit import Acting, Actor, acting
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.jobs.rings import rings_for
+from imagefleet.telemetry.metrics import ApiMetrics
+from imagefleet.telemetry.tracing import Tracing
+
+LONGEST_NAME: Final = 200  # characters of a key's, as the audit keeps it
+
+_ROUTE: Final = "route"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The fleet, as far as the API reaches it."""
+
+    settings: Api
+    pool: Pool
+    originals: Objects
+    queues: Mapping[Lane, Queue]
+    dead_letters: Queue
+    doorbell: Doorbell
+    known_kinds: Kinds
+    """With the policies of the environment."""
+    metrics: ApiMetrics
+    tracing: Tracing
+    live: Live = field(default_factory=Live)
+    """What operators have turned."""
+    standard_retry: RetryPolicy = STANDARD_RETRY
+    """The policy of kinds that have none of their own."""
+    edge_monthly_paths: int = 1000
+    """How many invalidation paths a month are expected."""
+    operators: Pool | None = None
+    """Postgres under the operator's role; None where its routes are not served."""
+
+    @property
+    def kinds(self) -> Kinds:
+        """The job types, with the policies that are in force."""
+        return self.live.now.kinds(self.known_kinds, self.standard_retry)
+
+    @property
+    def limits(self) -> Limits:
+        """What one picture may cost."""
+        return Limits(max_bytes=self.settings.max_upload_bytes)
+
+    @asynccontextmanager
+    async def database(self, operation: str, table: str) -> AsyncIterator[Connection]:
+        """A connection for one use, which is timed under this name."""
+        with self.metrics.query(operation, table):
+            async with acquire(self.pool) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
+        """The same under the operator's role, to look; who changes something is `acting`."""
+        if self.operators is None:  # then nobody has these routes
+            raise NotFound(_ROUTE)
+        with self.metrics.query(operation, table):
+            async with acquire(self.operators) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def acting(
+        self, operation: str, table: str, request: Request, key: ApiKey
+    ) -> AsyncIterator[Acting]:
+        """The one way for operators to change something: one transaction, told to the audit."""
+        # The peer of the connection: whatever a header says of where it came from, anybody may say.
+        address = None if request.client is None else request.client.host
+        by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=address)
+        async with (
+            self.operating(operation, table) as connection,
+            acting(connection, by) as begun,
+        ):
+            yield begun
+
+    def ring(self, accepted: Iterable[tuple[Submission, Submitted]]) -> None:
+        """After the commit: announce what is new and due, without waiting for it."""
+        self.doorbell.ring(rings_for(accepted))
+
+
+def tools_of(request: Request) -> Tools:
+    """The dependency of every route."""
+    return cast("Tools", request.app.state.tools)

@@ -1,0 +1,129 @@
+"""Operators and the edge: what it is owed, what that costs, and telling it by hand."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+from uuid import UUID
+
+import structlog
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Operator
+from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.operators.edge_schemas import (
+    BatchView,
+    EdgeStatus,
+    FlusherView,
+    InvalidationView,
+    MonthView,
+    NewInvalidations,
+    OwedInvalidations,
+)
+from imagefleet.api.operators.letters import who
+from imagefleet.api.operators.schemas import shown
+from imagefleet.api.producers.views import answer
+from imagefleet.jobs.model import TenantId
+from imagefleet.store.edge.edge import (
+    InvalidationReport,
+    Month,
+    find_flusher,
+    get_invalidation,
+    list_batches,
+    owe_for_operator,
+    read_month,
+    sample_invalidations,
+)
+from imagefleet.store.fleet.audit import Act
+
+MOST_BYTES: Final = 16_384  # of the JSON
+UNFINISHED: Final = 20  # batches that are shown
+COMPLETE: Final = 5
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+
+log = structlog.get_logger()
+router = APIRouter()
+
+
+@router.get(
+    "/v1/operator/edge",
+    summary="Look at the edge",
+    response_model=EdgeStatus,
+    responses=problems(),
+)
+async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
+    """What is owed and sent, what that costs this month, and who tells CloudFront."""
+    async with tools.operating("read_edge", "invalidations") as connection:
+        sample = await sample_invalidations(connection)
+        month = await read_month(connection)
+        batches = await list_batches(connection, unfinished=UNFINISHED, complete=COMPLETE)
+        flusher = await find_flusher(connection)
+    errors = [one.last_error for one in batches if one.last_error and one.completed_at is None]
+    return answer(
+        EdgeStatus(
+            taken_at=datetime.now(UTC),
+            owed=sample.owed,
+            oldest_owed_for=sample.oldest_age or timedelta(0),
+            paths_in_flight=sample.in_flight,
+            month=_month(month, tools.edge_monthly_paths),
+            flusher=None if flusher is None else shown(FlusherView, flusher),
+            last_error=errors[-1] if errors else None,
+            batches=[shown(BatchView, one) for one in batches],
+        )
+    )
+
+
+@router.post(
+    "/v1/operator/edge/invalidations",
+    summary="Invalidate images",
+    status_code=202,
+    response_model=OwedInvalidations,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(NewInvalidations),
+)
+async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Owe the edge an invalidation of each; where one waits to be sent already, it is that one."""
+    asked = await read_json(request, NewInvalidations, most_bytes=MOST_BYTES)
+    async with tools.acting("owe_for_operator", "invalidations", request, key) as acting:
+        owed = await owe_for_operator(
+            acting.connection, asked.image_ids, by=who(key), reason=asked.reason
+        )
+        tenants = {one.tenant_id for one in owed}
+        await acting.record(
+            Act(
+                action="invalidate",
+                kind="image",
+                name=str(owed[0].image_id) if len(owed) == 1 else f"{len(owed)} images",
+                tenant_id=TenantId(tenants.pop()) if len(tenants) == 1 else None,
+                after={str(one.image_id): one.invalidation_id for one in owed},
+                reason=asked.reason,
+            )
+        )
+    log.info("invalidation.owed", images=len(owed), by=who(key))
+    return answer(OwedInvalidations(invalidations=[_view(one) for one in owed]), 202)
+
+
+@router.get(
+    "/v1/operator/edge/invalidations/{invalidation_id}",
+    summary="Show an invalidation",
+    response_model=InvalidationView,
+    responses=problems(404),
+)
+async def show_invalidation(invalidation_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+    """How far it is: owed, sent with a batch, complete."""
+    async with tools.operating("get_invalidation", "invalidations") as connection:
+        return answer(_view(await get_invalidation(connection, invalidation_id)))
+
+
+def _month(month: Month, budget: int) -> MonthView:
+    fields = {name: getattr(month, name) for name in Month.__dataclass_fields__}
+    return MonthView.model_validate(
+        fields | {"budget": budget, "over_budget": month.paths > budget}
+    )
+
+
+def _view(one: InvalidationReport) -> InvalidationView:
+    fields = {name: getattr(one, name) for name in InvalidationReport.__dataclass_fields__}
+    return InvalidationView.model_validate(fields | {"tenant": one.tenant_id})

@@ -1,0 +1,280 @@
+"""The shapes of the operators' routes that are about the fleet: queues, pauses, breakers."""
+
+from datetime import datetime
+from typing import Annotated, Self
+from uuid import UUID
+
+from pydantic import Field, model_validator
+
+from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Seconds
+from imagefleet.api.producers.schemas import Incoming, Outgoing
+from imagefleet.jobs.model import Lane
+from imagefleet.store.fleet.control import PauseScope
+
+
+def fits(scope: PauseScope, name: str | None, tenant: str | None) -> bool:
+    """Whether this names one thing: everything has no name, a target is a tenant's.
+
+    A tenant is itself, or with the name of a type what it has of that.
+    """
+    of_a_tenant = scope in {PauseScope.TARGET, PauseScope.TENANT}
+    if (tenant is None) == of_a_tenant:
+        return False
+    if scope is PauseScope.TENANT:
+        return True
+    if (name is None) != (scope is PauseScope.ALL):
+        return False
+    return scope is not PauseScope.LANE or name in set(Lane)
+
+
+class NewPause(Incoming):
+    """What is held back from now on; what runs already, finishes."""
+
+    scope: PauseScope
+    name: Annotated[str, Field(pattern=TARGET)] | None = None
+    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
+    refuse_new: bool = False
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _names_one_thing(self) -> Self:
+        if not fits(self.scope, self.name, self.tenant):
+            raise ValueError
+        # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
+        if self.refuse_new and self.scope is PauseScope.TARGET:
+            raise ValueError
+        return self
+
+
+class PauseView(Outgoing):
+    """A pause; `running` jobs began before it. `known`: the name is a type that this API takes."""
+
+    scope: PauseScope
+    name: str | None = None
+    tenant: str | None = None
+    refuse_new: bool
+    reason: str
+    paused_by: str
+    paused_at: datetime
+    running: int
+    known: bool | None = None
+
+
+class Pauses(Outgoing):
+    """Every pause that stands."""
+
+    pauses: list[PauseView]
+
+
+class Resumed(Outgoing):
+    """The pause is gone; what it held back is announced within a second, in turn."""
+
+    scope: PauseScope
+    name: str | None = None
+    tenant: str | None = None
+
+
+class MessagesView(Outgoing):
+    """What SQS says that a queue holds: estimates."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+class LaneView(Outgoing):
+    """A lane: who works in it, what runs, and what waits; no messages where SQS did not answer.
+
+    Of what waits, so many were announced and not claimed yet; that is never much more than the
+    window. The others take turns; the first of them has waited since `oldestDueRing`.
+    """
+
+    lane: Lane
+    workers: int
+    slots: int
+    busy: int
+    processing: int
+    waiting: int
+    announced: int
+    window: int
+    oldest_due_ring: datetime | None = None
+    messages: MessagesView | None = None
+
+
+class DepthView(Outgoing):
+    """Open jobs of one type, state and lane."""
+
+    job_type: str
+    status: str
+    lane: str
+    jobs: int
+    oldest_due: datetime
+    unroutable: bool
+    """No living worker takes this type in this lane: they wait until one does."""
+
+
+class FlowView(Outgoing):
+    """Attempts of the last hour that ended in one way."""
+
+    job_type: str
+    lane: str
+    outcome: str
+    attempts: int
+    mean_duration: Seconds
+    longest_duration: Seconds
+    mean_queue_time: Seconds
+
+
+class FailuresView(Outgoing):
+    """Jobs that failed for one reason within the last hour."""
+
+    job_type: str
+    code: str
+    failures: int
+    latest: datetime
+
+
+class StuckView(Outgoing):
+    """A job that has been running for over an hour."""
+
+    job_id: UUID
+    tenant: str
+    job_type: str
+    lane: str
+    attempts: int
+    claimed_at: datetime
+    last_progress_at: datetime | None = None
+    worker_id: UUID
+    host: str | None = None
+    beat_at: datetime | None = None
+
+
+class QueueingView(Outgoing):
+    """A tenant that waits or runs; `waiting` has no message, and is counted up to a thousand."""
+
+    tenant: str
+    oldest_due: datetime | None = None
+    waiting: int
+    announced: int
+    processing: int
+    paused: bool
+
+
+class QueueStats(Outgoing):
+    """How the queues are; taken at most two seconds ago."""
+
+    taken_at: datetime
+    lanes: list[LaneView]
+    dead_letters: MessagesView | None = None
+    unacknowledged: int
+    depths: list[DepthView]
+    tenants: list[QueueingView]
+    """Who has waited longest, first; twenty at most."""
+    tenants_are_all_ranked: bool
+    throughput: list[FlowView]
+    failures: list[FailuresView]
+    stuck: list[StuckView]
+
+
+class DriftView(Outgoing):
+    """What waits in Postgres, and what SQS holds; they agree only while nothing moves."""
+
+    lane: Lane
+    waiting: int
+    expected: int
+    messages: MessagesView | None = None
+    drift: int | None = None
+
+
+class LedgerView(Outgoing):
+    """accepted = open + completed + failed + pruned, or something is missing."""
+
+    taken_at: datetime
+    accepted: int
+    open: int
+    completed: int
+    failed: int
+    pruned: int
+    missing: int
+    drift: list[DriftView]
+
+
+class PruneRunView(Outgoing):
+    """One period in which a maintenance process pruned."""
+
+    period_start: datetime
+    started_at: datetime
+    finished_at: datetime | None = None
+    jobs: int | None = None
+
+
+class PruneView(Outgoing):
+    """What is past retention, and what the last periods did about it."""
+
+    retention_days: float
+    prunable: int
+    prunable_is_at_least: bool
+    runs: list[PruneRunView]
+
+
+class BreakerView(Outgoing):
+    """A service's circuit breaker: `closed`, `open` or `half_open`."""
+
+    service: str
+    state: str
+    forced: bool
+    failures: int
+    successes: int
+    trips: int
+    opened_at: datetime | None = None
+    retry_at: datetime | None = None
+    last_failure_at: datetime | None = None
+    last_error_code: str | None = None
+    updated_by: str
+    updated_at: datetime
+
+
+class Breakers(Outgoing):
+    """Every service that was ever reported."""
+
+    breakers: list[BreakerView]
+
+
+class HeldJobView(Outgoing):
+    """A job in a worker's hands."""
+
+    job_id: UUID
+    tenant: str
+    job_type: str
+    lane: str
+    claim_no: int
+    claimed_at: datetime
+    progress_done: int
+    progress_total: int | None = None
+    cancel_requested: bool
+
+
+class WorkerView(Outgoing):
+    """A worker process, and what it holds."""
+
+    worker_id: UUID
+    host: str
+    pid: int
+    version: str
+    lanes: list[str]
+    types: list[str]
+    slots: int
+    lane_slots: dict[str, int]
+    started_at: datetime
+    beat_at: datetime
+    silent_for: Seconds
+    draining_since: datetime | None = None
+    dead_at: datetime | None = None
+    dead_why: str | None = None
+    held: list[HeldJobView]
+
+
+class Workers(Outgoing):
+    """Worker processes."""
+
+    workers: list[WorkerView]

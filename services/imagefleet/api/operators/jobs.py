@@ -1,0 +1,267 @@
+"""Operators and jobs: any tenant's, with everything about them; and the orders one can give."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Operator
+from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.observing import TOKEN
+from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.operators.explain import explanation
+from imagefleet.api.operators.schemas import (
+    TARGET,
+    TENANT,
+    TYPE,
+    Attempts,
+    AttemptView,
+    Because,
+    ExplanationView,
+    OperatorLinks,
+    OrderedJob,
+    OutcomesView,
+    OverseenJobPage,
+    OverseenJobView,
+    RetryNow,
+    WatchedJobs,
+    WholeJob,
+    Why,
+    shown,
+)
+from imagefleet.api.producers.idempotency import fingerprint
+from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.views import answer
+from imagefleet.jobs.kinds import CancelJob
+from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
+from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.breakers import list_breakers
+from imagefleet.store.fleet.control import list_pauses, ring_now
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.fleet.queues import room_for_job
+from imagefleet.store.jobs.explanations import explain_job
+from imagefleet.store.jobs.oversight import OverseenJob, oversee_jobs
+from imagefleet.store.jobs.reports import JobFilter, get_operator_job, list_attempts
+from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.replays import count_outcomes
+
+MOST_BYTES: Final = 65_536  # of the JSON
+MOST_ON_A_PAGE: Final = 100
+_KIND: Final = "job"
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+
+router = APIRouter()
+
+
+@router.get(
+    "/v1/operator/jobs",
+    summary="List jobs of any tenant",
+    response_model=OverseenJobPage,
+    responses=problems(),
+)
+async def oversee(
+    _key: Operator,
+    tools: ToolsHere,
+    tenant: Annotated[str | None, Query(pattern=TENANT)] = None,
+    status: JobState | None = None,
+    job_type: Annotated[str | None, Query(alias="jobType", pattern=TYPE)] = None,
+    correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
+    target: Annotated[str | None, Query(pattern=TARGET)] = None,
+    parent_job_id: Annotated[UUID | None, Query(alias="parentJobId")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    cursor: UUID | None = None,
+) -> Response:
+    """Newest first, by status and type or by one of the others; of one tenant or of all."""
+    filters = JobFilter(
+        state=status,
+        type=job_type,
+        correlation_id=correlation_id,
+        target=target,
+        parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
+    )
+    async with tools.operating("oversee_jobs", "jobs") as connection:
+        found = await oversee_jobs(
+            connection,
+            filters,
+            tenant_id=None if tenant is None else TenantId(tenant),
+            before=None if cursor is None else JobId(cursor),
+            limit=limit + 1,
+        )
+    page = found[:limit]
+    more = page[-1].job_id if len(found) > limit else None
+    return answer(OverseenJobPage(jobs=[_overseen(job) for job in page], next_cursor=more))
+
+
+@router.get(
+    "/v1/operator/jobs/{job_id}",
+    summary="Look at everything about a job",
+    response_model=WholeJob,
+    responses=problems(404),
+)
+async def show_whole(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+    """Its whole row, with payload, claims, keys and its ring."""
+    async with tools.operating("get_operator_job", "jobs") as connection:
+        row = dict(await get_operator_job(connection, JobId(job_id)))
+    renamed = {"job_id": "id", "tenant": "tenant_id", "job_type": "type", "status": "state"}
+    row |= {name: row.pop(column) for name, column in renamed.items()}
+    return answer(WholeJob.model_validate(row | {"links": _links(job_id)}))
+
+
+@router.get(
+    "/v1/operator/jobs/{job_id}/attempts",
+    summary="List a job's attempts",
+    response_model=Attempts,
+    responses=problems(404),
+)
+async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+    """How each claim of it ended, where, why, and what it logged; oldest first."""
+    async with tools.operating("list_attempts", "attempts") as connection:
+        await get_operator_job(connection, JobId(job_id))
+        found = await list_attempts(connection, JobId(job_id))
+    return answer(Attempts(attempts=[shown(AttemptView, each) for each in found]))
+
+
+@router.get(
+    "/v1/operator/jobs/{job_id}/explain",
+    summary="Explain why a job does not run",
+    response_model=ExplanationView,
+    responses=problems(404),
+)
+async def explain(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+    """The verdict that a claim of it would get now, from the same rule, and one sentence."""
+    async with (
+        tools.operating("explain_job", "jobs") as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        found = await explain_job(connection, JobId(job_id))
+        room = await room_for_job(connection, found.lane, found.type)
+        pauses = await list_pauses(connection)
+        breakers = await list_breakers(connection)
+    return answer(explanation(job_id, found, room, pauses, breakers))
+
+
+@router.post(
+    "/v1/operator/jobs/{job_id}/cancel",
+    status_code=202,
+    summary="Cancel any tenant's job",
+    response_model=OrderedJob,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(Because),
+)
+async def cancel(request: Request, job_id: UUID, key: Operator, tools: ToolsHere) -> Response:
+    """Submit a job that ends this one as `cancelled`; it leaves no dead letter."""
+    return await _end(request, tools, key, job_id, CancelCode.CANCELLED)
+
+
+@router.post(
+    "/v1/operator/jobs/{job_id}/fail",
+    status_code=202,
+    summary="Fail a job",
+    response_model=OrderedJob,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(Because),
+)
+async def fail(request: Request, job_id: UUID, key: Operator, tools: ToolsHere) -> Response:
+    """Submit a job that ends this one as `failed_by_operator`, with a dead letter."""
+    return await _end(request, tools, key, job_id, CancelCode.FAILED_BY_OPERATOR)
+
+
+async def _end(
+    request: Request, tools: Tools, key: ApiKey, job_id: UUID, code: CancelCode
+) -> Response:
+    """Both go the road of a producer's cancellation, on behalf of the job's tenant."""
+    asked = await read_json(request, Because, most_bytes=MOST_BYTES)
+    payload = CancelJob(job_id=job_id, code=code, reason=asked.reason).model_dump(mode="json")
+    kind = tools.kinds["cancel_job"]
+    async with tools.acting("submit_job", "jobs", request, key) as acting:
+        victim = await get_operator_job(acting.connection, JobId(job_id))
+        submission = replace(
+            draft(request, kind, by=key, key=None, correlation_id=None),
+            tenant_id=TenantId(str(victim["tenant_id"])),
+            payload=payload,
+            dedup_key=f"operator:{code}:{job_id}",
+            fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload),
+        )
+        submitted = await submit_job(acting.connection, submission)
+        await acting.record(
+            Act(
+                action="cancel" if code is CancelCode.CANCELLED else "fail",
+                kind=_KIND,
+                name=str(job_id),
+                tenant_id=submission.tenant_id,
+                before=_where_it_is(victim),
+                after=_where_it_is(victim) | {"ended_by": submitted.job_id},
+                reason=asked.reason,
+            )
+        )
+    tools.ring([(submission, submitted)])
+    links = _links(submitted.job_id)
+    ordered = OrderedJob(job_id=submitted.job_id, status=submitted.state, links=links)
+    return answer(ordered, 202, {"Location": links.self})
+
+
+@router.post(
+    "/v1/operator/jobs/{job_id}/retry-now",
+    summary="Retry a waiting job now",
+    response_model=RetryNow,
+    responses=problems(404),
+)
+async def retry_now(
+    request: Request, job_id: UUID, key: Operator, tools: ToolsHere, reason: Why = None
+) -> Response:
+    """Make it due and ring it. A job that is not waiting stays as it is."""
+    async with tools.acting("ring_now", "rings", request, key) as acting:
+        job = await get_operator_job(acting.connection, JobId(job_id))
+        rings = await ring_now(acting.connection, JobId(job_id))
+        became = await get_operator_job(acting.connection, JobId(job_id))
+        if rings:
+            await acting.record(
+                Act(
+                    action="retry_now",
+                    kind=_KIND,
+                    name=str(job_id),
+                    tenant_id=TenantId(str(job["tenant_id"])),
+                    before=_where_it_is(job),
+                    after=_where_it_is(became),
+                    reason=reason,
+                )
+            )
+    tools.doorbell.ring(rings)
+    state = JobState(str(became["state"]))
+    return answer(RetryNow(job_id=job_id, status=state, rung=bool(rings)))
+
+
+@router.post(
+    "/v1/operator/jobs:outcomes",
+    summary="Count how jobs fare",
+    response_model=OutcomesView,
+    responses=problems(400, 408, 413, 415),
+    openapi_extra=json_body(WatchedJobs),
+)
+async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Response:
+    """How many of these are open, completed and failed: to watch a replay of many."""
+    asked = await read_json(request, WatchedJobs, most_bytes=MOST_BYTES)
+    async with tools.operating("count_outcomes", "jobs") as connection:
+        found = await count_outcomes(connection, [JobId(each) for each in asked.job_ids])
+    return answer(shown(OutcomesView, found))
+
+
+def _where_it_is(job: Mapping[str, object]) -> dict[str, object]:
+    """What the audit keeps of a job: by then the row may be forgotten."""
+    return {name: job[name] for name in ("type", "state", "run_at", "ring_due_at")}
+
+
+def _links(job_id: UUID) -> OperatorLinks:
+    self = f"/v1/operator/jobs/{job_id}"
+    return OperatorLinks(self=self, attempts=f"{self}/attempts", explain=f"{self}/explain")
+
+
+def _overseen(job: OverseenJob) -> OverseenJobView:
+    fields = {name: getattr(job, name) for name in OverseenJob.__dataclass_fields__}
+    renamed = {"tenant": job.tenant_id, "job_type": job.type, "status": job.state}
+    return OverseenJobView.model_validate(fields | renamed | {"links": _links(job.job_id)})

@@ -1,0 +1,266 @@
+"""Operators and dead letters: what could not succeed is looked at, acknowledged, replayed."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Operator
+from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.operators.letter_schemas import (
+    CODE,
+    FINGERPRINT,
+    Acknowledged,
+    Acknowledgement,
+    LetterChoice,
+    LetterGroups,
+    LetterGroupView,
+    LetterPage,
+    LetterView,
+    ReplayAnswer,
+    ReplayedLetter,
+    ReplayRequest,
+    WholeLetter,
+)
+from imagefleet.api.operators.schemas import TENANT, TYPE, shown
+from imagefleet.api.producers.views import answer
+from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.letters.deadletters import (
+    DeadLetter,
+    LetterFilter,
+    LetterGroup,
+    acknowledge_dead_letters,
+    get_dead_letter,
+    group_dead_letters,
+    list_dead_letters,
+)
+from imagefleet.store.letters.replays import ReplayBatch, replay_letters, replay_page
+from imagefleet.telemetry.tracing import inject
+
+MOST_BYTES: Final = 65_536  # of the JSON
+MOST_ON_A_PAGE: Final = 100
+MOST_NAMED: Final = 100  # letters in one line of the audit
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+Tenant = Annotated[str | None, Query(pattern=TENANT)]
+JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
+LettersReason = Annotated[str | None, Query(pattern=CODE)]
+Fingerprint = Annotated[str | None, Query(pattern=FINGERPRINT)]
+Everything = Annotated[bool, Query(alias="all", description="Also what was dealt with.")]
+ByTenant = Annotated[bool, Query(alias="byTenant", description="Each tenant's by themselves.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
+
+router = APIRouter()
+
+
+def who(key: ApiKey) -> str:
+    """The name that people know, and the id that is never given twice."""
+    return f"{key.name} ({key.id})"
+
+
+@router.get(
+    "/v1/operator/dead-letters",
+    summary="List dead letters",
+    response_model=LetterPage,
+    responses=problems(404),
+)
+async def find_letters(
+    _key: Operator,
+    tools: ToolsHere,
+    tenant: Tenant = None,
+    job_type: JobType = None,
+    reason: LettersReason = None,
+    fingerprint: Fingerprint = None,
+    everything: Everything = False,  # noqa: FBT002 - a parameter of the query
+    limit: Limit = 50,
+    cursor: UUID | None = None,
+) -> Response:
+    """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint."""
+    chosen = LetterFilter(
+        tenant_id=None if tenant is None else TenantId(tenant),
+        type=job_type,
+        reason=reason,
+        fingerprint=fingerprint,
+        open_only=not everything,
+    )
+    async with tools.operating("list_dead_letters", "dead_letters") as connection:
+        after = await _letter_of(connection, cursor)
+        found = await list_dead_letters(connection, chosen, after=after, limit=limit + 1)
+    page = found[:limit]
+    more = page[-1].id if len(found) > limit else None
+    return answer(LetterPage(letters=[_letter(each) for each in page], next_cursor=more))
+
+
+@router.get(
+    "/v1/operator/dead-letters/groups",
+    summary="Group the open dead letters by fault",
+    response_model=LetterGroups,
+    responses=problems(),
+)
+async def find_groups(
+    _key: Operator,
+    tools: ToolsHere,
+    tenant: Tenant = None,
+    job_type: JobType = None,
+    reason: LettersReason = None,
+    fingerprint: Fingerprint = None,
+    by_tenant: ByTenant = False,  # noqa: FBT002 - a parameter of the query
+    limit: Limit = 50,
+) -> Response:
+    """One fault has one fingerprint; the most frequent first, each with an example."""
+    chosen = LetterFilter(
+        tenant_id=None if tenant is None else TenantId(tenant),
+        type=job_type,
+        reason=reason,
+        fingerprint=fingerprint,
+    )
+    async with tools.operating("group_dead_letters", "dead_letters") as connection:
+        found = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
+    return answer(LetterGroups(groups=[_group(each) for each in found]))
+
+
+@router.get(
+    "/v1/operator/dead-letters/{letter_id}",
+    summary="Look at a dead letter",
+    response_model=WholeLetter,
+    responses=problems(404),
+)
+async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+    """By its own id or by that of its job; with the job's row as it was when it failed."""
+    async with tools.operating("get_dead_letter", "dead_letters") as connection:
+        found = await get_dead_letter(connection, letter_id)
+    return answer(WholeLetter.model_validate(_fields(found) | {"snapshot": found.snapshot}))
+
+
+@router.post(
+    "/v1/operator/dead-letters:acknowledge",
+    summary="Acknowledge dead letters",
+    response_model=Acknowledged,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(Acknowledgement),
+)
+async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Say that somebody knows and nothing is to be done. Final; says who and why."""
+    asked = await read_json(request, Acknowledgement, most_bytes=MOST_BYTES)
+    async with tools.acting("acknowledge_dead_letters", "dead_letters", request, key) as acting:
+        ids: Sequence[UUID] = asked.ids or ()
+        more = False
+        if asked.filter is not None:
+            chosen = _choice(asked.filter)
+            found = await list_dead_letters(acting.connection, chosen, limit=asked.limit + 1)
+            ids, more = [each.id for each in found[: asked.limit]], len(found) > asked.limit
+        count = await acknowledge_dead_letters(acting.connection, ids, by=who(key), note=asked.note)
+        if count:
+            told: dict[str, object] = {"acknowledged": count, "more": more}
+            await acting.record(_act("acknowledge", asked.filter, ids, told, asked.note))
+    return answer(Acknowledged(acknowledged=count, more=more))
+
+
+@router.post(
+    "/v1/operator/dead-letters:replay",
+    summary="Replay dead letters",
+    response_model=ReplayAnswer,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(ReplayRequest),
+)
+async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Run what failed again, as new jobs; once each. A dry run tells and leaves no trace."""
+    asked = await read_json(request, ReplayRequest, most_bytes=MOST_BYTES)
+    trace = inject()
+    order = ReplayOrder(
+        by=str(key.id),
+        reason=asked.reason,
+        force=asked.force,
+        dry_run=asked.dry_run,
+        traceparent=trace.traceparent,
+        tracestate=trace.tracestate,
+    )
+    if asked.dry_run:
+        async with tools.operating("replay_letters", "jobs") as connection:
+            found = await _replayed(connection, asked, order, tools)
+    else:
+        async with tools.acting("replay_letters", "jobs", request, key) as acting:
+            found = await _replayed(acting.connection, asked, order, tools)
+            if found.replayed:
+                told: dict[str, object] = dict(Counter(one.outcome.value for one in found.replayed))
+                ids = [one.letter_id for one in found.replayed]
+                await acting.record(_act("replay", asked.filter, ids, told, asked.reason))
+    tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
+    return answer(
+        ReplayAnswer(
+            replays=[shown(ReplayedLetter, one) for one in found.replayed],
+            next_cursor=None if found.last is None else found.last.id,
+            as_of=found.as_of,
+        )
+    )
+
+
+async def _replayed(
+    connection: Connection, asked: ReplayRequest, order: ReplayOrder, tools: Tools
+) -> ReplayBatch:
+    if asked.filter is None:
+        replayed = await replay_letters(connection, asked.ids or (), order, tools.kinds)
+        return ReplayBatch(replayed=replayed)
+    after = await _letter_of(connection, asked.after)
+    chosen = replace(_choice(asked.filter), died_until=asked.died_until)
+    return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
+
+
+def _act(
+    action: str,
+    chosen: LetterChoice | None,
+    ids: Sequence[UUID],
+    told: Mapping[str, object],
+    reason: str,
+) -> Act:
+    """One for all letters of a request; what became of each, the letters say themselves."""
+    by = {} if chosen is None else chosen.model_dump(exclude_none=True)
+    named = " ".join(f"{name}={value}" for name, value in by.items()) or "all"
+    if chosen is None:
+        named = str(ids[0]) if len(ids) == 1 else f"{len(ids)} letters"
+    return Act(
+        action=action,
+        kind="dead_letter",
+        name=named,
+        tenant_id=TenantId(by["tenant"]) if "tenant" in by else None,
+        after={**told, "letters": ids[:MOST_NAMED]},
+        reason=reason,
+    )
+
+
+async def _letter_of(connection: Connection, letter_id: UUID | None) -> DeadLetter | None:
+    return None if letter_id is None else await get_dead_letter(connection, letter_id)
+
+
+def _choice(chosen: LetterChoice) -> LetterFilter:
+    return LetterFilter(
+        tenant_id=None if chosen.tenant is None else TenantId(chosen.tenant),
+        type=chosen.job_type,
+        reason=chosen.reason,
+        fingerprint=chosen.fingerprint,
+    )
+
+
+def _fields(letter: DeadLetter) -> dict[str, object]:
+    fields = {name: getattr(letter, name) for name in DeadLetter.__dataclass_fields__}
+    return fields | {"tenant": letter.tenant_id, "job_type": letter.type}
+
+
+def _letter(letter: DeadLetter) -> LetterView:
+    return LetterView.model_validate(_fields(letter))
+
+
+def _group(group: LetterGroup) -> LetterGroupView:
+    fields = {name: getattr(group, name) for name in LetterGroup.__dataclass_fields__}
+    renamed = {"job_type": group.type, "tenant": group.tenant_id}
+    return LetterGroupView.model_validate(fields | renamed)

@@ -1,0 +1,321 @@
+"""Operators and tenants: what each has open, what limits it, and an end to all of its jobs.
+
+Holding a tenant back is a pause like any other (operator_pauses.py); creating one is not for this
+role.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Final, Self
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import Field, model_validator
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Operator
+from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.operators.letters import who
+from imagefleet.api.operators.schemas import TENANT, TYPE, OperatorLinks, Reason, shown
+from imagefleet.api.producers.idempotency import fingerprint
+from imagefleet.api.producers.schemas import Incoming, Outgoing, RunAt
+from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.views import answer
+from imagefleet.jobs.kinds import CancelJobs
+from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
+from imagefleet.jobs.model import JobState, Lane, Submission, TenantId
+from imagefleet.settings.in_force import Overlay
+from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.fleet.tenants import (
+    DEFAULTS,
+    MOST_OPEN_LISTED,
+    WEIGHT,
+    Tenant,
+    WholeTenant,
+    get_tenant,
+    list_tenants,
+    require_tenant,
+    set_limits,
+)
+from imagefleet.store.jobs.cancelling import Chosen, count_chosen, ring_first
+from imagefleet.store.jobs.submissions import submit_job
+
+MOST_BYTES: Final = 16_384  # of the JSON
+MOST_ON_A_PAGE: Final = 100
+HEAVIEST: Final = 100
+_KIND: Final = "tenant"
+
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+TenantHere = Annotated[str, Path(alias="tenant", pattern=TENANT)]
+
+router = APIRouter()
+
+
+class TenantView(Outgoing):
+    """A tenant in a list; `openJobs` is counted up to a thousand."""
+
+    tenant: str
+    created_at: datetime
+    weight: int
+    max_open_jobs: int
+    open_jobs: int
+    open_jobs_is_at_least: bool
+    paused: bool
+    paused_types: list[str]
+
+
+class TenantPage(Outgoing):
+    """Tenants, by their names."""
+
+    tenants: list[TenantView]
+    next_cursor: str | None = None
+
+
+class LimitView(Outgoing):
+    """A limit: `default` unless it was set; `used` now, where that is known here.
+
+    Of the columns of a tenant, its quota and its weight, the audit says who set them and why.
+    """
+
+    name: str
+    default: int | None = None
+    value: int | None = None
+    used: int | None = None
+    set_by: str | None = None
+    reason: str | None = None
+    set_at: datetime | None = None
+
+
+class WholeTenantView(TenantView):
+    """What a tenant has open by state, each counted up to a hundred thousand, and its limits."""
+
+    queued: int
+    processing: int
+    failed_retryable: int
+    limits: list[LimitView]
+
+
+class NewLimits(Incoming):
+    """Limits to be set; null undoes one."""
+
+    limits: Annotated[dict[str, int | None], Field(min_length=1)]
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> Self:
+        if not all(_is_allowed(name, value) for name, value in self.limits.items()):
+            raise ValueError
+        return self
+
+
+def _is_allowed(name: str, value: int | None) -> bool:
+    if name == WEIGHT:
+        return value is None or 1 <= value <= HEAVIEST
+    limit = LIMITS.get(name)
+    return limit is not None and (value is None or limit.lowest <= value <= limit.highest)
+
+
+class NewCancellation(Incoming):
+    """Which of a tenant's open jobs are cancelled: those that all of these let through."""
+
+    job_type: Annotated[str, Field(pattern=TYPE)] | None = None
+    lane: Lane | None = None
+    submitted_before: RunAt | None = None
+    dry_run: bool = False
+    reason: Reason
+
+
+class CancellationView(Outgoing):
+    """How many jobs it is about, of the newest 10,000 of each state; and the job that does it."""
+
+    jobs: int
+    jobs_is_at_least: bool
+    job_id: UUID | None = None
+    status: JobState | None = None
+    links: OperatorLinks | None = None
+
+
+@router.get(
+    "/v1/operator/tenants",
+    summary="List tenants",
+    response_model=TenantPage,
+    responses=problems(),
+)
+async def find_tenants(
+    _key: Operator,
+    tools: ToolsHere,
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    cursor: Annotated[str, Query(pattern=TENANT)] | None = None,
+) -> Response:
+    """By name, with what each has open and whether it is paused."""
+    async with tools.operating("list_tenants", "tenants") as connection:
+        found = await list_tenants(connection, after=cursor or "", limit=limit + 1)
+    page = found[:limit]
+    more = page[-1].id if len(found) > limit else None
+    tenants = [TenantView.model_validate(_fields(one)) for one in page]
+    return answer(TenantPage(tenants=tenants, next_cursor=more))
+
+
+@router.get(
+    "/v1/operator/tenants/{tenant}",
+    summary="Look at a tenant",
+    response_model=WholeTenantView,
+    responses=problems(404),
+)
+async def show_tenant(tenant: TenantHere, _key: Operator, tools: ToolsHere) -> Response:
+    """What it has open, and every limit: its default, its value, and what is used."""
+    async with tools.operating("get_tenant", "tenants") as connection:
+        found = await get_tenant(connection, TenantId(tenant))
+    return answer(_whole(found, tools.live.now))
+
+
+@router.put(
+    "/v1/operator/tenants/{tenant}/limits",
+    summary="Set limits of a tenant",
+    response_model=WholeTenantView,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(NewLimits),
+)
+async def put_limits(
+    request: Request, tenant: TenantHere, key: Operator, tools: ToolsHere
+) -> Response:
+    """Set those that are named, or undo them; the others stay."""
+    asked = await read_json(request, NewLimits, most_bytes=MOST_BYTES)
+    tenant_id, wanted = TenantId(tenant), asked.limits
+    async with tools.acting("set_limits", "tenants", request, key) as acting:
+        before, after = await set_limits(
+            acting.connection, tenant_id, wanted, by=who(key), reason=asked.reason
+        )
+        await acting.record(
+            Act(
+                action="limit",
+                kind=_KIND,
+                name=tenant,
+                tenant_id=tenant_id,
+                before=before,
+                after=after,
+                reason=asked.reason,
+            )
+        )
+        found = await get_tenant(acting.connection, tenant_id)
+    return answer(_whole(found, tools.live.now))
+
+
+@router.post(
+    "/v1/operator/tenants/{tenant}/cancel",
+    status_code=202,
+    summary="Cancel a tenant's jobs",
+    response_model=CancellationView,
+    responses=problems(400, 404, 408, 413, 415),
+    openapi_extra=json_body(NewCancellation),
+)
+async def cancel_all(
+    request: Request, tenant: TenantHere, key: Operator, tools: ToolsHere
+) -> Response:
+    """Submit one job that cancels what is open, or with `dryRun` only say how much that is."""
+    asked = await read_json(request, NewCancellation, most_bytes=MOST_BYTES)
+    tenant_id = TenantId(tenant)
+    async with tools.operating("count_chosen", "jobs") as connection:
+        await require_tenant(connection, tenant_id)
+        chosen = await count_chosen(
+            connection,
+            tenant_id,
+            job_type=asked.job_type,
+            lane=asked.lane,
+            submitted_before=asked.submitted_before,
+        )
+    if asked.dry_run:
+        return answer(_counted(chosen), 200)
+    submission = _cancelling(request, tools, key, tenant_id, asked)
+    async with tools.acting("submit_job", "jobs", request, key) as acting:
+        submitted = await submit_job(acting.connection, submission)
+        await ring_first(acting.connection, submitted.job_id)
+        await acting.record(
+            Act(
+                action="cancel",
+                kind=_KIND,
+                name=tenant,
+                tenant_id=tenant_id,
+                before={"jobs": chosen.jobs, "complete": chosen.complete},
+                after={"payload": submission.payload, "ended_by": str(submitted.job_id)},
+                reason=asked.reason,
+            )
+        )
+    tools.ring([(submission, submitted)])
+    self = f"/v1/operator/jobs/{submitted.job_id}"
+    links = OperatorLinks(self=self, attempts=f"{self}/attempts", explain=f"{self}/explain")
+    ordered = {"job_id": submitted.job_id, "status": submitted.state, "links": links}
+    return answer(_counted(chosen).model_copy(update=ordered), 202, {"Location": self})
+
+
+def _cancelling(
+    request: Request, tools: Tools, key: ApiKey, tenant_id: TenantId, asked: NewCancellation
+) -> Submission:
+    """Each order is a walk of its own: one that has begun passes over what was submitted since."""
+    payload = CancelJobs(
+        job_type=asked.job_type,
+        lane=asked.lane,
+        submitted_before=asked.submitted_before,
+        reason=asked.reason,
+    ).model_dump(mode="json", exclude_none=True)
+    return replace(
+        draft(request, tools.kinds["cancel_jobs"], by=key, key=None, correlation_id=None),
+        tenant_id=tenant_id,
+        payload=payload,
+        priority=0,
+        fingerprint=fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload),
+    )
+
+
+def _counted(chosen: Chosen) -> CancellationView:
+    return CancellationView(jobs=chosen.jobs, jobs_is_at_least=not chosen.complete)
+
+
+def _fields(found: Tenant) -> dict[str, object]:
+    return {
+        "tenant": found.id,
+        "created_at": found.created_at,
+        "weight": found.weight,
+        "max_open_jobs": found.max_open_jobs,
+        "open_jobs": found.open_jobs,
+        "open_jobs_is_at_least": found.open_jobs >= MOST_OPEN_LISTED,
+        "paused": "" in found.paused,
+        "paused_types": [one for one in found.paused if one],
+    }
+
+
+def _whole(found: WholeTenant, now: Overlay) -> WholeTenantView:
+    values = {OPEN_JOBS: found.max_open_jobs, WEIGHT: found.weight}
+    limits = [
+        LimitView(
+            name=name,
+            default=DEFAULTS[name],
+            value=value,
+            used=found.open_jobs if name == OPEN_JOBS else None,
+        )
+        for name, value in values.items()
+    ]
+    deviations = {one.name: one for one in found.limits}
+    # Also what a newer process knows by name and this one does not.
+    for name in dict.fromkeys((*LIMITS, *deviations)):
+        if name not in values:
+            known, limit = deviations.get(name), LIMITS.get(name)
+            turned = now.limit_for_all(name)
+            default = turned if turned is not None or limit is None else limit.default
+            view = LimitView(name=name) if known is None else shown(LimitView, known)
+            value = default if known is None else known.value
+            limits.append(view.model_copy(update={"default": default, "value": value}))
+    return WholeTenantView.model_validate(
+        _fields(found)
+        | {
+            "open_jobs_is_at_least": not found.complete,
+            "queued": found.queued,
+            "processing": found.processing,
+            "failed_retryable": found.failed_retryable,
+            "limits": limits,
+        }
+    )

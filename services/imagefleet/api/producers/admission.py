@@ -1,0 +1,175 @@
+"""Whether new work is taken at present: pauses that refuse it, and the tenant's quota.
+
+Both are for what would be new. A repeat of an accepted request gets its answer in any case.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, Self
+
+from imagefleet.api.http.errors import LimitReached
+from imagefleet.errors import NotFound, RequestRejected, Unavailable
+from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.control import find_refusal
+from imagefleet.store.jobs.admissions import (
+    is_cancellable,
+    is_standing,
+    list_parents,
+    list_standing,
+    room_for_jobs,
+)
+from imagefleet.store.jobs.reports import get_job
+
+ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that accept for this tenant are not seen
+FULL_IS_GOOD_FOR: Final = 1.0  # the same where there is none: counting to the quota takes a while
+_FULL: Final = "Your tenant has as many open jobs as it may have."
+_PAUSED: Final = "New work of this kind is not taken at present."
+
+
+@dataclass(slots=True)
+class _Room:
+    left: int
+    look_again_at: int
+    good_until: float
+    is_full: bool = False
+
+    @classmethod
+    def counted(cls, left: int) -> Self:
+        """What was counted just now; good until half of it is used up, whatever others did."""
+        if left <= 0:
+            return cls(0, 0, monotonic() + FULL_IS_GOOD_FOR, is_full=True)
+        return cls(left, left // 2, monotonic() + ROOM_IS_GOOD_FOR)
+
+
+class Admission:
+    """The gate before the store. The quota is kept roughly: it protects, it does not bill.
+
+    By how much it can be passed: a process that counted room uses up half of it, or what comes in
+    five seconds, before it counts again, and other processes do the same meanwhile.
+    """
+
+    def __init__(self) -> None:
+        """Know nobody yet."""
+        self._rooms: dict[TenantId, _Room] = {}
+
+    async def admit(self, connection: Connection, submission: Submission) -> None:
+        """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
+        refusal = await self._refusal(connection, submission)
+        if refusal is not None and not await self._stands(connection, submission):
+            raise refusal
+
+    async def admit_batch(
+        self, connection: Connection, submissions: Sequence[Submission]
+    ) -> list[RequestRejected | Unavailable | None]:
+        """The same of one tenant's jobs, each by itself, for as many statements as kinds of them.
+
+        What is there after a count is for the first of them; the quota is counted once.
+        """
+        if not submissions:
+            return []
+        tenant_id = submissions[0].tenant_id
+        wanted = {one.parent_job_id for one in submissions if one.parent_job_id is not None}
+        parents = await list_parents(connection, tenant_id, wanted) if wanted else set()
+        paused = {
+            (job_type, lane): await find_refusal(connection, job_type, lane, tenant_id)
+            for job_type, lane in {(one.type, one.lane) for one in submissions}
+        }
+        room = await self._room(connection, tenant_id, len(submissions))
+        refusals: list[RequestRejected | Unavailable | None] = []
+        for one in submissions:
+            refusal: RequestRejected | Unavailable | None = None
+            why = paused[one.type, one.lane]
+            if one.parent_job_id is not None and one.parent_job_id not in parents:
+                refusal = NotFound("parent job")
+            elif why is not None:
+                refusal = Unavailable("submits_paused", _PAUSED, why)
+            elif room.left == 0:
+                refusal = _full()
+            else:
+                room.left -= 1
+            refusals.append(refusal)
+        refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
+        if refused:
+            asked = [submissions[place] for place in refused]
+            for standing in await list_standing(connection, tenant_id, asked):
+                refusals[refused[standing]] = None
+        return refusals
+
+    async def admit_upload(self, connection: Connection, submission: Submission) -> bool:
+        """The same before a body is read; whether its key stands for something already.
+
+        Then it is a repeat, or another body, and neither is to be stored.
+        """
+        if submission.idempotency_key is not None and await self._stands(connection, submission):
+            return True
+        refusal = await self._refusal(connection, submission)
+        if refusal is not None:
+            raise refusal
+        return False
+
+    async def admit_form(self, connection: Connection, tenant_id: TenantId) -> None:
+        """Return if what is posted by a new form could become an image at present."""
+        if not await self._has_room(connection, tenant_id):
+            raise _full()
+
+    async def admit_cancel(
+        self, connection: Connection, submission: Submission, job_id: JobId
+    ) -> None:
+        """Return if a job may be cancelled: beyond the quota, too, but each open job once."""
+        if (
+            not await self._has_room(connection, submission.tenant_id)
+            and not await is_cancellable(connection, job_id)
+            and not await self._stands(connection, submission)
+        ):
+            raise _full()
+
+    async def _stands(self, connection: Connection, submission: Submission) -> bool:
+        return await is_standing(
+            connection,
+            submission.tenant_id,
+            job_type=submission.type,
+            idempotency_key=submission.idempotency_key,
+            dedup_key=submission.dedup_key,
+        )
+
+    async def _refusal(
+        self, connection: Connection, submission: Submission
+    ) -> RequestRejected | Unavailable | None:
+        if submission.parent_job_id is not None:
+            try:
+                await get_job(connection, submission.parent_job_id, submission.tenant_id)
+            except NotFound:
+                return NotFound("parent job")
+        paused = await find_refusal(
+            connection, submission.type, submission.lane, submission.tenant_id
+        )
+        if paused is not None:
+            return Unavailable("submits_paused", _PAUSED, paused)
+        if not await self._has_room(connection, submission.tenant_id):
+            return _full()
+        return None
+
+    async def _has_room(self, connection: Connection, tenant_id: TenantId) -> bool:
+        room = await self._room(connection, tenant_id, 1)
+        if room.left == 0:
+            return False
+        room.left -= 1
+        return True
+
+    async def _room(self, connection: Connection, tenant_id: TenantId, wanted: int) -> _Room:
+        """What was counted lately, or, where so many may no longer fit into it, is counted now."""
+        room = self._rooms.get(tenant_id)
+        if (
+            room is None
+            or room.good_until < monotonic()
+            or (room.left < room.look_again_at + wanted and not room.is_full)
+        ):
+            room = _Room.counted(await room_for_jobs(connection, tenant_id))
+            self._rooms[tenant_id] = room
+        return room
+
+
+def _full() -> LimitReached:
+    return LimitReached("open_jobs", _FULL, code="too_many_open_jobs")

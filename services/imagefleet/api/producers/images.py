@@ -1,0 +1,268 @@
+"""Images: uploaded, replaced, looked at, deleted.
+
+The original is stored before anything is recorded, and deleted long after.
+"""
+
+from dataclasses import replace
+from typing import Annotated, Final
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.intake import Intake, media_type
+from imagefleet.api.http.openapi import idempotency_header, image_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.idempotency import fingerprint, key_of
+from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.producers.schemas import (
+    NO_CONTROLS,
+    AcceptedImage,
+    ImagePage,
+    ImageView,
+    StoredUpload,
+)
+from imagefleet.api.producers.submitting import draft, recipe_of
+from imagefleet.api.producers.uploads import accept_upload, payload_of
+from imagefleet.api.producers.views import (
+    accepted,
+    accepted_image,
+    answer,
+    deletion_view,
+    image_view,
+)
+from imagefleet.errors import RequestRejected
+from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
+from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.images.images import Image, get_image, list_images, submit_image
+from imagefleet.store.images.tombstones import delete_image, get_deletion, refuse_deleted
+from imagefleet.store.jobs.admissions import is_standing
+from imagefleet.store.jobs.submissions import find_standing
+
+DELETED: Final = "deleted"
+
+_IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
+
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+ReferenceQuery = Annotated[
+    str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
+]
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/images",
+    status_code=202,
+    summary="Upload an image",
+    response_model=AcceptedImage,
+    responses=problems(400, 404, 408, 409, 413, 415, 429),
+    openapi_extra=image_body(or_json=StoredUpload) | idempotency_header(),
+)
+async def upload_image(
+    request: Request,
+    key: Submitter,
+    tools: ToolsHere,
+    recipe: RecipeQuery = None,
+    reference: ReferenceQuery = None,
+) -> Response:
+    """Store an original and record the job that makes its variants."""
+    if media_type(request) == "application/json":
+        if recipe is not None or reference is not None:
+            raise RequestRejected("invalid_request", _IN_THE_BODY)
+        return await accept_upload(request, key, tools)
+    chosen = recipe_of(recipe or "default")
+    image_id = new_job_id()
+    submission = _draft(request, tools, image_id, key)
+    repeats = await _admit(request, tools, submission)
+    stored = await _store(request, image_id, key, keep=not repeats)
+    source = replace(stored, recipe=chosen, reference=reference)
+    asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
+    digest = fingerprint("POST /v1/images", asked)
+    return await _submit(tools, submission, source, digest, repeats=repeats)
+
+
+@router.put(
+    "/v1/images/{image_id}",
+    status_code=202,
+    summary="Replace an image",
+    response_model=AcceptedImage,
+    responses=problems(400, 404, 408, 409, 413, 415, 429),
+    openapi_extra=image_body() | idempotency_header(),
+)
+async def replace_image(
+    request: Request,
+    image_id: UUID,
+    key: Submitter,
+    tools: ToolsHere,
+    recipe: RecipeQuery = None,
+) -> Response:
+    """Give an image another original; until that is made, the present one is shown."""
+    chosen = None if recipe is None else recipe_of(recipe)
+    submission = _draft(request, tools, image_id, key)
+    image = await _replaceable(tools, image_id, submission)
+    repeats = await _admit(request, tools, submission)
+    stored = await _store(request, image_id, key, keep=not repeats)
+    source = replace(stored, recipe=chosen or image.recipe)
+    asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
+    digest = fingerprint("PUT /v1/images/{id}", asked)
+    return await _submit(tools, submission, source, digest, repeats=repeats)
+
+
+@router.get(
+    "/v1/images",
+    summary="List images",
+    response_model=ImagePage,
+    responses=problems(),
+)
+async def find_images(
+    key: Reader,
+    tools: ToolsHere,
+    reference: ReferenceQuery = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
+) -> Response:
+    """Newest first; with `reference`, those that bear it."""
+    async with tools.database("list_images", "images") as connection:
+        found = await list_images(
+            connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
+        )
+    page = found[:limit]
+    more = page[-1].image_id if len(found) > limit else None
+    base_url = tools.settings.public_base_url
+    return answer(ImagePage(images=[image_view(one, base_url) for one in page], next_cursor=more))
+
+
+@router.get(
+    "/v1/images/{image_id}",
+    summary="Look at an image",
+    response_model=ImageView,
+    responses=problems(404),
+)
+async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
+    """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
+    async with tools.database("get_image", "images") as connection:
+        image = await get_image(connection, image_id, key.tenant_id)
+        gone = None
+        if image.status == DELETED:
+            gone = await get_deletion(connection, image_id, key.tenant_id)
+    deletion = None if gone is None else deletion_view(gone)
+    return answer(image_view(image, tools.settings.public_base_url, deletion))
+
+
+@router.delete(
+    "/v1/images/{image_id}",
+    status_code=202,
+    summary="Delete an image",
+    response_model=AcceptedImage,
+    responses=problems(400, 404),
+    openapi_extra=idempotency_header(),
+)
+async def remove_image(
+    request: Request, image_id: UUID, key: Submitter, tools: ToolsHere
+) -> Response:
+    """Delete it with all it ever published. From now on it is gone; its job makes that true."""
+    payload = DeleteImage(image_id=image_id).model_dump(mode="json")
+    kind = tools.kinds["delete_image"]
+    submission = replace(
+        draft(request, kind, by=key, key=key_of(request), correlation_id=None),
+        payload=payload,
+        target=image_target(image_id),
+        dedup_key=str(image_id),
+        fingerprint=fingerprint("DELETE /v1/images/{id}", payload),
+    )
+    async with tools.database("delete_image", "image_tombstones") as connection:
+        deleting = await delete_image(
+            connection,
+            submission,
+            image_id,
+            cancelling=lambda job_id: _cancelling(request, tools, submission, key, job_id),
+        )
+    tools.ring(deleting.submitted)
+    return accepted(accepted_image(deleting.answer, image_id))
+
+
+def _cancelling(
+    request: Request, tools: Tools, deletion: Submission, key: ApiKey, job_id: JobId
+) -> Submission:
+    """What tells the job of a deleted image to end, wherever it runs."""
+    order = CancelJob(job_id=job_id, code=CancelCode.IMAGE_DELETED)
+    return replace(
+        draft(request, tools.kinds["cancel_job"], by=key, key=None, correlation_id=None),
+        payload=order.model_dump(mode="json"),
+        dedup_key=str(job_id),
+        parent_job_id=deletion.job_id,
+        correlation_id=deletion.correlation_id,
+    )
+
+
+async def _replaceable(tools: Tools, image_id: UUID, submission: Submission) -> Image:
+    """The image to be replaced; one that was deleted only answers repeats."""
+    async with tools.database("get_image", "images") as connection:
+        image = await get_image(connection, image_id, submission.tenant_id)
+        if image.status == DELETED and not await is_standing(
+            connection,
+            submission.tenant_id,
+            job_type=submission.type,
+            idempotency_key=submission.idempotency_key,
+            dedup_key=None,
+        ):
+            await refuse_deleted(connection, image_id)
+    return image
+
+
+def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Submission:
+    kind = tools.kinds["process_image"]
+    base = draft(request, kind, by=key, key=key_of(request), correlation_id=None)
+    return replace(base, target=image_target(image_id))
+
+
+async def _admit(request: Request, tools: Tools, submission: Submission) -> bool:
+    """Before the body is read: nobody should send 50 MB to be told that we take none.
+
+    Whether its key stands for something: then the body is compared with that, and not stored.
+    """
+    admission: Admission = request.app.state.admission
+    async with tools.database("admit", "jobs") as connection:
+        return await admission.admit_upload(connection, submission)
+
+
+async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -> NewSource:
+    intake: Intake = request.app.state.intake
+    object_key = original_key(image_id, uuid4())
+    arrived = await intake.store(request, key, object_key if keep else None)
+    return NewSource(
+        image_id=image_id,
+        tenant_id=key.tenant_id,
+        key=object_key,
+        bytes=arrived.stored.bytes,
+        content_type=arrived.facts.mime_type,
+        etag=arrived.stored.etag,
+        sha256=arrived.stored.sha256,
+        width=arrived.facts.width,
+        height=arrived.facts.height,
+    )
+
+
+async def _submit(
+    tools: Tools, submission: Submission, source: NewSource, digest: str, *, repeats: bool
+) -> Response:
+    """Record it, or find what it repeats.
+
+    Of a request that is repeated while the first is under way, what was stored just now is left to
+    the sweeper, like any doubt.
+    """
+    submission = replace(submission, fingerprint=digest)
+    async with tools.database("submit_image", "jobs") as connection:
+        if repeats:
+            submitted = await find_standing(connection, submission)
+        else:
+            submission = replace(submission, payload=payload_of(source))
+            submitted = await submit_image(connection, submission, source)
+    tools.ring([(submission, submitted)])
+    return accepted(accepted_image(submitted, source.image_id))

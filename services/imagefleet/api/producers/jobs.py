@@ -1,0 +1,272 @@
+"""Jobs: submitted one by one or in a batch, looked at, waited for, cancelled."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from time import monotonic
+from typing import Annotated, Final, TypeAlias
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.errors import LimitReached, Problem, problem_of
+from imagefleet.api.http.intake import (
+    read_envelope,
+    read_json,
+    read_json_if_any,
+    validated,
+)
+from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.observing import TOKEN
+from imagefleet.api.http.openapi import idempotency_header, json_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.watching import Watcher
+from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.idempotency import HEADER, fingerprint, key_of
+from imagefleet.api.producers.schemas import (
+    MAX_PAYLOAD_BYTES,
+    AcceptedJob,
+    BatchAnswer,
+    BatchAnswers,
+    Cancellation,
+    JobPage,
+    JobView,
+    NewJob,
+    NewJobs,
+)
+from imagefleet.api.producers.submitting import OF_OPERATORS, compose, draft
+from imagefleet.api.producers.views import accepted, accepted_job, answer, job_view
+from imagefleet.errors import FleetError, IdempotencyConflict, RequestRejected
+from imagefleet.jobs.kinds import CancelJob, image_target
+from imagefleet.jobs.model import (
+    TERMINAL,
+    JobId,
+    JobState,
+    Submission,
+    TenantId,
+    new_job_id,
+)
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.jobs.reports import JobFilter, PublicJob, get_job, list_jobs
+from imagefleet.store.jobs.submissions import Answer, submit_job, submit_jobs
+
+LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
+MOST_JSON_BYTES: Final = MAX_PAYLOAD_BYTES + 16_384  # the payload, and what is said about it
+MOST_BATCH_BYTES: Final = 2**20
+MOST_ON_A_PAGE: Final = 100
+LONGEST_PIECE: Final = 0.002  # seconds of the event loop, and one job more
+JOBS_OF_A_REQUEST: Final = 20  # in a batch; they cost together what one request does
+CURSOR: Final = "The `nextCursor` of the page before."
+
+_KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
+_OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
+_OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
+
+JobPath: TypeAlias = UUID
+ToolsHere = Annotated[Tools, Depends(tools_of)]
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/jobs",
+    status_code=202,
+    summary="Submit a job",
+    response_model=AcceptedJob,
+    responses=problems(400, 404, 408, 413, 415, 429),
+    openapi_extra=json_body(NewJob) | idempotency_header(),
+)
+async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Response:
+    """Record a job; it runs later. The same request again gets the same answer."""
+    job = await read_json(request, NewJob, most_bytes=MOST_JSON_BYTES)
+    idempotency_key = key_of(request, job.idempotency_key)
+    submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
+    admission: Admission = request.app.state.admission
+    async with tools.database("submit_job", "jobs") as connection:
+        await admission.admit(connection, submission)
+        submitted = await submit_job(connection, submission)
+    tools.ring([(submission, submitted)])
+    return accepted(accepted_job(submitted))
+
+
+@router.post(
+    "/v1/jobs:batch",
+    summary="Submit jobs",
+    response_model=BatchAnswers,
+    responses=problems(400, 408, 413, 415),
+    openapi_extra=json_body(NewJobs),
+)
+async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Response:
+    """Record up to a hundred jobs; each has an answer of its own, and its own idempotency key."""
+    batch = await read_envelope(request, NewJobs, most_bytes=MOST_BATCH_BYTES)
+    if HEADER in request.headers:
+        raise RequestRejected("invalid_idempotency_key", _KEY_OF_WHICH)
+    limiting: Limiting = request.app.state.limiting
+    limiting.weigh(key, len(batch.jobs) / JOBS_OF_A_REQUEST)
+    # Ids of one millisecond have no order of their own; of two jobs with one key the first counts.
+    ids = sorted(new_job_id() for _ in batch.jobs)
+    composed: list[Submission | Problem] = []
+    begun = monotonic()
+    for item, job_id in zip(batch.jobs, ids, strict=True):
+        composed.append(_composed(request, tools, item, by=key, job_id=job_id))
+        if monotonic() - begun > LONGEST_PIECE:
+            await asyncio.sleep(0)  # whoever asked meanwhile is answered in between
+            begun = monotonic()
+    admission: Admission = request.app.state.admission
+    async with tools.database("submit_jobs", "jobs") as connection:
+        places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
+        asked = [one for one in composed if isinstance(one, Submission)]
+        refusals = await admission.admit_batch(connection, asked)
+        for place, refusal in zip(places, refusals, strict=True):
+            if refusal is not None:
+                composed[place] = _told(tools, refusal)
+        wanted = [one for one in composed if isinstance(one, Submission)]
+        answers = await submit_jobs(connection, wanted) if wanted else []
+    tools.ring(
+        (one, found)
+        for one, found in zip(wanted, answers, strict=True)
+        if not isinstance(found, IdempotencyConflict)
+    )
+    by_job = dict(zip((one.job_id for one in wanted), answers, strict=True))
+    return answer(BatchAnswers(answers=[_answer_to(one, by_job) for one in composed]))
+
+
+def _composed(
+    request: Request, tools: Tools, item: dict[str, object], *, by: ApiKey, job_id: JobId
+) -> Submission | Problem:
+    try:
+        job = validated(item, NewJob, most_bytes=MOST_JSON_BYTES)
+        submission = compose(request, tools.kinds, job, by=by, key=job.idempotency_key)
+        return replace(submission, job_id=job_id)
+    except RequestRejected as error:
+        return problem_of(error)
+
+
+def _told(tools: Tools, error: FleetError) -> Problem:
+    if isinstance(error, LimitReached):
+        tools.metrics.limited(error.limit)
+    problem = problem_of(error)
+    if problem.code in _OURS:
+        raise error
+    return problem
+
+
+def _answer_to(one: Submission | Problem, by_job: dict[JobId, Answer]) -> BatchAnswer:
+    found = one if isinstance(one, Problem) else by_job[one.job_id]
+    if isinstance(found, IdempotencyConflict):
+        found = problem_of(found)
+    if isinstance(found, Problem):
+        return BatchAnswer(status=found.status, problem=found)
+    return BatchAnswer(status=202, job=accepted_job(found))
+
+
+@router.get(
+    "/v1/jobs",
+    summary="List jobs",
+    response_model=JobPage,
+    responses=problems(),
+)
+async def find_jobs(
+    key: Reader,
+    tools: ToolsHere,
+    status: JobState | None = None,
+    job_type: Annotated[
+        str | None, Query(alias="jobType", pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    ] = None,
+    correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
+    image_id: Annotated[UUID | None, Query(alias="imageId")] = None,
+    parent_job_id: Annotated[UUID | None, Query(alias="parentJobId")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
+) -> Response:
+    """Newest first, by status and type or by one of the others."""
+    filters = JobFilter(
+        state=status,
+        type=job_type,
+        correlation_id=correlation_id,
+        target=None if image_id is None else image_target(image_id),
+        parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
+    )
+    before = None if cursor is None else JobId(cursor)
+    async with tools.database("list_jobs", "jobs") as connection:
+        found = await list_jobs(connection, key.tenant_id, filters, before=before, limit=limit + 1)
+    page = found[:limit]
+    more = page[-1].job_id if len(found) > limit else None
+    return answer(JobPage(jobs=[job_view(job) for job in page], next_cursor=more))
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    summary="Look at a job",
+    response_model=JobView,
+    responses=problems(404),
+)
+async def show_job(
+    request: Request,
+    job_id: JobPath,
+    key: Reader,
+    tools: ToolsHere,
+    wait: Annotated[
+        int, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for the job's end.")
+    ] = 0,
+) -> Response:
+    """The job as it is now; with `wait`, as soon as it is over, or after that time."""
+    job = await read_job(tools, job_id, key.tenant_id)
+    if wait and job.state not in TERMINAL:
+        limiting: Limiting = request.app.state.limiting
+        with limiting.stream(key):
+            job = await _waited_for(request, tools, job, key.tenant_id, wait)
+    return answer(job_view(job))
+
+
+async def _waited_for(
+    request: Request, tools: Tools, job: PublicJob, tenant_id: TenantId, seconds: int
+) -> PublicJob:
+    watcher: Watcher = request.app.state.watcher
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + seconds
+    while job.state not in TERMINAL and clock() < ends_at and not watcher.closed:
+        left = timedelta(seconds=ends_at - clock())
+        await watcher.changed(job.job_id, job.updated_at, within=left)
+        job = await read_job(tools, job.job_id, tenant_id)
+    return job
+
+
+@router.post(
+    "/v1/jobs/{job_id}/cancel",
+    status_code=202,
+    summary="Cancel a job",
+    response_model=AcceptedJob,
+    responses=problems(400, 404, 408, 413, 415, 429),
+    openapi_extra=json_body(Cancellation, required=False) | idempotency_header(),
+)
+async def cancel_job(
+    request: Request, job_id: JobPath, key: Submitter, tools: ToolsHere
+) -> Response:
+    """Submit a job that cancels this one; the answer is about the new job. It may come too late."""
+    asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
+    idempotency_key = key_of(request, asked.idempotency_key)
+    payload = CancelJob(job_id=job_id, reason=asked.reason).model_dump(mode="json")
+    submission = replace(
+        draft(request, tools.kinds["cancel_job"], by=key, key=idempotency_key, correlation_id=None),
+        payload=payload,
+        dedup_key=str(job_id),
+        fingerprint=fingerprint("POST /v1/jobs/{id}/cancel", payload),
+    )
+    admission: Admission = request.app.state.admission
+    async with tools.database("submit_job", "jobs") as connection:
+        wanted = await get_job(connection, JobId(job_id), key.tenant_id)
+        if wanted.type in OF_OPERATORS:
+            raise RequestRejected("forbidden", _OF_OPERATORS)
+        await admission.admit_cancel(connection, submission, JobId(job_id))
+        submitted = await submit_job(connection, submission)
+    tools.ring([(submission, submitted)])
+    return accepted(accepted_job(submitted))
+
+
+async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> PublicJob:
+    """The job as it is now; NotFound where it is another tenant's."""
+    async with tools.database("get_job", "jobs") as connection:
+        return await get_job(connection, JobId(job_id), tenant_id)

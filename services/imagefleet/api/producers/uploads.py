@@ -1,0 +1,192 @@
+"""Uploads past the API: a form that S3 takes directly, and what was posted becoming an image."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Final
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from imagefleet.api.http.auth import Submitter
+from imagefleet.api.http.heads import Heads
+from imagefleet.api.http.intake import Intake, read_json
+from imagefleet.api.http.limiting import Limiting, refusal
+from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
+from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.idempotency import fingerprint, key_of
+from imagefleet.api.producers.schemas import NewUpload, StoredUpload, UploadView
+from imagefleet.api.producers.submitting import draft, recipe_of
+from imagefleet.api.producers.views import accepted, accepted_image, answer
+from imagefleet.errors import InputRejected, NotFound, RequestRejected
+from imagefleet.imaging.limits import judge_bytes, judge_density
+from imagefleet.imaging.sniff import HEAD_BYTES
+from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.kinds import ProcessImage, image_target
+from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.images.uploads import (
+    TooManyForms,
+    Upload,
+    create_upload,
+    get_upload,
+    submit_upload,
+)
+
+VALID_FOR: Final = timedelta(minutes=15)
+MOST_BYTES: Final = 16_384  # of the JSON
+
+_NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
+_NOT_THERE: Final = "Nothing was posted under this upload yet."
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/uploads",
+    status_code=201,
+    summary="Prepare an upload to S3",
+    response_model=UploadView,
+    responses=problems(400, 408, 413, 415, 429),
+    openapi_extra=json_body(NewUpload),
+)
+async def prepare_upload(
+    request: Request, key: Submitter, tools: Annotated[Tools, Depends(tools_of)]
+) -> Response:
+    """A form for exactly one file of this type, good for 15 minutes."""
+    asked = await read_json(request, NewUpload, most_bytes=MOST_BYTES)
+    if asked.content_type not in IMAGE_TYPES:
+        raise RequestRejected("unsupported", _NOT_TAKEN)
+    judge_bytes(asked.max_bytes or 0, tools.limits)
+    admission: Admission = request.app.state.admission
+    limiting: Limiting = request.app.state.limiting
+    async with tools.database("admit", "jobs") as connection:
+        await admission.admit_form(connection, key.tenant_id)
+    image_id, upload_id = new_job_id(), uuid4()
+    form = await tools.originals.presigned_post(
+        original_key(image_id, upload_id),
+        content_type=asked.content_type,
+        min_bytes=1,
+        max_bytes=asked.max_bytes or tools.limits.max_bytes,
+        expires=VALID_FOR,
+    )
+    async with tools.database("create_upload", "uploads") as connection:
+        try:
+            upload = await create_upload(
+                connection,
+                upload_id=upload_id,
+                tenant_id=key.tenant_id,
+                image_id=image_id,
+                key=original_key(image_id, upload_id),
+                content_type=asked.content_type,
+                max_bytes=asked.max_bytes or tools.limits.max_bytes,
+                created_by=str(key.id),
+                valid_for=VALID_FOR,
+                most_forms=limiting.of(key.tenant_id, "forms"),
+                most_bytes=limiting.of(key.tenant_id, "form_bytes"),
+            )
+        except TooManyForms as error:
+            raise refusal(error.limit, VALID_FOR.total_seconds()) from None
+    shown = UploadView(
+        upload_id=upload.id,
+        image_id=upload.image_id,
+        url=form.url,
+        fields=dict(form.fields),
+        max_bytes=upload.max_bytes,
+        expires_at=upload.expires_at,
+    )
+    return answer(shown, 201)
+
+
+async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response:
+    """Make an image of what was posted. The upload itself is the key where none is given."""
+    asked = await read_json(request, StoredUpload, most_bytes=MOST_BYTES)
+    recipe_of(asked.recipe)
+    idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
+    submission = draft(
+        request, tools.kinds["process_image"], by=key, key=idempotency_key, correlation_id=None
+    )
+    admission: Admission = request.app.state.admission
+    async with tools.database("get_upload", "uploads") as connection:
+        await admission.admit(connection, submission)
+        upload = await get_upload(connection, asked.upload_id, key.tenant_id)
+    # One that has its job already can only be answered with that, whatever is in S3 by now.
+    source = _of_row(upload, asked) if upload.job_id else await _in_s3(request, key, upload, asked)
+    submission = _completed(submission, source, asked.upload_id)
+    async with tools.database("submit_upload", "jobs") as connection:
+        submitted = await submit_upload(connection, submission, source, asked.upload_id)
+    tools.ring([(submission, submitted)])
+    if submitted.created:
+        tools.metrics.uploaded(source.content_type, source.bytes)
+    return accepted(accepted_image(submitted, upload.image_id))
+
+
+def payload_of(source: NewSource) -> dict[str, object]:
+    """What the job is told about its original."""
+    payload = ProcessImage(
+        image_id=source.image_id,
+        source_key=source.key,
+        source_bytes=source.bytes,
+        source_sha256=source.sha256,
+        source_etag=source.etag,
+        content_type=source.content_type,
+        recipe=source.recipe,
+    )
+    return payload.model_dump(mode="json", exclude_none=True)
+
+
+def _completed(submission: Submission, source: NewSource, upload_id: UUID) -> Submission:
+    asked = {
+        "upload_id": str(upload_id),
+        "recipe": source.recipe,
+        "reference": source.reference,
+    }
+    return replace(
+        submission,
+        payload={} if source.etag is None else payload_of(source),
+        target=image_target(source.image_id),
+        fingerprint=fingerprint("POST /v1/images", asked),
+    )
+
+
+async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpload) -> NewSource:
+    """What lies there, judged as an upload through the API is: S3 believes what it is told."""
+    tools = tools_of(request)
+    heads: Heads = request.app.state.heads
+    limiting: Limiting = request.app.state.limiting
+    intake: Intake = request.app.state.intake
+    # One that is refused may be asked for again and again, so it has an upload's place and bytes.
+    async with intake.looking(key):
+        try:
+            stored = await tools.originals.head(upload.key)
+            if stored.bytes == 0:
+                raise InputRejected("empty_file", "The file is empty.")
+            judge_bytes(stored.bytes, replace(tools.limits, max_bytes=upload.max_bytes))
+            head = await tools.originals.fetch_head(
+                upload.key, most_bytes=HEAD_BYTES, expected_etag=stored.etag
+            )
+        except NotFound:
+            raise RequestRejected("upload_incomplete", _NOT_THERE) from None
+        limiting.sent(key, len(head))
+        facts = await heads.judged(head, upload.content_type, tools.limits)
+    judge_density(facts, stored.bytes)
+    return replace(
+        _of_row(upload, asked),
+        bytes=stored.bytes,
+        etag=stored.etag,
+        width=facts.width,
+        height=facts.height,
+    )
+
+
+def _of_row(upload: Upload, asked: StoredUpload) -> NewSource:
+    return NewSource(
+        image_id=upload.image_id,
+        tenant_id=upload.tenant_id,
+        key=upload.key,
+        bytes=0,
+        content_type=upload.content_type,
+        recipe=asked.recipe,
+        reference=asked.reference,
+    )

@@ -1,0 +1,271 @@
+"""The edge from above: how it stands, what it costs, what operators ask of it, what is forgotten.
+
+What is owed and sent is in `invalidations.py` and `batches.py`; nothing here holds up a job.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from imagefleet.errors import NotFound
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.jobs.pruning import Page, Place, page_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidationSample:
+    """How the edge stands."""
+
+    owed: int
+    """Images whose invalidation is not complete."""
+    oldest_age: timedelta
+    in_flight: int
+    """Paths that CloudFront is at work on."""
+    month_paths: int = 0
+    """Paths that CloudFront has taken this month of UTC, which it bills."""
+
+
+SAMPLE_INVALIDATIONS: Final = """
+SELECT count(DISTINCT owed.image_id) AS owed,
+       greatest(coalesce(max(now() - owed.owed_at), interval '0'), interval '0') AS oldest_age,
+       (SELECT coalesce(sum(batches.paths), 0)::integer
+          FROM invalidation_batches AS batches
+         WHERE batches.completed_at IS NULL AND batches.accepted_at IS NOT NULL) AS in_flight,
+       (SELECT coalesce(sum(months.paths), 0)::integer
+          FROM invalidation_months AS months
+         WHERE months.month = date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS month_paths
+  FROM (
+      SELECT unstamped.image_id, unstamped.owed_at
+        FROM invalidations AS unstamped
+       WHERE unstamped.batch_id IS NULL
+       UNION ALL
+      SELECT stamped.image_id, stamped.owed_at
+        FROM invalidation_batches AS batches
+        JOIN invalidations AS stamped ON stamped.batch_id = batches.id
+       WHERE batches.completed_at IS NULL
+  ) AS owed
+"""
+
+
+async def sample_invalidations(connection: Connection) -> InvalidationSample:
+    """Count what is owed and what is under way; nothing of what is complete is read."""
+    with translated():
+        (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
+    return InvalidationSample(**dict(row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    """What CloudFront took in one month of UTC."""
+
+    month: date
+    paths: int
+    debts: int
+    """How many debts those paths paid: several of one image share a path."""
+    batches: int
+
+
+READ_MONTH: Final = """
+SELECT this.month, coalesce(months.paths, 0) AS paths, coalesce(months.debts, 0) AS debts,
+       coalesce(months.batches, 0) AS batches
+  FROM (SELECT date_trunc('month', now() AT TIME ZONE 'UTC')::date AS month) AS this
+  LEFT JOIN invalidation_months AS months ON months.month = this.month
+"""
+
+
+async def read_month(connection: Connection) -> Month:
+    """The month that it is now, by the clock of the database."""
+    with translated():
+        (row,) = await connection.fetch(READ_MONTH)
+    return Month(**dict(row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """A batch, from the moment it was frozen."""
+
+    batch_id: UUID
+    paths: int
+    created_at: datetime
+    sends: int
+    accepted_at: datetime | None
+    cloudfront_id: str | None
+    completed_at: datetime | None
+    last_error: str | None
+
+
+LIST_BATCHES: Final = """
+(SELECT batches.id AS batch_id, batches.paths, batches.created_at, batches.sends,
+        batches.accepted_at, batches.cloudfront_id, batches.completed_at, batches.last_error
+   FROM invalidation_batches AS batches
+  WHERE batches.completed_at IS NULL
+  ORDER BY batches.created_at
+  LIMIT $1)
+ UNION ALL
+(SELECT batches.id, batches.paths, batches.created_at, batches.sends,
+        batches.accepted_at, batches.cloudfront_id, batches.completed_at, batches.last_error
+   FROM invalidation_batches AS batches
+  WHERE batches.completed_at IS NOT NULL
+  ORDER BY batches.completed_at DESC
+  LIMIT $2)
+"""
+
+
+async def list_batches(
+    connection: Connection, *, unfinished: int, complete: int
+) -> list[BatchReport]:
+    """The oldest ones that are not complete, then those that were completed last."""
+    with translated():
+        rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
+    return [BatchReport(**dict(row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds an office, or held it last."""
+
+    holder: UUID
+    term: int
+    until: datetime
+    holds: bool
+
+
+FIND_FLUSHER: Final = """
+SELECT elections.holder, elections.term, elections.until, elections.until > now() AS holds
+  FROM elections
+ WHERE elections.name = 'flusher'
+"""
+
+
+async def find_flusher(connection: Connection) -> Holder | None:
+    """Who tells CloudFront; None: nobody ever did."""
+    with translated():
+        row = await connection.fetchrow(FIND_FLUSHER)
+    return None if row is None else Holder(**dict(row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidationReport:
+    """One invalidation, from the moment it was owed to the moment the edge agreed."""
+
+    invalidation_id: UUID
+    image_id: UUID
+    tenant_id: str
+    reason: str
+    debts: int
+    owed_at: datetime
+    requested_by: str | None
+    request_reason: str | None
+    batch_id: UUID | None
+    sends: int | None
+    accepted_at: datetime | None
+    cloudfront_id: str | None
+    completed_at: datetime | None
+    last_error: str | None
+
+
+OWE_FOR_OPERATOR: Final = """
+INSERT INTO invalidations AS debt (image_id, tenant_id, reason, requested_by, request_reason)
+SELECT images.id, images.tenant_id, 'operator', $2, $3
+  FROM images
+ WHERE images.id = ANY ($1::uuid[])
+ ORDER BY images.id
+    ON CONFLICT (image_id) WHERE batch_id IS NULL
+    DO UPDATE SET debts = debt.debts + 1, last_owed_at = clock_timestamp(),
+                  requested_by = excluded.requested_by, request_reason = excluded.request_reason
+RETURNING debt.id
+"""
+
+GET_INVALIDATIONS: Final = """
+SELECT debts.id AS invalidation_id, debts.image_id, debts.tenant_id, debts.reason, debts.debts,
+       debts.owed_at, debts.requested_by, debts.request_reason, batches.id AS batch_id,
+       batches.sends, batches.accepted_at, batches.cloudfront_id, batches.completed_at,
+       batches.last_error
+  FROM invalidations AS debts
+  LEFT JOIN invalidation_batches AS batches ON batches.id = debts.batch_id
+ WHERE debts.id = ANY ($1::uuid[])
+ ORDER BY debts.image_id
+"""
+
+
+async def owe_for_operator(
+    connection: Connection, image_ids: Collection[UUID], *, by: str, reason: str | None
+) -> list[InvalidationReport]:
+    """Owe the edge one invalidation of each of these images; all of them, or NotFound."""
+    wanted = list(set(image_ids))
+    with translated():
+        async with connection.transaction():
+            rows = await connection.fetch(OWE_FOR_OPERATOR, wanted, by, reason)
+            if len(rows) < len(wanted):
+                raise NotFound("image")
+            return await _get(connection, [row["id"] for row in rows])
+
+
+async def get_invalidation(connection: Connection, invalidation_id: UUID) -> InvalidationReport:
+    """How far one is; not found when it was forgotten."""
+    with translated():
+        found = await _get(connection, [invalidation_id])
+    if not found:
+        raise NotFound("invalidation")
+    return found[0]
+
+
+async def _get(connection: Connection, ids: Sequence[UUID]) -> list[InvalidationReport]:
+    rows = await connection.fetch(GET_INVALIDATIONS, ids)
+    return [InvalidationReport(**dict(row)) for row in rows]
+
+
+# Somebody still has to read the completion of what keeps a batch: who sweeps the objects of a
+# superseded revision, and who writes down when a deleted image went dark.
+PRUNE_BATCHES: Final = """
+WITH old AS MATERIALIZED (
+    SELECT batches.id, batches.completed_at
+      FROM invalidation_batches AS batches
+     WHERE batches.completed_at < now() - (SELECT fleet.retention FROM fleet)
+       AND batches.completed_at >= coalesce($2::timestamptz, '-infinity')
+       AND ($2::timestamptz IS NULL OR (batches.completed_at, batches.id) > ($2, $3::uuid))
+     ORDER BY batches.completed_at, batches.id
+     LIMIT $1
+),
+free AS MATERIALIZED (
+    SELECT batches.id
+      FROM invalidation_batches AS batches
+     WHERE batches.id = ANY (ARRAY (SELECT old.id FROM old))
+       AND (SELECT count(*)
+              FROM invalidations AS debts
+              JOIN image_revisions AS shown
+                ON shown.image_id = debts.image_id AND shown.invalidation_id = debts.id
+             WHERE debts.batch_id = batches.id AND shown.swept_at IS NULL) = 0
+       AND (SELECT count(*)
+              FROM invalidations AS debts
+              JOIN image_tombstones AS tombstones
+                ON tombstones.image_id = debts.image_id AND tombstones.invalidation_id = debts.id
+             WHERE debts.batch_id = batches.id AND tombstones.dark_at IS NULL) = 0
+     ORDER BY batches.id
+       FOR UPDATE OF batches SKIP LOCKED
+),
+debts_too AS (
+    DELETE FROM invalidations WHERE invalidations.batch_id = ANY (ARRAY (SELECT free.id FROM free))
+),
+pruned AS (
+    DELETE FROM invalidation_batches
+     WHERE invalidation_batches.id = ANY (ARRAY (SELECT free.id FROM free))
+    RETURNING invalidation_batches.id
+)
+SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS pruned,
+       last.completed_at AS last_at, last.id AS last_id,
+       now() - (SELECT fleet.retention FROM fleet) - last.completed_at AS behind
+  FROM (SELECT) AS always
+  LEFT JOIN (SELECT old.completed_at, old.id
+               FROM old ORDER BY old.completed_at DESC, old.id DESC LIMIT 1) AS last ON true
+"""
+
+
+async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
+    """Forget batches that were completed before retention, and their debts; looks at `limit`."""
+    with translated():
+        row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
+    assert row is not None  # noqa: S101 - of one row
+    return page_of(row)

@@ -1,0 +1,165 @@
+"""What remains of a deleted image: its open jobs, its objects, and what the edge still shows."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from imagefleet.jobs.images import Emptied
+from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.model import Ring, TenantId
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
+
+# What the request cancelled is flagged by its own job; this is for what came past it.
+FLAG_VOID: Final = f"""
+WITH void AS MATERIALIZED (
+    SELECT jobs.id
+      FROM jobs
+     WHERE jobs.tenant_id = $1 AND jobs.target = $2
+       AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+       AND NOT jobs.preempts AND jobs.cancel_requested_at IS NULL
+     ORDER BY jobs.id
+       FOR UPDATE
+),
+flagged AS (
+    UPDATE jobs
+       SET cancel_requested_at = now(), cancel_code = 'image_deleted', updated_at = now()
+     WHERE jobs.id = ANY (ARRAY (SELECT void.id FROM void))
+),
+bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+     WHERE rings.job_id = ANY (ARRAY (SELECT void.id FROM void))
+     ORDER BY rings.job_id
+       FOR UPDATE
+)
+UPDATE rings
+   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
+  FROM bell
+  JOIN jobs ON jobs.id = bell.job_id
+ WHERE rings.job_id = bell.job_id
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constants of rings.py
+
+
+async def flag_void(
+    connection: Connection, image_id: UUID, tenant_id: TenantId
+) -> tuple[Ring, ...]:
+    """Flag every open job of a deleted image but its deletions; the doorbells to ring now."""
+    with translated():
+        rows = await connection.fetch(FLAG_VOID, tenant_id, image_target(image_id))
+    return tuple(ring_of(row) for row in rows)
+
+
+LIST_NAMED_KEYS: Final = """
+SELECT variants.key FROM variants WHERE variants.image_id = $1
+ UNION ALL
+SELECT image_sources.key FROM image_sources WHERE image_sources.image_id = $1
+"""
+
+
+async def list_named_keys(connection: Connection, image_id: UUID) -> frozenset[str]:
+    """Every key that Postgres names of an image: what was published, and the originals."""
+    with translated():
+        return frozenset(row["key"] for row in await connection.fetch(LIST_NAMED_KEYS, image_id))
+
+
+# The debt before the tombstone, as the flusher locks them. A second receipt is of what was deleted
+# already: the first one stands.
+RECORD_EMPTIED: Final = """
+WITH new AS MATERIALIZED (
+    SELECT new.image_id, new.tenant_id, new.objects
+      FROM jsonb_to_recordset($1::jsonb) AS new (image_id uuid, tenant_id text, objects jsonb)
+      JOIN image_tombstones AS tombstone ON tombstone.image_id = new.image_id
+     WHERE tombstone.tenant_id = new.tenant_id AND tombstone.objects_deleted_at IS NULL
+),
+owed AS (
+    INSERT INTO invalidations AS debt (image_id, tenant_id, reason)
+    SELECT new.image_id, new.tenant_id, 'deleted'
+      FROM new
+     ORDER BY new.image_id
+        ON CONFLICT (image_id) WHERE batch_id IS NULL
+        DO UPDATE SET debts = debt.debts + 1, reason = excluded.reason,
+                      last_owed_at = clock_timestamp()
+    RETURNING debt.id, debt.image_id
+)
+UPDATE image_tombstones
+   SET objects_deleted_at = now(), objects = new.objects, invalidation_id = owed.id
+  FROM new
+  JOIN owed ON owed.image_id = new.image_id
+ WHERE image_tombstones.image_id = new.image_id
+"""
+
+
+async def record_emptied(connection: Connection, emptied: Sequence[Emptied]) -> None:
+    """Write the receipts, and owe the edge one invalidation each.
+
+    Only inside the transaction that completes those jobs.
+    """
+    if emptied:
+        await connection.execute(RECORD_EMPTIED, [_document(one) for one in emptied])
+
+
+def _document(one: Emptied) -> dict[str, object]:
+    objects = {
+        "deleted": one.deleted,
+        "not_there": one.not_there,
+        "errors": one.errors,
+        "keys": list(one.keys),
+    }
+    return {"image_id": one.image_id, "tenant_id": one.tenant_id, "objects": objects}
+
+
+# Where there is no edge, nobody shows what the bucket does not have.
+DARKEN_WITHOUT_EDGE: Final = """
+UPDATE image_tombstones
+   SET dark_at = objects_deleted_at
+ WHERE objects_deleted_at IS NOT NULL AND dark_at IS NULL
+RETURNING dark_at - requested_at AS took
+"""
+
+
+async def darken_without_edge(connection: Connection) -> list[timedelta]:
+    """Call dark what has no objects any more; how long each of them took."""
+    with translated():
+        return [row["took"] for row in await connection.fetch(DARKEN_WITHOUT_EDGE)]
+
+
+LIST_TO_EMPTY_AGAIN: Final = """
+SELECT image_tombstones.image_id
+  FROM image_tombstones
+ WHERE objects_deleted_at IS NOT NULL AND emptied_again_at IS NULL
+   AND objects_deleted_at < now() - $1::interval
+ ORDER BY objects_deleted_at
+ LIMIT $2
+"""
+
+
+async def list_to_empty_again(
+    connection: Connection, *, after: timedelta, limit: int
+) -> list[UUID]:
+    """Images whose objects were deleted that long ago, and not looked for since."""
+    with translated():
+        rows = await connection.fetch(LIST_TO_EMPTY_AGAIN, after, limit)
+    return [row["image_id"] for row in rows]
+
+
+RECORD_EMPTIED_AGAIN: Final = """
+WITH done AS (
+    UPDATE image_tombstones
+       SET emptied_again_at = now()
+     WHERE image_id = $1 AND emptied_again_at IS NULL
+    RETURNING image_id, tenant_id
+)
+INSERT INTO invalidations AS debt (image_id, tenant_id, reason)
+SELECT done.image_id, done.tenant_id, 'deleted' FROM done WHERE $2
+    ON CONFLICT (image_id) WHERE batch_id IS NULL
+    DO UPDATE SET debts = debt.debts + 1, last_owed_at = clock_timestamp()
+"""
+
+
+async def record_emptied_again(connection: Connection, image_id: UUID, *, owes: bool) -> None:
+    """Not to be looked for again; it `owes` an invalidation where something was found."""
+    with translated():
+        await connection.execute(RECORD_EMPTIED_AGAIN, image_id, owes)

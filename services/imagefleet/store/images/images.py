@@ -1,0 +1,268 @@
+"""Images: accepted with a job, published by the statement that completes it, read by page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from asyncpg import Record
+
+from imagefleet.errors import IdempotencyConflict, NotFound
+from imagefleet.jobs.images import NewSource, Publication
+from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.images.tombstones import refuse_deleted
+from imagefleet.store.jobs.submissions import insert_submissions
+
+INSERT_IMAGE: Final = """
+INSERT INTO images (id, tenant_id, reference, recipe) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (id) DO NOTHING
+"""
+
+INSERT_SOURCE: Final = """
+INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes, content_type,
+                           width, height)
+SELECT $1, jobs.target_seq, $2, $3, $4, $5, $6, $7, $8, $9
+  FROM jobs
+ WHERE jobs.id = $10
+"""
+
+
+class _StandsAlready(Exception):
+    """An answer, on its way out of a transaction that must leave no trace."""
+
+    def __init__(self, answer: Submitted | IdempotencyConflict) -> None:
+        self.answer = answer
+
+
+async def submit_image(
+    connection: Connection, submission: Submission, source: NewSource
+) -> Submitted:
+    """Accept a stored original with the job that renders it, in one transaction.
+
+    For the first upload and for a replacement alike. A repeat of the request leaves no trace: the
+    answer names the first job, and its image by its target. What would be new about an image that
+    was deleted is RequestRejected.
+    """
+    try:
+        with translated():
+            async with connection.transaction():
+                (answer,) = await insert_submissions(connection, [submission])
+                if isinstance(answer, Submitted) and answer.created:
+                    await refuse_deleted(connection, source.image_id)
+                    await _insert_source(connection, source, answer.job_id)
+                    return answer
+                raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
+    except _StandsAlready as standing:
+        if isinstance(standing.answer, IdempotencyConflict):
+            raise standing.answer from None
+        return standing.answer
+
+
+async def _insert_source(connection: Connection, source: NewSource, job_id: JobId) -> None:
+    await connection.execute(
+        INSERT_IMAGE, source.image_id, source.tenant_id, source.reference, source.recipe
+    )
+    await connection.execute(
+        INSERT_SOURCE,
+        source.image_id,
+        source.tenant_id,
+        source.key,
+        source.etag,
+        source.sha256,
+        source.bytes,
+        source.content_type,
+        source.width,
+        source.height,
+        job_id,
+    )
+
+
+PUBLISH_IMAGES: Final = """
+WITH new AS MATERIALIZED (
+    SELECT *
+      FROM jsonb_to_recordset($1::jsonb) AS new (
+          job_id uuid, claim_no bigint, image_id uuid, tenant_id text, source_seq bigint,
+          revision bigint, recipe text, format text, width integer, height integer, bytes bigint,
+          sha256 text, thumbhash text, color text, encoder text, variants jsonb)
+),
+current AS MATERIALIZED (
+    SELECT images.id, images.source_seq, images.revision
+      FROM images
+      JOIN new ON new.image_id = images.id AND new.tenant_id = images.tenant_id
+     ORDER BY images.id
+       FOR UPDATE OF images
+),
+flipped AS (
+    -- Forward only, and never over a tombstone: what is older than what is shown stays unseen.
+    UPDATE images
+       SET source_seq = new.source_seq, revision = new.revision, claim_no = new.claim_no,
+           job_id = new.job_id, recipe = new.recipe, published_at = now(), updated_at = now()
+      FROM new
+      JOIN current ON current.id = new.image_id
+     WHERE images.id = new.image_id
+       AND NOT EXISTS (SELECT FROM image_tombstones
+                        WHERE image_tombstones.image_id = new.image_id)
+       AND (current.revision IS NULL
+            OR (current.source_seq, current.revision) < (new.source_seq, new.revision))
+    RETURNING new.job_id, images.id AS image_id, images.tenant_id, current.revision AS old_revision
+),
+written AS (
+    INSERT INTO image_revisions (image_id, revision, tenant_id, source_seq, claim_no, job_id,
+                                 recipe, format, width, height, bytes, sha256, thumbhash, color,
+                                 encoder)
+    SELECT new.image_id, new.revision, new.tenant_id, new.source_seq, new.claim_no, new.job_id,
+           new.recipe, new.format, new.width, new.height, new.bytes, new.sha256, new.thumbhash,
+           new.color, new.encoder
+      FROM new
+      JOIN flipped ON flipped.job_id = new.job_id
+),
+listed AS (
+    INSERT INTO variants (image_id, revision, name, format, key, content_type, width, height, bytes,
+                          sha256, warnings)
+    SELECT new.image_id, new.revision, variant.*
+      FROM new
+      JOIN flipped ON flipped.job_id = new.job_id
+      CROSS JOIN LATERAL jsonb_to_recordset(new.variants) AS variant (
+          name text, format text, key text, content_type text, width integer, height integer,
+          bytes bigint, sha256 text, warnings text[])
+),
+owed AS (
+    -- A replacement owes the edge one invalidation, whatever the number of variants.
+    INSERT INTO invalidations AS debt (image_id, tenant_id, reason)
+    SELECT flipped.image_id, flipped.tenant_id, 'replaced'
+      FROM flipped
+     WHERE flipped.old_revision IS NOT NULL
+     ORDER BY flipped.image_id
+        ON CONFLICT (image_id) WHERE batch_id IS NULL
+        DO UPDATE SET debts = debt.debts + 1, last_owed_at = clock_timestamp()
+    RETURNING debt.id, debt.image_id
+),
+superseded AS (
+    UPDATE image_revisions
+       SET superseded_at = now(), invalidation_id = owed.id
+      FROM flipped
+      JOIN owed ON owed.image_id = flipped.image_id
+     WHERE image_revisions.image_id = flipped.image_id
+       AND image_revisions.revision = flipped.old_revision
+)
+SELECT flipped.job_id FROM flipped
+"""
+
+
+async def publish_images(
+    connection: Connection, publications: Sequence[Publication]
+) -> frozenset[JobId]:
+    """Flip the pointers that move forward; the jobs whose publication is now the current one.
+
+    Only inside the transaction that completes those jobs.
+    """
+    if not publications:
+        return frozenset()
+    rows = await connection.fetch(PUBLISH_IMAGES, [asdict(one) for one in publications])
+    return frozenset(JobId(row["job_id"]) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """One image as its tenant sees it; nothing but the id and the status before it is published."""
+
+    image_id: UUID
+    status: str
+    reference: str | None
+    recipe: str
+    revision: int | None
+    source: Mapping[str, object] | None
+    thumbhash: str | None
+    color: str | None
+    variants: Sequence[Mapping[str, object]]
+    created_at: datetime
+    updated_at: datetime
+
+
+# A status is the state of things, not a column: what is shown, or else what its newest job came to.
+_IMAGE: Final = """
+SELECT images.id AS image_id, images.reference, images.recipe, images.created_at, images.updated_at,
+       CASE WHEN tombstone.image_id IS NOT NULL THEN 'deleted'
+            WHEN images.revision IS NOT NULL THEN 'ready'
+            WHEN newest.state = 'failed' THEN 'failed'
+            ELSE 'pending' END AS status,
+       shown.revision, shown.thumbhash, shown.color,
+       CASE WHEN shown.revision IS NOT NULL THEN jsonb_build_object(
+           'format', shown.format, 'width', shown.width, 'height', shown.height,
+           'bytes', shown.bytes) END AS source,
+       coalesce(made.variants, '[]'::jsonb) AS variants
+  FROM images
+  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
+  LEFT JOIN image_revisions AS shown
+         ON shown.image_id = images.id AND shown.revision = images.revision
+        AND tombstone.image_id IS NULL
+  LEFT JOIN LATERAL (
+      SELECT jsonb_agg(to_jsonb(variants) ORDER BY variants.width, variants.format) AS variants
+        FROM variants
+       WHERE variants.image_id = shown.image_id AND variants.revision = shown.revision
+  ) AS made ON true
+  LEFT JOIN LATERAL (
+      SELECT jobs.state
+        FROM jobs
+       WHERE jobs.tenant_id = images.tenant_id AND jobs.target = 'image:' || images.id
+       ORDER BY jobs.id DESC NULLS LAST
+       LIMIT 1
+  ) AS newest ON images.revision IS NULL
+"""
+
+GET_IMAGE: Final = f"""
+{_IMAGE}
+ WHERE images.id = $1 AND images.tenant_id = $2
+"""
+
+
+async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Image:
+    """One image; another tenant's is not found."""
+    with translated():
+        row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
+    if row is None:
+        raise NotFound("image")
+    return _image(row)
+
+
+# As in reports.py: a generic plan can start in the middle, and only in the index for this question.
+_PAGE: Final = """
+   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $3
+"""
+
+LIST_IMAGES: Final = f"""
+{_IMAGE}
+ WHERE images.tenant_id = $1
+   {_PAGE}
+"""
+
+LIST_BY_REFERENCE: Final = f"""
+{_IMAGE}
+ WHERE images.tenant_id = $1 AND images.reference = $4
+   {_PAGE}
+"""
+
+
+async def list_images(
+    connection: Connection,
+    tenant_id: TenantId,
+    *,
+    reference: str | None = None,
+    before: UUID | None = None,
+    limit: int = 50,
+) -> list[Image]:
+    """A page of a tenant's images, newest first; the next one begins `before` its last id."""
+    with translated():
+        if reference is None:
+            rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
+        else:
+            rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
+    return [_image(row) for row in rows]
+
+
+def _image(row: Record) -> Image:
+    return Image(**dict(row))

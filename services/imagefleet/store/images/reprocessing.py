@@ -1,0 +1,236 @@
+"""Rendering again what is published: one image for its producer, or a page of a set for its job.
+
+Both lock the targets of their images first. A deletion writes its tombstone under that lock too, so
+nothing is submitted here for an image that was deleted before; and the original found is the newest
+one, whatever is being uploaded meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.kinds import ReprocessImages, image_target
+from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
+from imagefleet.jobs.reprocessing import Candidate, Walk, follow_up, is_wanted
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.jobs.admissions import is_standing
+from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.rings import rings_for
+from imagefleet.store.jobs.submissions import insert_submissions
+
+PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
+MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
+
+_GONE: Final = "This image was deleted."
+
+LOCK_IMAGES: Final = """
+SELECT targets.target
+  FROM targets
+ WHERE targets.tenant_id = $1 AND targets.target = ANY ($2::text[])
+ ORDER BY targets.tenant_id, targets.target
+   FOR UPDATE OF targets
+"""
+
+FIND_CANDIDATES: Final = """
+SELECT images.id AS image_id, images.recipe, tombstone.image_id IS NOT NULL AS deleted,
+       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
+  FROM unnest($2::uuid[]) AS wanted (id)
+  JOIN images ON images.id = wanted.id AND images.tenant_id = $1
+  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
+  CROSS JOIN LATERAL (
+      SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
+             sources.content_type
+        FROM image_sources AS sources
+       WHERE sources.image_id = images.id
+       ORDER BY sources.source_seq DESC
+       LIMIT 1
+  ) AS newest
+ ORDER BY images.id DESC
+"""
+
+
+async def _find_candidates(
+    connection: Connection, tenant_id: TenantId, image_ids: Sequence[UUID]
+) -> list[Candidate]:
+    """Those of these images that are the tenant's, newest first, with their newest originals."""
+    await connection.execute(LOCK_IMAGES, tenant_id, [image_target(one) for one in image_ids])
+    rows = await connection.fetch(FIND_CANDIDATES, tenant_id, list(image_ids))
+    return [Candidate(**dict(row)) for row in rows]
+
+
+async def reprocess_image(
+    connection: Connection, submission: Submission, image_id: UUID, *, recipe: str | None
+) -> Submitted:
+    """Accept the job that renders an image's newest original once more.
+
+    NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
+    """
+    with translated():
+        async with connection.transaction():
+            found = await _find_candidates(connection, submission.tenant_id, [image_id])
+            if not found:
+                raise NotFound("image")
+            if found[0].deleted and not await is_standing(
+                connection,
+                submission.tenant_id,
+                job_type=submission.type,
+                idempotency_key=submission.idempotency_key,
+                dedup_key=None,
+            ):
+                raise RequestRejected("image_deleted", _GONE)
+            wanted = replace(submission, payload=found[0].payload(recipe))
+            (answer,) = await insert_submissions(connection, [wanted])
+    if isinstance(answer, Submitted):
+        return answer
+    raise answer
+
+
+WALK_IMAGES: Final = """
+SELECT images.id
+  FROM images
+ WHERE images.tenant_id = $1
+   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $3
+"""
+
+WALK_REFERENCE: Final = """
+SELECT images.id
+  FROM images
+ WHERE images.tenant_id = $1 AND images.reference = $4
+   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $3
+"""
+
+
+async def _next_images(
+    connection: Connection,
+    tenant_id: TenantId,
+    wanted: ReprocessImages,
+    before: UUID | None,
+    most: int,
+) -> list[UUID]:
+    """The ids of the next page, newest first; those that a payload names are taken at its word."""
+    if wanted.image_ids is not None:
+        named = sorted(set(wanted.image_ids), reverse=True)
+        return [one for one in named if before is None or one < before][:most]
+    if wanted.reference is not None:
+        rows = await connection.fetch(WALK_REFERENCE, tenant_id, before, most, wanted.reference)
+    else:
+        rows = await connection.fetch(WALK_IMAGES, tenant_id, before, most)
+    return [row["id"] for row in rows]
+
+
+COUNT_IMAGES: Final = """
+SELECT count(*)
+  FROM (SELECT FROM images WHERE images.tenant_id = $1 LIMIT $2) AS counted
+"""
+
+COUNT_REFERENCE: Final = """
+SELECT count(*)
+  FROM (SELECT FROM images
+         WHERE images.tenant_id = $1 AND images.reference = $3 LIMIT $2) AS counted
+"""
+
+
+async def count_set(
+    connection: Connection, tenant_id: TenantId, wanted: ReprocessImages
+) -> int | None:
+    """How many images a walk over this set looks at; None if they are more than are counted."""
+    if wanted.image_ids is not None:
+        return len(set(wanted.image_ids))
+    most = MOST_COUNTED + 1
+    with translated():
+        if wanted.reference is not None:
+            found = await connection.fetchval(COUNT_REFERENCE, tenant_id, most, wanted.reference)
+        else:
+            found = await connection.fetchval(COUNT_IMAGES, tenant_id, most)
+    return int(found) if found < most else None
+
+
+CREATED_BY: Final = """
+SELECT jobs.created_by FROM jobs WHERE jobs.id = $1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What one step of a walk did."""
+
+    walk: Walk
+    over: bool
+    cancelled: bool
+    """Somebody asked the set's job to stop: nothing of the page was submitted."""
+    rings: tuple[Ring, ...]
+    """To be rung after commit."""
+
+
+class _Cancelled(Exception):
+    """On its way out of a transaction that must leave no trace."""
+
+
+async def submit_page(
+    connection: Connection,
+    claim: Claim,
+    hold: Hold,
+    wanted: ReprocessImages,
+    walk: Walk,
+    most: int = PAGE,
+) -> Page:
+    """Submit the jobs of the next page and move the cursor behind it, both or neither.
+
+    A page is at most so many images, as the tenant may not have room for more jobs. Raises
+    ClaimLost if the claim does not stand any more; then the page belongs to another.
+    """
+    try:
+        with translated():
+            async with connection.transaction():
+                return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
+    except _Cancelled:
+        return Page(walk=walk, over=False, cancelled=True, rings=())
+
+
+async def _submit_in_transaction(
+    connection: Connection,
+    claim: Claim,
+    hold: Hold,
+    wanted: ReprocessImages,
+    walk: Walk,
+    most: int,
+) -> Page:
+    page = await _next_images(connection, claim.tenant_id, wanted, walk.before, most)
+    found = await _find_candidates(connection, claim.tenant_id, page)
+    created_by = await connection.fetchval(CREATED_BY, claim.job_id)
+    submissions = [
+        follow_up(claim, one, wanted, created_by=created_by)
+        for one in found
+        if not one.deleted and is_wanted(one, wanted)
+    ]
+    answers = await insert_submissions(connection, submissions) if submissions else []
+    unknown = len(page) - len(found)
+    seen = walk.seen + len(page)
+    walked = walk.model_copy(
+        update={
+            "before": page[-1] if page else walk.before,
+            "seen": seen,
+            # An upload may have been given its id long before it became an image.
+            "total": None if walk.total is None else max(walk.total, seen),
+            "submitted": walk.submitted + len(submissions),
+            "skipped": walk.skipped + sum(one.deleted for one in found) + unknown,
+        }
+    )
+    # Last, and in the same transaction: targets are locked before jobs, and without the claim
+    # nothing of the page is submitted either.
+    if await report_progress(
+        connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
+    ):
+        raise _Cancelled
+    return Page(
+        walk=walked,
+        over=len(page) < most,
+        cancelled=False,
+        rings=rings_for(zip(submissions, answers, strict=True)),
+    )

@@ -1,0 +1,284 @@
+"""Cancelling many jobs of a tenant: a page of flags and the cursor behind it, both or neither.
+
+Whoever claims or holds a flagged job ends it. Flagging rings nothing: the dispatcher announces what
+is flagged before all else of its tenant, whatever holds it, and in turn with the other tenants.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from imagefleet.jobs.cancelling import Walk, type_walked
+from imagefleet.jobs.kinds import CancelJobs
+from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, TenantId
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.rings import URGENT
+
+PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
+MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
+MOST_CHOSEN: Final = 10_000  # jobs of a state that are looked at to say how many are chosen
+
+# State by state, as their index has them: what has ended is never read.
+FIND_OPEN: Final = """
+SELECT page.id
+  FROM ((SELECT jobs.id FROM jobs
+          WHERE jobs.tenant_id = $1 AND jobs.state = 'queued'
+            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
+        UNION ALL
+        (SELECT jobs.id FROM jobs
+          WHERE jobs.tenant_id = $1 AND jobs.state = 'processing'
+            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
+        UNION ALL
+        (SELECT jobs.id FROM jobs
+          WHERE jobs.tenant_id = $1 AND jobs.state = 'failed_retryable'
+            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)) AS page
+ ORDER BY page.id DESC
+ LIMIT $3
+"""
+
+FIND_OPEN_OF_TYPE: Final = """
+SELECT page.id
+  FROM ((SELECT jobs.id FROM jobs
+          WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = 'queued'
+            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
+        UNION ALL
+        (SELECT jobs.id FROM jobs
+          WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = 'processing'
+            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
+        UNION ALL
+        (SELECT jobs.id FROM jobs
+          WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = 'failed_retryable'
+            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)) AS page
+ ORDER BY page.id DESC
+ LIMIT $3
+"""
+
+# The walk's own row is locked in its place among them, as its cursor is written at the end.
+FLAG_PAGE: Final = """
+WITH victim AS MATERIALIZED (
+    SELECT jobs.id, jobs.state, jobs.lane, jobs.preempts, jobs.created_at, jobs.cancel_requested_at
+      FROM jobs
+     WHERE jobs.id = ANY ($1::uuid[])
+     ORDER BY jobs.id
+       FOR UPDATE
+)
+UPDATE jobs
+   SET cancel_requested_at = now(), cancel_code = $6, cancel_detail = $2,
+       updated_at = now()
+  FROM victim
+ WHERE jobs.id = victim.id
+   AND victim.state IN ('queued', 'processing', 'failed_retryable')
+   AND victim.cancel_requested_at IS NULL AND NOT victim.preempts
+   AND victim.created_at < $3 AND ($4::text IS NULL OR victim.lane = $4)
+   AND victim.id <> $5
+RETURNING jobs.id
+"""
+
+# A statement of its own: it sees the rings that came while the flags waited for their jobs.
+RING_PAGE: Final = f"""
+WITH bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+     WHERE rings.job_id = ANY ($1::uuid[])
+     ORDER BY rings.job_id
+       FOR UPDATE
+)
+UPDATE rings
+   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
+  FROM bell
+ WHERE rings.job_id = bell.job_id
+"""  # noqa: S608 - composed at import from the constant of rings.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What one step of a walk did."""
+
+    walk: Walk
+    over: bool
+    cancelled: bool
+    """Somebody asked the walk itself to stop: nothing of the page was flagged."""
+
+
+class _Cancelled(Exception):
+    """On its way out of a transaction that must leave no trace."""
+
+
+async def flag_page(
+    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: Walk
+) -> Page:
+    """Flag the next page and move the cursor behind it, both or neither.
+
+    Raises ClaimLost if the claim does not stand any more; then the page belongs to another.
+    """
+    try:
+        with translated():
+            async with connection.transaction():
+                return await _flag_in_transaction(connection, claim, hold, wanted, walk)
+    except _Cancelled:
+        return Page(walk=walk, over=False, cancelled=True)
+
+
+async def _flag_in_transaction(
+    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: Walk
+) -> Page:
+    page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
+    flagged = await connection.fetch(
+        FLAG_PAGE,
+        [*page, claim.job_id],
+        wanted.reason or None,
+        walk.until,
+        wanted.lane,
+        claim.job_id,
+        CancelCode.CANCELLED,
+    )
+    if flagged:
+        await connection.execute(RING_PAGE, [row["id"] for row in flagged])
+    seen = walk.seen + len(page)
+    walked = walk.model_copy(
+        update={
+            "before": page[-1] if page else walk.before,
+            "seen": seen,
+            "total": None if walk.total is None else max(walk.total, seen),
+            "flagged": walk.flagged + len(flagged),
+        }
+    )
+    if await report_progress(
+        connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
+    ):
+        raise _Cancelled
+    return Page(walk=walked, over=len(page) < PAGE, cancelled=False)
+
+
+async def _next_jobs(
+    connection: Connection, tenant_id: TenantId, job_type: str | None, walk: Walk
+) -> Sequence[JobId]:
+    if job_type is None:
+        rows = await connection.fetch(FIND_OPEN, tenant_id, walk.before, PAGE)
+    else:
+        rows = await connection.fetch(FIND_OPEN_OF_TYPE, tenant_id, walk.before, PAGE, job_type)
+    return [JobId(row["id"]) for row in rows]
+
+
+RING_FIRST: Final = f"""
+UPDATE rings SET priority = {URGENT} WHERE rings.job_id = $1
+"""  # noqa: S608 - composed at import from the constant of rings.py
+
+
+async def ring_first(connection: Connection, job_id: JobId) -> None:
+    """Let a walk stand behind none of the jobs that it is to cancel, whatever their priority."""
+    with translated():
+        await connection.execute(RING_FIRST, job_id)
+
+
+BEGIN_WALK: Final = "SELECT least($1::timestamptz, now()) AS until"
+
+
+async def begin_walk(connection: Connection, wanted: CancelJobs) -> datetime:
+    """Until when a job must have been submitted to be in a walk that begins now."""
+    with translated():
+        until: datetime = await connection.fetchval(BEGIN_WALK, wanted.submitted_before)
+    return until
+
+
+COUNT_WALK: Final = """
+SELECT count(*)
+  FROM (SELECT FROM jobs
+         WHERE jobs.tenant_id = $1
+           AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+         LIMIT $2) AS counted
+"""
+
+COUNT_WALK_OF_TYPE: Final = """
+SELECT count(*)
+  FROM (SELECT FROM jobs
+         WHERE jobs.tenant_id = $1 AND jobs.type = $3
+           AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+         LIMIT $2) AS counted
+"""
+
+
+async def count_walk(
+    connection: Connection, tenant_id: TenantId, job_type: str | None
+) -> int | None:
+    """How many jobs a walk looks at; None if they are more than are counted."""
+    with translated():
+        if job_type is None:
+            found = await connection.fetchval(COUNT_WALK, tenant_id, MOST_WALKED + 1)
+        else:
+            most = MOST_WALKED + 1
+            found = await connection.fetchval(COUNT_WALK_OF_TYPE, tenant_id, most, job_type)
+    return int(found) if found <= MOST_WALKED else None
+
+
+_CHOSEN: Final = """
+SELECT count(*) FILTER (WHERE NOT open.preempts AND open.cancel_requested_at IS NULL
+                          AND ($3::text IS NULL OR open.lane = $3)
+                          AND open.created_at < coalesce($4::timestamptz, now())) AS jobs,
+       coalesce(max(open.place) < $2, true) AS complete
+"""
+
+# In the order of the index: what has ended is never read.
+COUNT_CHOSEN: Final = f"""
+{_CHOSEN}
+  FROM unnest('{{queued,processing,failed_retryable}}'::text[]) AS states (state)
+  CROSS JOIN LATERAL (
+      SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
+             row_number() OVER () AS place
+        FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
+                FROM jobs
+               WHERE jobs.tenant_id = $1 AND jobs.state = states.state
+               ORDER BY jobs.id DESC NULLS LAST
+               LIMIT $2) AS jobs
+  ) AS open
+"""  # noqa: S608 - composed at import from the constant above
+
+COUNT_CHOSEN_OF_TYPE: Final = f"""
+{_CHOSEN}
+  FROM unnest('{{queued,processing,failed_retryable}}'::text[]) AS states (state)
+  CROSS JOIN LATERAL (
+      SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
+             row_number() OVER () AS place
+        FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
+                FROM jobs
+               WHERE jobs.tenant_id = $1 AND jobs.type = $5 AND jobs.state = states.state
+               ORDER BY jobs.id DESC NULLS LAST
+               LIMIT $2) AS jobs
+  ) AS open
+"""  # noqa: S608 - composed at import from the constant above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What a walk would flag if it began now."""
+
+    jobs: int
+    complete: bool
+    """False: there are more open jobs than were looked at."""
+
+
+async def count_chosen(
+    connection: Connection,
+    tenant_id: TenantId,
+    *,
+    job_type: str | None = None,
+    lane: Lane | None = None,
+    submitted_before: datetime | None = None,
+) -> Chosen:
+    """How many of a tenant's open jobs a walk would flag, among the newest of each state."""
+    asked = (tenant_id, MOST_CHOSEN, lane, submitted_before)
+    with translated():
+        if job_type is None:
+            row = await connection.fetchrow(COUNT_CHOSEN, *asked)
+        else:
+            row = await connection.fetchrow(COUNT_CHOSEN_OF_TYPE, *asked, job_type)
+    assert row is not None  # noqa: S101 - an aggregate has one row
+    return Chosen(**dict(row))

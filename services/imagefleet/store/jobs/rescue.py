@@ -1,0 +1,196 @@
+"""Repair, under the maintenance role: the rescue of what dead workers held."""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+import asyncpg
+import structlog
+
+from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
+from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
+from imagefleet.jobs.model import Ended, JobId, JobState, Ring, WorkerId
+from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.store.database import Connection, translated
+from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
+from imagefleet.store.jobs.targets import free_targets, lock_targets
+
+# A pooled connection is none: whoever says "the same session" would be given another each time.
+Session: TypeAlias = asyncpg.Connection
+
+RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
+
+log = structlog.get_logger()
+
+LOOK_AT_WORKERS: Final = """
+SELECT workers.id, workers.beats, clock_timestamp() AS seen_at
+  FROM workers
+ WHERE workers.dead_at IS NULL
+ ORDER BY workers.id
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """One look at one living worker: how often it had beaten, and when that was seen."""
+
+    worker_id: WorkerId
+    beats: int
+    seen_at: datetime
+
+
+async def look_at_workers(connection: Connection) -> list[WorkerSeen]:
+    """All that are not known to be dead."""
+    with translated():
+        rows = await connection.fetch(LOOK_AT_WORKERS)
+    return [
+        WorkerSeen(worker_id=WorkerId(row["id"]), beats=row["beats"], seen_at=row["seen_at"])
+        for row in rows
+    ]
+
+
+CONDEMN_WORKER: Final = """
+WITH silent AS MATERIALIZED (
+    -- Excludes the claim, which holds this row FOR KEY SHARE, and any beat since the last look.
+    SELECT workers.id
+      FROM workers
+     WHERE workers.id = $1 AND workers.beats = $2 AND workers.dead_at IS NULL
+       FOR UPDATE
+)
+UPDATE workers SET dead_at = now(), dead_why = 'silent'
+  FROM silent
+ WHERE workers.id = silent.id
+RETURNING workers.id
+"""
+
+HELD_BY_WORKER: Final = """
+SELECT jobs.id, jobs.claim_no FROM jobs
+ WHERE jobs.locked_by = $1 AND jobs.state = 'processing'
+"""
+
+
+# Shorter than the gap that a rescuer allows between its looks: a row that somebody sits on must not
+# cost the others their watches.
+WAIT_BRIEFLY: Final = """
+SELECT set_config('lock_timeout', '2s', true)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescue:
+    """What the rescue of one worker's jobs did."""
+
+    ended: tuple[Ended, ...]
+    rings: tuple[Ring, ...]
+
+    @property
+    def retried(self) -> tuple[JobId, ...]:
+        """Those that run again."""
+        return tuple(one.job_id for one in self.ended if one.state is JobState.FAILED_RETRYABLE)
+
+    @property
+    def failed(self) -> tuple[JobId, ...]:
+        """Poison, flagged to be cancelled, or refused by the database as anything else."""
+        return tuple(one.job_id for one in self.ended if one.state is JobState.FAILED)
+
+
+_Endings: TypeAlias = list[tuple[Held, Outcome]]
+_TakenBack: TypeAlias = tuple[list[Ended], list[Ring]]
+
+
+async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | None:
+    """Declare a silent worker dead and take its jobs back; None when it has beaten since that look.
+
+    One transaction. A dead id can neither beat nor claim, so nothing is left behind, but for a job
+    that the database refuses to end in any way: that one waits for its lock to expire.
+    """
+    try:
+        return await _rescue_in_transaction(connection, seen, _take_back)
+    except (StoreRejected, IllegalTransition):
+        return await _rescue_in_transaction(connection, seen, _take_back_apart)
+
+
+async def _rescue_in_transaction(
+    connection: Connection,
+    seen: WorkerSeen,
+    take_back: Callable[[Connection, _Endings], Awaitable[_TakenBack]],
+) -> Rescue | None:
+    with translated():
+        async with connection.transaction():
+            await connection.execute(WAIT_BRIEFLY)
+            if await connection.fetchrow(CONDEMN_WORKER, seen.worker_id, seen.beats) is None:
+                return None
+            rows = await connection.fetch(HELD_BY_WORKER, seen.worker_id)
+            claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
+            await lock_targets(connection, [job_id for job_id, _ in claims])
+            held = await lock_claims(connection, claims)
+            ended, rings = await take_back(
+                connection,
+                [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
+            )
+    return Rescue(ended=tuple(ended), rings=tuple(rings))
+
+
+async def _take_back(connection: Connection, endings: _Endings) -> _TakenBack:
+    ended = await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
+    places = {(held.tenant_id, held.target) for held, _ in endings if held.target is not None}
+    rings = await free_targets(connection, sorted(places), [held.job_id for held, _ in endings])
+    return ended, rings
+
+
+async def _take_back_apart(connection: Connection, endings: _Endings) -> _TakenBack:
+    """Each in a savepoint: what is refused fails alone, and what is refused even that, stays."""
+    ended: list[Ended] = []
+    rings: list[Ring] = []
+    for held, outcome in endings:
+        try:
+            one, rung = await _take_back_or_fail(connection, held, outcome)
+        except (StoreRejected, IllegalTransition) as error:
+            _tell("rescue.refused", held, error)
+        else:
+            ended += one
+            rings += rung
+    return ended, rings
+
+
+async def _take_back_or_fail(connection: Connection, held: Held, outcome: Outcome) -> _TakenBack:
+    try:
+        with translated():
+            async with connection.transaction():
+                return await _take_back(connection, [(held, outcome)])
+    except (StoreRejected, IllegalTransition) as error:
+        _tell("rescue.rejected", held, error)
+        rejected = Failed(
+            code="settle_rejected",
+            message=failure_sentence("settle_rejected"),
+            detail=error.code,  # a fixed word: the refused value must not come back in by it
+        )
+    with translated():
+        async with connection.transaction():
+            return await _take_back(connection, [(held, rejected)])
+
+
+def _tell(event: str, held: Held, error: FleetError) -> None:
+    log.error(
+        event,
+        job_id=str(held.job_id),
+        claim_no=held.claim_no,
+        worker_id=str(held.worker_id),
+        detail=error.detail,
+    )
+
+
+def _rescued(held: Held, *, neighbours: int) -> Outcome:
+    """A suspect is blamed only where nothing else was held by the worker that died with it."""
+    dice = random.random()  # noqa: S311 - spreads retries, guards nothing
+    lost = Retry(
+        code="worker_lost",
+        message=failure_sentence("worker_lost"),
+        detail=f"worker {held.worker_id} went silent, with {neighbours} other jobs",
+        crashed=True,
+        alone=neighbours == 0,
+        run_at=held.now + RESCUE_SPREAD * dice,
+    )
+    return decide(lost, held.standing, RetryPolicy(), held.now, jitter=dice)
