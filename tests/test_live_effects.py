@@ -161,7 +161,7 @@ async def no_wait_is_longer(place: Place) -> None:
 
 
 async def new_jobs_have_more_attempts(place: Place) -> None:
-    """As the API asks; tests/api/test_operator_settings.py submits some."""
+    """As the API asks; tests/api/operators/test_settings.py submits some."""
     kinds = BUILT_IN.with_standard_retry(STANDARD_RETRY)
     live = place.bench.tools.live
     await place.turn("retry.*.max_attempts", 9)

@@ -14,7 +14,7 @@ KEEPING: Final = (
         "migrations/0002_jobs.sql",
         "CREATE UNIQUE INDEX jobs_idempotency_key_is_unique_per_tenant",
         "CREATE INDEX jobs_idempotency_key_is_unique_per_tenant",
-        "test_submissions.py",
+        "jobs/test_submissions.py",
         ("test_a_hundred_concurrent_requests_for_one_job_make_one_job[key]",),
     ),
     Mutation(
@@ -22,7 +22,7 @@ KEEPING: Final = (
         "migrations/0002_jobs.sql",
         "CREATE UNIQUE INDEX jobs_dedup_key_is_unique_while_open",
         "CREATE INDEX jobs_dedup_key_is_unique_while_open",
-        "test_submissions.py",
+        "jobs/test_submissions.py",
         ("test_a_hundred_concurrent_requests_for_one_job_make_one_job[dedup key]",),
     ),
     Mutation(
@@ -30,7 +30,7 @@ KEEPING: Final = (
         "jobs/submissions.py",
         "standing.fingerprint <> wanted.fingerprint AS differs",
         "false AS differs",
-        "test_submissions.py",
+        "jobs/test_submissions.py",
         ("test_another_request_under_the_same_key_is_refused",),
     ),
     Mutation(
@@ -38,7 +38,7 @@ KEEPING: Final = (
         "jobs/submissions.py",
         "AND aliases.idempotency_key = new.idempotency_key) = 0",
         "AND aliases.idempotency_key = new.idempotency_key) >= 0",
-        "test_aliases.py",
+        "jobs/test_aliases.py",
         ("test_a_key_that_was_answered_with_a_living_job_is_refused_to_another_request",),
     ),
     Mutation(
@@ -46,7 +46,7 @@ KEEPING: Final = (
         "jobs/submissions.py",
         "count(CASE WHEN keys.alone THEN",
         "count(CASE WHEN false THEN",
-        "test_aliases.py",
+        "jobs/test_aliases.py",
         ("test_a_request_waits_for_its_key_to_be_answered_with_a_living_job",),
     ),
     Mutation(
@@ -54,7 +54,7 @@ KEEPING: Final = (
         "jobs/submissions.py",
         'in {"dedup", "replay"}',
         'in {"dedup"}',
-        "test_aliases.py",
+        "jobs/test_aliases.py",
         ("test_a_key_that_was_answered_with_a_replay_is_refused_to_another_request",),
     ),
     Mutation(
@@ -62,7 +62,7 @@ KEEPING: Final = (
         "images/images.py",
         "< (new.source_seq, new.revision)",
         "<> (new.source_seq, new.revision)",
-        "test_publications.py",
+        "images/test_publications.py",
         (
             "test_what_is_older_is_never_shown_and_owes_nothing[what was replaced]",
             "test_what_is_older_waits_for_the_newer_that_is_being_published_and_is_not_shown",
@@ -73,7 +73,7 @@ KEEPING: Final = (
         "images/images.py",
         "(current.source_seq, current.revision) < (new.source_seq, new.revision)",
         "current.revision < new.revision",
-        "test_publications.py",
+        "images/test_publications.py",
         ("test_what_is_older_is_never_shown_and_owes_nothing[what was replaced, rendered again]",),
     ),
     Mutation(
@@ -81,7 +81,7 @@ KEEPING: Final = (
         "images/images.py",
         "AND NOT EXISTS (SELECT FROM image_tombstones\n",
         "AND NOT EXISTS (SELECT FROM (SELECT NULL::uuid AS image_id) AS image_tombstones\n",
-        "test_tombstones.py",
+        "images/test_tombstones.py",
         ("test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end",),
     ),
     Mutation(
@@ -89,7 +89,7 @@ KEEPING: Final = (
         "images/images.py",
         "     ORDER BY images.id\n       FOR UPDATE OF images\n",
         "     ORDER BY images.id\n",
-        "test_publications.py",
+        "images/test_publications.py",
         ("test_what_is_newer_waits_for_the_older_that_is_being_published_and_replaces_it",),
     ),
     Mutation(
@@ -97,7 +97,7 @@ KEEPING: Final = (
         "images/images.py",
         "WHERE flipped.old_revision IS NOT NULL",
         "WHERE true",
-        "test_publications.py",
+        "images/test_publications.py",
         ("test_what_is_newer_is_shown_and_owes_one_invalidation",),
     ),
     Mutation(
@@ -105,7 +105,7 @@ KEEPING: Final = (
         "images/tombstones.py",
         "if await connection.fetchval(IS_DELETED, image_id):",
         "if False:",
-        "test_tombstones.py",
+        "images/test_tombstones.py",
         ("test_nothing_new_is_accepted_about_a_deleted_image_but_repeats_are_answered",),
     ),
     Mutation(
@@ -113,7 +113,7 @@ KEEPING: Final = (
         "edge/invalidations.py",
         "AND debts.last_owed_at = seen.last_owed_at AND",
         "AND",
-        "test_invalidations.py",
+        "edge/test_invalidations.py",
         ("test_a_debt_that_was_merged_since_it_was_seen_is_another",),
     ),
     Mutation(
@@ -121,7 +121,7 @@ KEEPING: Final = (
         "edge/invalidations.py",
         "FOR UPDATE OF debts SKIP LOCKED",
         "FOR UPDATE OF debts",
-        "test_invalidations.py",
+        "edge/test_invalidations.py",
         ("test_a_debt_that_is_being_merged_is_passed_over",),
     ),
     Mutation(
@@ -129,7 +129,7 @@ KEEPING: Final = (
         "fleet/elections.py",
         "WHERE held.holder = excluded.holder OR held.until <= now()",
         "WHERE true",
-        "test_elections.py",
+        "fleet/test_elections.py",
         ("test_an_office_that_is_held_is_not_given_to_another",),
     ),
     Mutation(
@@ -138,7 +138,7 @@ KEEPING: Final = (
         "    NEW.state = 'failed' AND OLD.state <> 'failed'\n"
         "    AND NEW.failure_code NOT IN ('cancelled', 'image_deleted')\n",
         "    NEW.state = 'failed' AND OLD.state = 'failed'\n",
-        "test_settlements.py",
+        "test_settling.py",
         ("test_exhausted_attempts_fail_with_a_dead_letter",),
     ),
     Mutation(
@@ -146,7 +146,7 @@ KEEPING: Final = (
         LETTERS,
         "AND NEW.failure_code NOT IN ('cancelled', 'image_deleted')\n",
         "\n",
-        "test_deadletters.py",
+        "letters/test_deadletters.py",
         ("test_what_is_no_failure_of_ours_leaves_no_letter",),
     ),
     Mutation(
@@ -154,7 +154,7 @@ KEEPING: Final = (
         LETTERS,
         "('cancelled', 'image_deleted', 'failed_by_operator')",
         "('cancelled', 'image_deleted')",
-        "test_pauses.py",
+        "fleet/test_pauses.py",
         ("test_whatever_else_happens_pauses_nothing",),
     ),
     Mutation(
@@ -162,7 +162,7 @@ KEEPING: Final = (
         LIFECYCLE,
         "OR OLD.locked_at >= now() - (SELECT f.lock_timeout FROM public.fleet AS f)",
         "",
-        "test_lifecycle_enforced.py",
+        "jobs/test_lifecycle_enforced.py",
         ("test_the_trigger_lets_a_lock_be_taken_over_only_once_it_has_expired",),
     ),
     Mutation(
@@ -170,7 +170,7 @@ KEEPING: Final = (
         LIFECYCLE,
         "'queued -> queued',",
         "'queued -> queued', 'queued -> failed',",
-        "test_lifecycle_enforced.py",
+        "jobs/test_lifecycle_enforced.py",
         ("test_a_person_with_psql_may_take_no_other_edge_either",),
     ),
     Mutation(
@@ -178,7 +178,7 @@ KEEPING: Final = (
         LIFECYCLE,
         "AND NEW.cancel_requested_at IS DISTINCT FROM OLD.cancel_requested_at THEN",
         "AND false THEN",
-        "test_lifecycle_enforced.py",
+        "jobs/test_lifecycle_enforced.py",
         ("test_a_request_to_cancel_is_never_taken_back_or_moved",),
     ),
     Mutation(
@@ -186,7 +186,7 @@ KEEPING: Final = (
         LIFECYCLE,
         "BEFORE UPDATE ON attempts\nFOR EACH ROW\n",
         "BEFORE UPDATE ON attempts\nFOR EACH ROW\nWHEN (false)\n",
-        "test_lifecycle_enforced.py",
+        "jobs/test_lifecycle_enforced.py",
         ("test_an_attempts_row_is_never_rewritten",),
     ),
     Mutation(
@@ -194,7 +194,7 @@ KEEPING: Final = (
         LEDGER,
         "SELECT count(*) FROM accepted HAVING count(*) > 0",
         "SELECT 1 FROM accepted HAVING count(*) > 0",
-        "test_submissions.py",
+        "jobs/test_submissions.py",
         ("test_target_sequences_are_the_order_of_commits_without_gaps",),
     ),
     Mutation(
@@ -202,7 +202,7 @@ KEEPING: Final = (
         "jobs/pruning.py",
         "SELECT count(*) FROM pruned HAVING count(*) > 0",
         "SELECT 1 FROM pruned HAVING count(*) > 0",
-        "test_pruning.py",
+        "jobs/test_pruning.py",
         ("test_prune_takes_the_oldest_first_and_no_more_than_it_may",),
     ),
     Mutation(
@@ -210,7 +210,7 @@ KEEPING: Final = (
         "jobs/pruning.py",
         "AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)\n       AND jobs.f",
         "AND jobs.f",
-        "test_pruning.py",
+        "jobs/test_pruning.py",
         ("test_prune_forgets_what_is_finished_and_past_retention_and_nothing_else",),
     ),
     Mutation(
@@ -218,7 +218,7 @@ KEEPING: Final = (
         "jobs/pruning.py",
         "WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) = 0",
         "WHERE dead_letters.job_id = jobs.id AND dead_letters.acknowledged_at IS NULL) >= 0",
-        "test_pruning.py",
+        "jobs/test_pruning.py",
         ("test_prune_keeps_a_failure_that_nobody_has_acknowledged",),
     ),
 )

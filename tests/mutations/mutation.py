@@ -18,7 +18,7 @@ class Mutation:
     old: str
     new: str
     noticed_in: str
-    """Where the tests are, below `tests/store/`, or `tests/` if another folder is named."""
+    """Where the tests are, below `tests/store/`, or below `tests/`."""
     caught_by: tuple[str, ...]
     """Each of these must be red; a name without parameters, with one of them at least."""
 
@@ -31,7 +31,7 @@ class Mutation:
     @property
     def tests(self) -> tuple[str, ...]:
         """The names that pytest knows them by."""
-        folder = "tests" if "/" in self.noticed_in else "tests/store"
+        folder = "tests/store" if (ROOT / "tests/store" / self.noticed_in).is_file() else "tests"
         return tuple(f"{folder}/{self.noticed_in}::{name}" for name in self.caught_by)
 
     def occurrences(self, root: Path = ROOT) -> int:

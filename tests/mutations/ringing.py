@@ -13,7 +13,7 @@ RINGING: Final = (
         "jobs/rings.py",
         "ON sent.job_id = rings.job_id AND sent.next_at = rings.next_at",
         "ON sent.job_id = rings.job_id",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_confirmation_that_comes_after_the_deferral_marks_nothing",),
     ),
     Mutation(
@@ -21,7 +21,7 @@ RINGING: Final = (
         "jobs/claims.py",
         "           sent_at = NULL, sends = 0,\n",
         "           sends = 0,\n",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_verdict_that_deletes_the_message_says_that_none_exists",),
     ),
     Mutation(
@@ -29,7 +29,7 @@ RINGING: Final = (
         "jobs/claims.py",
         "AND (bell.next_at = seen.next_at\n",
         "AND (true\n",
-        "test_claim_races.py",
+        "jobs/test_claim_races.py",
         ("test_a_claim_that_still_saw_the_pause_of_a_target_does_not_undo_the_ring_of_the_resume",),
     ),
     Mutation(
@@ -37,7 +37,7 @@ RINGING: Final = (
         "jobs/rings.py",
         "$2::timestamptz - interval '5 seconds' *",
         "$2::timestamptz - interval '0 seconds' *",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_message_is_lost_when_silence_or_a_later_one_says_so",),
     ),
     Mutation(
@@ -45,7 +45,7 @@ RINGING: Final = (
         "jobs/rings.py",
         "$3::timestamptz - interval '30 seconds' * (1 << (times.sends - 1)),",
         "$3::timestamptz - interval '30 seconds',",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_message_is_lost_when_silence_or_a_later_one_says_so",),
     ),
     Mutation(
@@ -53,7 +53,7 @@ RINGING: Final = (
         "jobs/rings.py",
         "now() - interval '12 hours')",
         "now() - interval '12 years')",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_message_is_lost_when_silence_or_a_later_one_says_so",),
     ),
     Mutation(
@@ -133,7 +133,7 @@ RINGING: Final = (
         "fleet/control.py",
         "            await ring_head(connection, TenantId(what.tenant_id), what.name)\n",
         "            pass\n",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_resuming_a_target_rings_its_head_and_leaves_the_others_parked",),
     ),
     Mutation(
@@ -141,7 +141,7 @@ RINGING: Final = (
         "jobs/targets.py",
         "    rows = await connection.fetch(RING_NEXT, tenants, names)\n",
         "    rows = []\n",
-        "test_parking.py",
+        "jobs/test_parking.py",
         ("test_each_end_rings_the_next_one_and_leaves_the_others_parked",),
     ),
     Mutation(
@@ -149,7 +149,7 @@ RINGING: Final = (
         "jobs/verdicts.py",
         "AND pauses.name = freed.target) IS NULL)",
         "AND pauses.name = freed.target) IS NOT NULL OR true)",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_head_that_was_forgotten_is_found_by_walking_what_is_parked",),
     ),
     Mutation(
@@ -157,7 +157,7 @@ RINGING: Final = (
         OLDER,
         "        NEW.sent_at := NULL;\n",
         "",
-        "test_older_processes.py",
+        "schema/test_older_processes.py",
         ("test_what_they_defer_has_no_message_any_more",),
     ),
     Mutation(
@@ -165,7 +165,7 @@ RINGING: Final = (
         OLDER,
         "        NEW.sent_at := now();\n",
         "",
-        "test_older_processes.py",
+        "schema/test_older_processes.py",
         ("test_a_message_that_they_send_counts_as_sent",),
     ),
     Mutation(
@@ -173,7 +173,7 @@ RINGING: Final = (
         "jobs/rings.py",
         "sent_at = CASE WHEN rings.rings > 0 THEN rings.since END",
         "sent_at = rings.since",
-        "test_older_processes.py",
+        "schema/test_older_processes.py",
         ("test_what_they_submit_is_adopted_and_announced",),
     ),
     Mutation(
@@ -181,7 +181,7 @@ RINGING: Final = (
         "jobs/claims.py",
         "'breaker', 'elsewhere', 'unroutable')",
         "'breaker', 'elsewhere')",
-        "test_rings.py",
+        "jobs/test_rings.py",
         ("test_a_verdict_that_deletes_the_message_says_that_none_exists[unroutable]",),
     ),
     Mutation(
@@ -189,7 +189,7 @@ RINGING: Final = (
         "jobs/rescue.py",
         "alone=neighbours == 0",
         "alone=True",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_a_suspect_is_not_blamed_for_a_worker_that_held_anything_else",),
     ),
     Mutation(
@@ -197,7 +197,7 @@ RINGING: Final = (
         "jobs/pruning.py",
         "WHERE pruned.target IS NOT NULL AND pruned.target NOT LIKE 'image:%'",
         "WHERE pruned.target IS NOT NULL",
-        "test_pruning.py",
+        "jobs/test_pruning.py",
         ("test_the_order_of_an_image_is_never_forgotten_with_its_jobs",),
     ),
 )

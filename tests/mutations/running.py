@@ -12,7 +12,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "WHERE workers.id = $4 AND workers.dead_at IS NULL FOR KEY SHARE",
         "WHERE workers.id = $4 FOR KEY SHARE",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_worker_that_was_declared_dead_neither_claims_nor_beats",),
     ),
     Mutation(
@@ -20,7 +20,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "workers.dead_at IS NULL FOR KEY SHARE",
         "workers.dead_at IS NULL",
-        "test_claim_races.py",
+        "jobs/test_claim_races.py",
         ("test_a_claim_waits_for_the_rescue_of_its_own_worker_and_then_has_nothing",),
     ),
     Mutation(
@@ -28,7 +28,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "FOR UPDATE OF targets SKIP LOCKED",
         "FOR UPDATE OF targets",
-        "test_claim_races.py",
+        "jobs/test_claim_races.py",
         ("test_a_row_that_somebody_holds_this_instant_is_contended_and_left_alone",),
     ),
     Mutation(
@@ -36,7 +36,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "FOR UPDATE OF jobs SKIP LOCKED",
         "FOR UPDATE OF jobs",
-        "test_claim_races.py",
+        "jobs/test_claim_races.py",
         ("test_a_row_that_somebody_holds_this_instant_is_contended_and_left_alone",),
     ),
     Mutation(
@@ -44,7 +44,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "       AND jobs.state = seen.state\n       AND jobs.claim_no = seen.claim_no\n",
         "",
-        "test_claim_races.py",
+        "jobs/test_claim_races.py",
         ("test_a_job_that_moved_since_the_snapshot_is_contended",),
     ),
     Mutation(
@@ -52,7 +52,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "AND target.runs IS NOT DISTINCT FROM seen.runs",
         "",
-        "test_claim_races.py",
+        "jobs/test_claim_races.py",
         ("test_a_target_that_was_used_since_the_snapshot_is_contended",),
     ),
     Mutation(
@@ -60,7 +60,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "judged.target_seq) > 1 THEN",
         "judged.target_seq) > 99 THEN",
-        "test_target_order.py",
+        "jobs/test_target_order.py",
         ("test_a_preempting_job_goes_before_the_oldest_in_one_receive",),
     ),
     Mutation(
@@ -68,7 +68,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN target.running_job <> job.id OR elder.id IS NOT NULL THEN 'target_busy'",
         "WHEN elder.id IS NOT NULL THEN 'target_busy'",
-        "test_target_order.py",
+        "jobs/test_target_order.py",
         ("test_a_preempting_job_never_runs_beside_another",),
     ),
     Mutation(
@@ -76,7 +76,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN target.running_job <> job.id OR elder.id IS NOT NULL THEN 'target_busy'",
         "WHEN target.running_job <> job.id THEN 'target_busy'",
-        "test_target_order.py",
+        "jobs/test_target_order.py",
         (
             "test_a_younger_job_waits_for_an_older_one_that_nobody_asks_for",
             "test_a_retry_in_backoff_blocks_the_younger_jobs_of_its_target",
@@ -87,7 +87,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "SET running_job = CASE chosen.verdict WHEN 'claimed' THEN chosen.id END",
         "SET running_job = NULL",
-        "test_target_order.py",
+        "jobs/test_target_order.py",
         ("test_a_preempting_job_never_runs_beside_another",),
     ),
     Mutation(
@@ -95,7 +95,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN job.state = 'processing' AND job.locked_at >= now() - fleet.lock_timeout THEN 'busy'",
         "WHEN false THEN 'busy'",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_claim_is_refused_while_another_is_alive",),
     ),
     Mutation(
@@ -103,7 +103,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN job.state <> 'processing' AND job.run_at > now() THEN 'not_due'",
         "WHEN false THEN 'not_due'",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_job_that_is_not_due_rings_when_it_is",),
     ),
     Mutation(
@@ -111,7 +111,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN pause.what IS NOT NULL THEN 'paused'",
         "WHEN false THEN 'paused'",
-        "test_control.py",
+        "fleet/test_control.py",
         ("test_a_pause_holds_back_what_matches_and_nothing_else",),
     ),
     Mutation(
@@ -119,7 +119,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'",
         "WHEN false THEN 'cancelled'",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_flagged_job_is_claimed_at_once_whatever_holds_it_back",),
     ),
     Mutation(
@@ -127,7 +127,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "attempts = jobs.attempts + (chosen.verdict = 'claimed')::int",
         "attempts = jobs.attempts",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_claim_takes_the_job_charges_it_and_silences_its_ring",),
     ),
     Mutation(
@@ -135,7 +135,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "crashes = jobs.crashes + (chosen.state = 'processing')::int",
         "crashes = jobs.crashes",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_takeover_raises_the_claim_number_and_ends_the_lost_claim",),
     ),
     Mutation(
@@ -143,7 +143,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "OR (chosen.verdict = 'exhausted' AND targets.running_job = chosen.id)",
         "",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_an_expired_lock_without_attempts_left_fails_and_frees_its_target",),
     ),
     Mutation(
@@ -151,7 +151,7 @@ RUNNING: Final = (
         "jobs/leases.py",
         "WHERE id = $1 AND dead_at IS NULL",
         "WHERE id = $1",
-        "test_claims.py",
+        "jobs/test_claims.py",
         ("test_a_worker_that_was_declared_dead_neither_claims_nor_beats",),
     ),
     Mutation(
@@ -159,7 +159,7 @@ RUNNING: Final = (
         "jobs/leases.py",
         "held.id = jobs.id AND held.claim_no = jobs.claim_no",
         "held.id = jobs.id",
-        "test_leases.py",
+        "jobs/test_leases.py",
         ("test_a_beat_renews_no_claim_but_the_one_it_names",),
     ),
     Mutation(
@@ -167,7 +167,7 @@ RUNNING: Final = (
         "jobs/leases.py",
         "ON mine.id = held.id AND mine.claim_no = held.claim_no",
         "ON mine.id = held.id",
-        "test_leases.py",
+        "jobs/test_leases.py",
         ("test_a_beat_that_names_two_claims_of_one_job_is_answered_for_each",),
     ),
     Mutation(
@@ -175,7 +175,7 @@ RUNNING: Final = (
         "jobs/leases.py",
         "AND mine.claimed_at > now() - held.renewable_for",
         "",
-        "test_leases.py",
+        "jobs/test_leases.py",
         ("test_a_lock_is_renewed_when_a_third_is_over_and_the_run_is_not_too_long",),
     ),
     Mutation(
@@ -183,7 +183,7 @@ RUNNING: Final = (
         "jobs/leases.py",
         "WHERE id = $1 AND claim_no = $2 AND state = 'processing'",
         "WHERE id = $1 AND $2 > 0 AND state = 'processing'",
-        "test_reprocessing.py",
+        "images/test_reprocessing.py",
         ("test_without_the_claim_nothing_of_a_page_is_submitted",),
     ),
     Mutation(
@@ -191,7 +191,7 @@ RUNNING: Final = (
         "jobs/leases.py",
         "WHERE id = $1 AND claim_no = $2 AND state = 'processing'",
         "WHERE id = $1 AND claim_no = $2",
-        "test_leases.py",
+        "jobs/test_leases.py",
         ("test_nothing_is_told_of_a_claim_that_has_ended",),
     ),
     Mutation(
@@ -205,7 +205,7 @@ RUNNING: Final = (
     held = await lock_claims(connection, [one.fence for one in settlements])
     targets = await lock_targets(connection, job_ids)
 """,
-        "test_lock_order.py",
+        "jobs/test_lock_order.py",
         ("test_who_waits_for_the_first_target_has_locked_no_job[settle]",),
     ),
     Mutation(
@@ -213,7 +213,7 @@ RUNNING: Final = (
         "jobs/targets.py",
         "ORDER BY targets.tenant_id, targets.target",
         "ORDER BY targets.tenant_id, targets.target DESC",
-        "test_lock_order.py",
+        "jobs/test_lock_order.py",
         (
             "test_who_waits_for_the_first_target_has_locked_no_job[settle]",
             "test_who_waits_for_the_first_target_has_locked_no_job[rescue]",
@@ -224,7 +224,7 @@ RUNNING: Final = (
         "jobs/endings.py",
         " ORDER BY jobs.id\n   FOR UPDATE OF jobs",
         " ORDER BY jobs.id DESC\n   FOR UPDATE OF jobs",
-        "test_lock_order.py",
+        "jobs/test_lock_order.py",
         (
             "test_who_waits_for_the_first_job_has_locked_its_targets_and_no_other_job[settle]",
             "test_who_waits_for_the_first_job_has_locked_its_targets_and_no_other_job[rescue]",
@@ -235,7 +235,7 @@ RUNNING: Final = (
         "settling.py",
         "if one.worker_id == worker_id}",
         "if one.worker_id}",
-        "test_settlements.py",
+        "test_settling.py",
         ("test_a_claim_of_somebody_else_is_not_mine_to_settle",),
     ),
     Mutation(
@@ -243,7 +243,7 @@ RUNNING: Final = (
         "settling.py",
         "known.get(settlement.fence)",
         "{one.job_id: one for one in known.values()}.get(settlement.job_id)",
-        "test_settlements.py",
+        "test_settling.py",
         ("test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself",),
     ),
     Mutation(
@@ -251,7 +251,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "return replace(answer, ended=None) if job_id in before else answer",
         "return answer",
-        "test_ends.py",
+        "jobs/test_ends.py",
         ("test_an_end_that_two_messages_found_is_returned_once",),
     ),
     Mutation(
@@ -275,7 +275,7 @@ RUNNING: Final = (
         "services/imagefleet/maintenance/rescuer.py",
         "        tell_ends(self._metrics, rescue.ended)",
         "",
-        "test_refused_rescues.py",
+        "jobs/test_refused_rescues.py",
         ("test_a_worker_whose_rows_somebody_sits_on_holds_up_no_other_and_is_rescued_later",),
     ),
     Mutation(
@@ -283,7 +283,7 @@ RUNNING: Final = (
         "jobs/endings.py",
         '        (row["id"], row["claim_no"]): Held(',
         '        next(one for one in claims if one[0] == row["id"]): Held(',
-        "test_settlements.py",
+        "test_settling.py",
         ("test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself[older first]",),
     ),
     Mutation(
@@ -291,7 +291,7 @@ RUNNING: Final = (
         "settling.py",
         "reports = [await _settle_alone(connection, worker_id, one) for one in settlements]",
         "raise",
-        "test_settlements.py",
+        "test_settling.py",
         ("test_a_poisonous_outcome_fails_alone[NUL in a result]",),
     ),
     Mutation(
@@ -299,7 +299,7 @@ RUNNING: Final = (
         "jobs/endings.py",
         "attempts = greatest(jobs.attempts - ended.refund::int, 0)",
         "attempts = jobs.attempts",
-        "test_settlements.py",
+        "test_settling.py",
         ("test_outcomes_of_every_kind_are_written_in_one_go",),
     ),
     Mutation(
@@ -307,7 +307,7 @@ RUNNING: Final = (
         "jobs/endings.py",
         "attempts = jobs.attempts - ended.refund::int,",
         "attempts = jobs.attempts,",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_a_lost_worker_alone_fails_no_job_though_its_attempts_are_used_up",),
     ),
     Mutation(
@@ -315,7 +315,7 @@ RUNNING: Final = (
         "jobs/endings.py",
         "crashes = jobs.crashes + ended.crashed::int",
         "crashes = jobs.crashes",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_the_second_loss_leads_to_quarantine_and_the_third_to_poison",),
     ),
     Mutation(
@@ -323,7 +323,7 @@ RUNNING: Final = (
         "jobs/targets.py",
         "AND targets.running_job = ANY ($3::uuid[])",
         "AND cardinality($3::uuid[]) >= 0",
-        "test_settlements.py",
+        "test_settling.py",
         ("test_settle_after_a_takeover_is_lost_and_leaves_the_heirs_of_the_batch_alone",),
     ),
     Mutation(
@@ -331,7 +331,7 @@ RUNNING: Final = (
         "jobs/rescue.py",
         "AND workers.beats = $2 AND",
         "AND workers.beats >= $2 AND",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_a_worker_that_wakes_between_look_and_rescue_keeps_its_new_claims",),
     ),
     Mutation(
@@ -339,7 +339,7 @@ RUNNING: Final = (
         "jobs/rescue.py",
         "       FOR UPDATE\n)\nUPDATE workers SET dead_at",
         ")\nUPDATE workers SET dead_at",
-        "test_leases.py",
+        "jobs/test_leases.py",
         ("test_a_beat_in_flight_saves_its_worker_from_the_rescuer",),
     ),
     Mutation(
@@ -347,7 +347,7 @@ RUNNING: Final = (
         "jobs/rescue.py",
         "            await lock_targets(connection, [job_id for job_id, _ in claims])\n",
         "",
-        "test_lock_order.py",
+        "jobs/test_lock_order.py",
         ("test_who_waits_for_the_first_target_has_locked_no_job[rescue]",),
     ),
     Mutation(
@@ -355,7 +355,7 @@ RUNNING: Final = (
         "jobs/rescue.py",
         "return await _rescue_in_transaction(connection, seen, _take_back_apart)",
         "raise",
-        "test_refused_rescues.py",
+        "jobs/test_refused_rescues.py",
         ("test_a_job_that_is_refused_its_retry_fails_alone",),
     ),
     Mutation(
@@ -363,7 +363,7 @@ RUNNING: Final = (
         RESCUER,
         'return isinstance(error, Unavailable) and error.code != "database_conflict"',
         "return isinstance(error, Unavailable)",
-        "test_refused_rescues.py",
+        "jobs/test_refused_rescues.py",
         ("test_a_worker_whose_rows_somebody_sits_on_holds_up_no_other_and_is_rescued_later",),
     ),
     Mutation(
@@ -371,7 +371,7 @@ RUNNING: Final = (
         RESCUER,
         'return isinstance(error, Unavailable) and error.code != "database_conflict"',
         "return False",
-        "test_refused_rescues.py",
+        "jobs/test_refused_rescues.py",
         ("test_a_rescue_amid_an_outage_starts_every_watch_anew",),
     ),
     Mutation(
@@ -379,7 +379,7 @@ RUNNING: Final = (
         RESCUER,
         "before is not None and before.beats == one.beats",
         "before is not None",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_one_beat_starts_the_watch_anew",),
     ),
     Mutation(
@@ -387,7 +387,7 @@ RUNNING: Final = (
         RESCUER,
         "<= now - self._looked_at <= self._longest_gap",
         "<= now - self._looked_at",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_an_outage_of_forty_seconds_condemns_nobody",),
     ),
     Mutation(
@@ -395,7 +395,7 @@ RUNNING: Final = (
         RESCUER,
         "if self._session is not session or self._looked_at is None:",
         "if self._looked_at is None:",
-        "test_rescue.py",
+        "jobs/test_rescue.py",
         ("test_another_session_starts_the_watch_anew",),
     ),
 )

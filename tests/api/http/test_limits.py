@@ -21,7 +21,7 @@ from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import JPEG, Running, app_of
 from tests.support.http import a_jpeg, is_problem
 
-DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).parents[3] / "docs" / "api.md"
 
 
 def a_key(tenant: str = "acme") -> ApiKey:

@@ -9,7 +9,7 @@ from imagefleet.api.http.errors import STATUSES
 from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, Serve
 from tests.support.http import a_jpeg
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 
 
 async def test_the_examples_work_when_pasted(serve: Serve, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId, JobState
 from imagefleet.store.jobs.leases import report_progress
-from tests.api.test_events import listening
+from tests.api.producers.test_events import listening
 from tests.support.api import JPEG
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told

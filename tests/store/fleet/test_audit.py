@@ -36,7 +36,7 @@ from imagefleet.store.jobs.dispatching import hold_lanes, leave_lanes
 from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from tests.conftest import OpenConnection
-from tests.store.test_older_processes import older
+from tests.store.schema.test_older_processes import older
 from tests.support.database import Database
 from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
 from tests.support.races import meanwhile

@@ -2,7 +2,7 @@
 
 `make test` runs sixty short lives. For a long run, say so many:
 
-    STATEFUL_EXAMPLES=5000 .venv/bin/pytest tests/store/test_stateful.py
+    STATEFUL_EXAMPLES=5000 .venv/bin/pytest tests/store/jobs/test_stateful.py
 """
 
 import asyncio
