@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test test-fast faults mutations simulation bench-images bench-memory house walk audit pin clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench-images bench-memory house walk audit pin clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -74,6 +74,9 @@ fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/sett
 
 test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+golden: $(READY) ## Write anew what is seen from outside, where a change of it is meant
+	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py --write-golden
 
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))
