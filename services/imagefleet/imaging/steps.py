@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.codecs import open_image, reading
 from imagefleet.imaging.colour import to_srgb
-from imagefleet.imaging.geometry import Level, Size, levels
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
 from imagefleet.imaging.headers.jpeg import overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
-from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes import Caveat, Level, Recipe, Size, levels
 
 # How much larger than the largest variant a JPEG is decoded: below, the decoder's own crude
 # scaling would show; above, it saves less.
