@@ -164,7 +164,7 @@ class Size(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class SizeLevel:
     """One size of the whole picture, and the variants that are made from it."""
 
     size: Size
@@ -192,7 +192,7 @@ def cropped(size: Size, variant: VariantSpec) -> Size:
     return Size(min(size.width, variant.width), min(size.height, variant.height))
 
 
-def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[Level, ...]:
+def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ...]:
     """Every size that is needed, largest first, so that each can be made from the one before."""
     ordered = sorted(
         ((scaled(source, variant), variant) for variant in variants),
@@ -200,7 +200,7 @@ def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[Level, ...]:
         reverse=True,
     )
     return tuple(
-        Level(size, tuple(variant for _, variant in pairs))
+        SizeLevel(size, tuple(variant for _, variant in pairs))
         for size, pairs in groupby(ordered, key=lambda pair: pair[0])
     )
 

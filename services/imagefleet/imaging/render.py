@@ -20,9 +20,9 @@ from imagefleet.imaging.recipes import (
     RECIPES,
     Caveat,
     Fit,
-    Level,
     Recipe,
     Size,
+    SizeLevel,
     VariantSpec,
     too_small,
 )
@@ -34,7 +34,7 @@ Checkpoint = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RenderedSource:
     """What came in; width and height are upright, frames None where they could not be counted."""
 
     format: ImageFormat
@@ -46,13 +46,13 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Placeholder:
+class RenderedPlaceholder:
     thumbhash: str  # base64
     color: str  # #rrggbb
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RenderedVariant:
     """One encoded output; its bytes went to the sink under this name and format."""
 
     name: str
@@ -67,9 +67,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    source: Source
-    placeholder: Placeholder
-    variants: tuple[Variant, ...]
+    source: RenderedSource
+    placeholder: RenderedPlaceholder
+    variants: tuple[RenderedVariant, ...]
 
 
 def render(
@@ -105,7 +105,7 @@ def _render(
     for step in STEPS:
         checkpoint()
         work = step(work)
-    variants: list[Variant] = []
+    variants: list[RenderedVariant] = []
     picture = work.picture
     for level, picture in cascade(work):
         variants += _make(level, picture, work, sink, checkpoint)
@@ -141,8 +141,8 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
 
 
 def _make(
-    level: Level, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
-) -> Iterator[Variant]:
+    level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
+) -> Iterator[RenderedVariant]:
     """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
     for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
         variants = tuple(alike)
@@ -164,8 +164,8 @@ def _outcome(variant: VariantSpec) -> tuple[str, int, str, int, int]:
 
 def _variant(
     variant: VariantSpec, size: Size, encoded: bytes, warnings: tuple[Caveat, ...]
-) -> Variant:
-    return Variant(
+) -> RenderedVariant:
+    return RenderedVariant(
         variant.name,
         variant.format,
         size.width,
@@ -177,8 +177,8 @@ def _variant(
     )
 
 
-def _source(data: bytes, work: Work) -> Source:
-    return Source(
+def _source(data: bytes, work: Work) -> RenderedSource:
+    return RenderedSource(
         work.facts.format,
         work.size.width,
         work.size.height,
@@ -188,13 +188,13 @@ def _source(data: bytes, work: Work) -> Source:
     )
 
 
-def _placeholder(picture: Image.Image) -> Placeholder:
+def _placeholder(picture: Image.Image) -> RenderedPlaceholder:
     longest = max(picture.size)
     side = min(longest, PLACEHOLDER_SIDE)
     size = Size(*(max(1, round(length * side / longest)) for length in picture.size))
     rgba = resized(picture, size).convert("RGBA").tobytes()
     hashed = thumbhash(size.width, size.height, rgba)
-    return Placeholder(base64.b64encode(hashed).decode(), dominant_color(rgba))
+    return RenderedPlaceholder(base64.b64encode(hashed).decode(), dominant_color(rgba))
 
 
 PHOTO = (2560, 1920)

@@ -77,7 +77,7 @@ def replacing(
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-@after_loading("imagefleet.embedded.environments")
+@after_loading("imagefleet.embedded.processes")
 def _hand_on(module: ModuleType) -> None:
     def make(environment_of: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
         def with_faults(process: str, *args: object, **named: object) -> dict[str, str]:
@@ -212,7 +212,7 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
-@after_loading("imagefleet.aws.deletes")
+@after_loading("imagefleet.aws.batches")
 def _emptying(module: ModuleType) -> None:
     """A page of versions is listed; then S3 has deleted it."""
 
