@@ -115,7 +115,6 @@ def test_the_limits_themselves_are_allowed() -> None:
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LISTENED = NOW + STANDARD.listen_for
-SECOND = timedelta(seconds=1)
 
 
 def after(failures: int, successes: int, limits: BreakerLimits = STANDARD) -> CallWindow:
