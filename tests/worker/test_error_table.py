@@ -14,7 +14,7 @@ import pytest
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES
 from imagefleet.jobs.model import CancelCode, JobId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from tests.support.api import Running
 from tests.support.api_fixtures import (

@@ -9,8 +9,6 @@ counts as unset. `masked` is what may be logged, `reference` what the documentat
 from pydantic import BaseModel, ConfigDict
 
 from imagefleet.settings.loading import load, masked
-from imagefleet.settings.reference import reference
-from imagefleet.settings.roles import Roles
 from imagefleet.settings.slices import (
     Api,
     Aws,
@@ -20,10 +18,12 @@ from imagefleet.settings.slices import (
     Maintenance,
     Person,
     Retry,
+    Roles,
     Slice,
     Telemetry,
     Worker,
 )
+from imagefleet.settings.variables import reference
 
 
 class Process(BaseModel):

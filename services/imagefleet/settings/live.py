@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
-from imagefleet.jobs.retry import LONGEST_CAP, MOST_ATTEMPTS
+from imagefleet.jobs.policies import LONGEST_CAP, MOST_ATTEMPTS
 
 Value: TypeAlias = bool | int | float
 Process: TypeAlias = Literal["api", "worker", "maintenance"]

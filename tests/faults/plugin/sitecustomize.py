@@ -116,7 +116,7 @@ def replacing(
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-@after_loading("imagefleet.embedded.environments", "environment_of")
+@after_loading("imagefleet.embedded.processes", "environment_of")
 def _hand_on(module: ModuleType) -> None:
     def make(environment_of: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
         def with_faults(process: str, *args: object, **named: object) -> dict[str, str]:
@@ -251,7 +251,7 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
-@after_loading("imagefleet.aws.deletes", "Deletes.delete")
+@after_loading("imagefleet.aws.batches", "Deletes.delete")
 def _emptying(module: ModuleType) -> None:
     """A page of versions is listed; then S3 has deleted it."""
 
