@@ -24,12 +24,12 @@ from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.images.uploads import use_upload
 from imagefleet.store.images.walks import Walk, read_walk
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from tests.maintenance.storage import Storage, a_storage, litter_key
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 from tests.support.fleet import Place, inside
 from tests.support.resting import Resting
-from tests.support.storage import Storage, a_storage, litter_key
 
 EVERYTHING_IS_OLD = timedelta(seconds=-60)
 INSTANT = timedelta(microseconds=1)

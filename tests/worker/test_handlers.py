@@ -37,7 +37,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def install(**points: str) -> None:
         found = [
-            EntryPoint(name, f"tests.support.installed:{value}", HANDLERS)
+            EntryPoint(name, f"tests.worker.installed:{value}", HANDLERS)
             for name, value in points.items()
         ]
         monkeypatch.setattr(handlers, "entry_points", lambda *, group: found)
