@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench-images bench-memory house audit pin clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench-images bench-memory house walk audit pin clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -101,6 +101,9 @@ bench-memory: $(READY) ## What the largest pictures of every format take, in the
 
 house: $(READY) ## Count modules, lines, readers and names, beside what there was and what there may be (ARGS="--at REVISION --names")
 	@$(BIN)/python .ci/house.py $(ARGS)
+
+walk: $(READY) ## Modules and statements that an upload, a cancel, a replay, a replacement, an explain run through, one minute (ARGS="--only upload")
+	@$(BIN)/python -m tests.walk $(ARGS)
 
 audit: $(READY) ## Ask a vulnerability database about every locked package; fails where it cannot be reached
 	@$(BIN)/python .ci/audit.py $(ARGS)

@@ -15,10 +15,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.cli.output import ExitCode
-from imagefleet.jobs.images import Emptied
+from imagefleet.jobs.images import Emptied, Missing, SweepProgress
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
-from imagefleet.jobs.sweeping import Missing, Progress
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
@@ -235,7 +234,7 @@ async def of_the_fleet(operator: Typed, maintenance: Connection) -> None:
     )
     walk = await begin_period(maintenance, WALK, timedelta(hours=6), uuid4())
     assert walk is not None
-    await save_walk(maintenance, walk, Progress(listed=7, missing=(missing,)), is_through=True)
+    await save_walk(maintenance, walk, SweepProgress(listed=7, missing=(missing,)), is_through=True)
     swept = await begin_period(maintenance, "sweep", timedelta(minutes=1), uuid4())
     assert swept is not None
     await finish_period(maintenance, "sweep", swept, {"did": True, "objects": 4321})

@@ -20,7 +20,7 @@ from imagefleet.store.database import Pool, acquire
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.faults.crowding import FLOOD, another_tenant, claimed_in_between
 from tests.support.database import Database, copied_database, migrated_template, own_server
 from tests.support.factories import a_submission, a_worker

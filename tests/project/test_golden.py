@@ -17,9 +17,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from imagefleet.api.app import create_app
 from imagefleet.api.http.tools import Tools
 from imagefleet.api.http.watching import Watcher
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
-from imagefleet.telemetry.series import Sampled, Series
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.series import SampledSeries, Series
 from tests.support.golden import Golden
 
 SERVICES: Final = Path(__file__).parents[2] / "services" / "imagefleet"
@@ -49,7 +49,7 @@ def test_every_series_of_every_process(golden: Golden) -> None:
 
 def series_of(made: Series) -> Iterator[tuple[str, object]]:
     for one in made._registry._collector_to_names:
-        if isinstance(one, Sampled):
+        if isinstance(one, SampledSeries):
             yield from ((name, list(labels)) for name, (_, labels) in one._families.items())
         elif isinstance(one, MetricWrapperBase):
             yield one._name, [type(one).__name__, *one._labelnames]

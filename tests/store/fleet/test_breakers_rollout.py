@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from imagefleet.jobs.breakers import BreakerLimits
+from imagefleet.jobs.policies import BreakerLimits
 from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,

@@ -15,7 +15,7 @@ from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, Submitted
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.jobs.shapes.images import AcceptedImage
 from imagefleet.jobs.shapes.jobs import AcceptedJob
 from imagefleet.jobs.shapes.shape import Shape

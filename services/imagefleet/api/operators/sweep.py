@@ -10,8 +10,8 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
 from imagefleet.api.http.tools import ToolsHere, answer
+from imagefleet.jobs.images import Missing
 from imagefleet.jobs.shapes.shape import Shape
-from imagefleet.jobs.sweeping import Missing
 from imagefleet.store.images.walks import (
     SweepRun,
     Walk,

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from imagefleet.api.http.observing import TOKEN
-from imagefleet.jobs.retry import MOST_ATTEMPTS
+from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.jobs import AcceptedJob
 from imagefleet.jobs.shapes.problems import Problem
 from imagefleet.jobs.shapes.shape import Shape
