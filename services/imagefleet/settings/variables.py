@@ -12,21 +12,8 @@ from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
 from imagefleet.settings.forms import Form
-from imagefleet.settings.live import live_reference
-from imagefleet.settings.slices import (
-    Api,
-    Aws,
-    Client,
-    Console,
-    Database,
-    Maintenance,
-    Person,
-    Retry,
-    Roles,
-    Slice,
-    Telemetry,
-    Worker,
-)
+from imagefleet.settings.live import DECLARED
+from imagefleet.settings.slices import Slice
 
 _USERINFO: Final = re.compile(r"//[^/@]*@")
 _LONGEST_SHOWN: Final = 120  # a whole certificate in the wrong variable helps nobody
@@ -140,18 +127,8 @@ def _form(field: FieldInfo) -> str:
     return " ".join(part for part in (f"{text}," if low else text, low, high) if part)
 
 
-SLICES: tuple[type[Slice], ...] = (
-    Database,
-    Aws,
-    Api,
-    Console,
-    Worker,
-    Retry,
-    Maintenance,
-    Telemetry,
-    Client,
-    Person,
-    Roles,
+SLICES: Final = tuple(
+    part for part in Slice.__subclasses__() if part.__module__ == Slice.__module__
 )
 
 
@@ -177,10 +154,27 @@ imagefleet settings live set retention.jobs_days 90 --reason "questions come lat
 ```
 """
 
+LIVE_FOREWORD: Final = """\
+What an operator turns during an incident is no variable but a row in Postgres; the environment is
+its default, and shown beside it, as the last process that started and has it said: a worker of one
+lane says nothing of the others, and what no process has any more stays shown.
+`imagefleet settings live set NAME VALUE --reason R` turns one,
+`imagefleet settings live reset NAME --reason R` gives the default back, and
+`imagefleet settings live list` shows all of them. Each change is in the audit. Every process looks
+once a second, so it is in force within 5 s for whatever is decided from then on. A process that
+cannot read keeps what it read last (`live_settings_age_seconds`).
+
+`<service>` is that of a circuit breaker, `<policy>` a job type; `*` in the place of either is every
+one that is named neither here nor by the environment, nor brings a policy of its own. `<lane>` is
+fast, general or quarantine. Names that a release does not know, and values that it does not allow,
+it ignores with a line in its log (`setting.ignored`). A rescued job is due within seconds whatever
+its policy says.
+"""
+
 
 def reference() -> str:
     """Return the page: after the foreword a section for each slice, with a row a variable."""
-    return "\n".join((FOREWORD, *(_section(part) for part in SLICES), *live_reference()))
+    return "\n".join((FOREWORD, *(_section(part) for part in SLICES), *_live_reference()))
 
 
 def _section(part: type[Slice]) -> str:
@@ -207,3 +201,22 @@ def _row(variable: Variable) -> str:
         " ".join(variable.description.split()),
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _live_reference() -> Iterator[str]:
+    """Write the section of docs/settings.md: a row a setting."""
+    yield "## Live settings"
+    yield ""
+    yield LIVE_FOREWORD
+    yield "| setting | value | default | read by | meaning |"
+    yield "|---|---|---|---|---|"
+    for one in DECLARED:
+        cells = (
+            f"`{one.name}`",
+            one.allowed,
+            f"`{one.default}`" if one.default.isupper() and "," not in one.default else one.default,
+            ", ".join(one.read_by),
+            one.meaning,
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""

@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from imagefleet.api.operators.schemas import WholeJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState
+from imagefleet.jobs.shapes.jobs import WholeJob
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
 from tests.support.api import Running
