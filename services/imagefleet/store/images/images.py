@@ -11,7 +11,7 @@ from asyncpg import Record
 from imagefleet.errors import IdempotencyConflict, NotFound
 from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.images.tombstones import refuse_deleted
 from imagefleet.store.jobs.submissions import insert_submissions
 
@@ -46,14 +46,13 @@ async def submit_image(
     was deleted is RequestRejected.
     """
     try:
-        with translated():
-            async with connection.transaction():
-                (answer,) = await insert_submissions(connection, [submission])
-                if isinstance(answer, Submitted) and answer.created:
-                    await refuse_deleted(connection, source.image_id)
-                    await _insert_source(connection, source, answer.job_id)
-                    return answer
-                raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
+        async with connection.transaction():
+            (answer,) = await insert_submissions(connection, [submission])
+            if isinstance(answer, Submitted) and answer.created:
+                await refuse_deleted(connection, source.image_id)
+                await _insert_source(connection, source, answer.job_id)
+                return answer
+            raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
     except _StandsAlready as standing:
         if isinstance(standing.answer, IdempotencyConflict):
             raise standing.answer from None
@@ -220,8 +219,7 @@ GET_IMAGE: Final = f"""
 
 async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Image:
     """One image; another tenant's is not found."""
-    with translated():
-        row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
+    row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
     if row is None:
         raise NotFound("image")
     return _image(row)
@@ -256,11 +254,10 @@ async def list_images(
     limit: int = 50,
 ) -> list[Image]:
     """A page of a tenant's images, newest first; the next one begins `before` its last id."""
-    with translated():
-        if reference is None:
-            rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
-        else:
-            rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
+    if reference is None:
+        rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
+    else:
+        rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
     return [_image(row) for row in rows]
 
 

@@ -9,7 +9,7 @@ from asyncpg import Record
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import JobId, JobState, TenantId, WorkerId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,7 @@ SELECT {_PUBLIC_COLUMNS}
 
 async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) -> PublicJob:
     """One job as its tenant may see it; another tenant's is not found."""
-    with translated():
-        row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
+    row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
     if row is None:
         raise NotFound("job")
     return _public(row)
@@ -182,8 +181,7 @@ async def list_jobs(
 ) -> list[PublicJob]:
     """A page of a tenant's jobs, newest first; the next one begins `before` its last id."""
     statement, arguments = _LISTINGS.choose(filters)
-    with translated():
-        rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
+    rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [_public(row) for row in rows]
 
 
@@ -202,8 +200,7 @@ SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at A
 
 async def get_operator_job(connection: Connection, job_id: JobId) -> Mapping[str, object]:
     """Everything about one job, of any tenant, by the names of its columns."""
-    with translated():
-        row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
+    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
     if row is None:
         raise NotFound("job")
     return dict(row)
@@ -239,6 +236,5 @@ SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at
 
 async def list_attempts(connection: Connection, job_id: JobId) -> Sequence[Attempt]:
     """Every claim of a job that has ended, oldest first."""
-    with translated():
-        rows = await connection.fetch(LIST_ATTEMPTS, job_id)
+    rows = await connection.fetch(LIST_ATTEMPTS, job_id)
     return [Attempt(**dict(row)) for row in rows]
