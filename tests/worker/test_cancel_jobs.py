@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import (
@@ -247,7 +248,7 @@ async def test_a_later_attempt_begins_behind_the_cursor(
     claim = await bench.claim(a_walk(job_type="process_image"))
 
     async def lose_postgres() -> None:
-        raise OSError
+        raise Unavailable("database_unavailable", "Later.")
 
     after_page.append(lose_postgres)
     assert Released(why="database") == await work(bench, claim)
