@@ -17,8 +17,13 @@ from tests.support.database import (
     running_server,
 )
 from tests.support.emulators import end_emulators
+from tests.support.golden import OPTION, Golden
 
 OpenConnection = OwnConnection
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, action="store_true", help="write what golden files are to hold")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     end_emulators()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(writes=request.config.getoption(OPTION))
 
 
 @pytest.fixture(scope="session")

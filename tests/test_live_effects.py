@@ -28,9 +28,9 @@ from imagefleet.store.fleet.live_settings import turn, turn_back, turn_retention
 from imagefleet.store.jobs.dispatching import look_at_fleet, look_at_types
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import open_tracing
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from imagefleet.worker.main import use_slots
 from imagefleet.worker.services import Services
 from imagefleet.worker.slots import Slots, TypeSlots

@@ -11,10 +11,10 @@ from typing import Final
 import asyncpg
 import httpx
 
-from imagefleet.embedded.environments import Facts, environment_of
-from imagefleet.embedded.ports import HOST, Ports, chosen
+from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen
+from imagefleet.embedded.processes import environment_of
 from imagefleet.embedded.stack import Stack
-from imagefleet.embedded.state import StateFolder
+from imagefleet.embedded.topology import Facts
 from imagefleet.store.database import Connection
 from tests.containers.engine import Container, Engine
 from tests.support.eventually import eventually

@@ -18,7 +18,7 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.faults.crowding import FLOOD, another_tenant, claimed_in_between
 from tests.support.database import (
     Database,

@@ -39,7 +39,7 @@ from imagefleet.store.letters.deadletters import (
 )
 from imagefleet.store.letters.deadmail import DeadMessage, judge_messages, take_due_sends
 from imagefleet.store.letters.replays import replay_redriven
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, settle_job

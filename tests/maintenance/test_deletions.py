@@ -6,12 +6,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from imagefleet.aws.deletes import Deleted
+from imagefleet.aws.batches import Deleted
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, Emptied
 from imagefleet.store.database import Connection, Pool
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.fleet import Place
 

@@ -20,7 +20,7 @@ from imagefleet.maintenance.flusher import FLUSH_EVERY, LIMITS, Flushed, Flusher
 from imagefleet.maintenance.gauges import Sampler
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.invalidations import Batch, commit_batch, look_at_owed
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.aws import Answer, a_name, forwarding, settings_for
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator

@@ -17,7 +17,7 @@ from imagefleet.aws.session import open_session
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.maintenance.flusher import Flusher
 from imagefleet.store.database import Connection, Pool
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.aws import settings_for
 from tests.support.cloudfront import DISTRIBUTION, CloudFront, Limits, a_cloudfront
 from tests.support.database import Database, driver_of

@@ -25,7 +25,7 @@ from imagefleet.jobs.model import (
     WorkerId,
     parse_message,
 )
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.store.database import Pool
 from imagefleet.store.fleet.control import WorkerCard, register_worker
@@ -33,7 +33,7 @@ from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settlement, settle_jobs
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.worker.hearing import Hearing
 from tests.simulation.queue import BadQueue
 from tests.support.database import Database

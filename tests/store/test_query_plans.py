@@ -20,14 +20,13 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from imagefleet.jobs.cancelling import Walk as Cancelling
-from imagefleet.jobs.images import OutputKey
+from imagefleet.jobs.bulk import CancelWalk as Cancelling
+from imagefleet.jobs.bulk import SetWalk
+from imagefleet.jobs.images import Bucket, OutputKey
 from imagefleet.jobs.kinds import CancelJobs, ReprocessImages, image_target
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim, JobId, JobState, Lane, Ring, TenantId, WorkerId
-from imagefleet.jobs.reprocessing import Walk
-from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.jobs.sweeping import Bucket
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import (
@@ -751,7 +750,7 @@ def page_of_a_set(
     wanted: ReprocessImages, *, before: int
 ) -> Callable[[Connection], Awaitable[object]]:
     async def submit_it(connection: Connection) -> None:
-        walk = Walk(before=id_of(before))
+        walk = SetWalk(before=id_of(before))
         page = await submit_page(connection, a_claim("reprocess_images"), HOLDS[0], wanted, walk)
         assert page.walk.seen == page.walk.submitted == len(page.rings) == 25
 

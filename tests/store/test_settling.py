@@ -12,7 +12,7 @@ import pytest
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Lane, Submission, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
 from imagefleet.store.jobs.claims import claim_jobs

@@ -12,7 +12,7 @@ from imagefleet.api.http.server import Server
 from imagefleet.api.main import main
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.session import open_session
-from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
@@ -32,7 +32,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def applied(emulator: Emulator) -> Applied:
+def applied(emulator: Emulator) -> InPlace:
     """Queues and buckets of this test process."""
     endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
     return asyncio.run(
@@ -48,14 +48,14 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def originals(emulator: Emulator, applied: Applied) -> AsyncIterator[Objects]:
+async def originals(emulator: Emulator, applied: InPlace) -> AsyncIterator[Objects]:
     async with open_session(
         aws_settings(emulator.url, applied), credentials=CREDENTIALS
     ) as session:
         yield await session.objects(applied.buckets["originals"])
 
 
-def aws_settings(url: str, applied: Applied) -> Aws:
+def aws_settings(url: str, applied: InPlace) -> Aws:
     return Aws(
         region=REGION,
         endpoint_url=url,
@@ -99,7 +99,7 @@ async def secrets(admin: Connection) -> dict[str, str]:
 
 @pytest.fixture
 def serve(
-    database: Database, emulator: Emulator, applied: Applied, secrets: dict[str, str]
+    database: Database, emulator: Emulator, applied: InPlace, secrets: dict[str, str]
 ) -> Serve:
     @asynccontextmanager
     async def serving(

@@ -9,10 +9,10 @@ from typing import TypeAlias, cast
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
-from imagefleet.jobs.breakers import STANDARD
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Submission, WorkerId
+from imagefleet.jobs.policies import STANDARD
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics

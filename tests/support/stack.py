@@ -229,6 +229,7 @@ async def running_stack(
     points: Sequence[str] = ALWAYS,
     poison: bool = False,
     attempt_seconds: float | None = None,
+    walk: Path | None = None,
 ) -> AsyncIterator[Stack]:
     """Start one in a folder of its own and end it in order, whatever the test did to it."""
     journal = Journal()
@@ -240,6 +241,7 @@ async def running_stack(
             "longest_pause": 0.3,
             "poison": poison,
             "attempt_seconds": attempt_seconds,
+            **({"walk": str(walk)} if walk else {}),
         }
         process = begin(folder, workers, faults)
         stack = Stack(process=process, folder=folder, journal=journal, director=director)

@@ -11,7 +11,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.store.settling import Settled, Settlement
 from imagefleet.worker.settler import Settler

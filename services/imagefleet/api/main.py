@@ -13,7 +13,8 @@ from imagefleet.api.app import create_app, observed
 from imagefleet.api.http.server import Server
 from imagefleet.api.http.tools import Tools
 from imagefleet.api.http.watching import Watcher
-from imagefleet.aws.session import Session, open_session
+from imagefleet.aws.calls import AwsCalls
+from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
@@ -25,7 +26,6 @@ from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool
 from imagefleet.store.jobs.glances import ping
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -96,7 +96,7 @@ async def _open_tools(
     stack: AsyncExitStack,
     settings: ApiSettings,
     pool: Pool,
-    session: Session,
+    session: AwsSession,
     metrics: ApiMetrics,
     tracing: Tracing,
 ) -> Tools:

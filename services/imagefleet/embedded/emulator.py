@@ -7,7 +7,6 @@ wiped, it comes back without messages or empty; the bootstrap makes what is miss
 job is rung again from Postgres.
 """
 
-import fcntl
 import http.client
 import os
 import signal
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from imagefleet.embedded.emulator_software import Say, emulator_python, usable_cache
+from imagefleet.embedded.machine import HOST, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 KEY_ID: Final = "imagefleet"
@@ -100,7 +100,7 @@ class EmbeddedAws:
     def start(self) -> None:
         """Return once it answers; whatever fails leaves nothing running."""
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
-        self._lock = _take(self.folder / "lock")
+        self._lock = take(self.folder / "lock", within=TAKE_WITHIN)
         try:
             cache = self._cache or usable_cache(self.folder / "software")
             python = emulator_python(cache, say=self._say)
@@ -137,7 +137,7 @@ class EmbeddedAws:
         return [port for port in last if _is_free(port)] + [0] * PORT_CHOICES
 
     def _launch(self, python: Path) -> subprocess.Popen[bytes]:
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         log = self.folder / "log"
         if log.exists():
             log.replace(log.with_name("log.previous"))
@@ -209,37 +209,14 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _take(lock_file: Path) -> int:
-    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + TAKE_WITHIN
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(lock)
-                what = "stop the other process or choose another state folder"
-                detail = f"{lock_file.parent} is in use: {what}"
-                raise Misconfigured(detail) from None
-            time.sleep(0.05)
-        else:
-            return lock
-
-
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((HOST, port))
         except OSError:
             return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -8,10 +8,8 @@ because a watchdog sees its pipe close. Should the watchdog die too, the next st
 state folder finds the orphan and stops it.
 """
 
-import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,24 +20,23 @@ from typing import Self
 from urllib.parse import quote
 
 from imagefleet.embedded.cluster import (
+    DEFAULT_ACCOUNT,
     ENVIRONMENT,
     SUPERUSER,
-    make_cluster,
-    read_or_make_password,
-    refuse_another_major_version,
-    stop_orphan,
-    write_secret,
-)
-from imagefleet.embedded.placement import (
-    DEFAULT_ACCOUNT,
     SYSTEM_FOLDER,
     choose_placement,
     copy_software,
+    make_cluster,
+    read_or_make_password,
+    refuse_another_major_version,
+    write_secret,
 )
+from imagefleet.embedded.machine import free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
 STOP_WITHIN = 20.0  # a fast shutdown writes one checkpoint
+ORPHAN_GONE_WITHIN = 20.0  # for each signal
 LONGEST_SOCKET_PATH = 107  # bytes of sun_path, without its final NUL
 PORT_CHOICES = 5  # a port that was free a moment ago may be taken by the time Postgres binds it
 
@@ -123,7 +120,7 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         """Return once the server accepts connections; whatever fails leaves nothing running."""
-        self._lock = _take(self.placement.lock_file)
+        self._lock = take(self.placement.lock_file)
         try:
             stop_orphan(self.placement.data)
             copy_software(self.placement)
@@ -155,7 +152,7 @@ class EmbeddedPostgres:
     def _launch_on_a_port(self) -> None:
         for choice in range(1, self._port_choices + 1):
             if self._port_choices > 1:
-                self.port = _free_port()
+                self.port = free_port()
             try:
                 self._launch()
             except Misconfigured as error:
@@ -219,19 +216,6 @@ class EmbeddedPostgres:
         return "\n".join([f"; {self.placement.log} ends with:", *lines])
 
 
-def _take(lock_file: Path) -> int:
-    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        detail = (
-            f"{lock_file.parent} is in use: stop the other process or choose another state folder"
-        )
-        raise Misconfigured(detail) from None
-    return lock
-
-
 def _usable_socket_folder(folder: Path | None) -> Path | None:
     if folder is None:
         return None
@@ -240,12 +224,6 @@ def _usable_socket_folder(folder: Path | None) -> Path | None:
         detail = f"the socket folder {folder} is {longest - LONGEST_SOCKET_PATH} bytes too long"
         raise Misconfigured(detail)
     return folder.resolve()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _watch(server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
@@ -273,3 +251,44 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
         return
+
+
+def stop_orphan(data: Path) -> None:
+    """Stop what still runs on this data; who started it is gone, as the caller holds the lock."""
+    pid_file = data / "postmaster.pid"
+    if not pid_file.exists():
+        return
+    recorded = int(pid_file.read_text().split("\n", 1)[0])
+    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        alive = _processes_in(data)
+        # Without their postmaster, backends leave by themselves.
+        for pid in {recorded} & alive:
+            os.kill(pid, sent)
+        if _gone(data, within=ORPHAN_GONE_WITHIN):
+            # What is left is a number. An unrelated process of the same user may have it by now,
+            # which Postgres would take for a running server and refuse to start.
+            pid_file.unlink(missing_ok=True)
+            return
+    detail = f"processes {sorted(_processes_in(data))} still run on {data}"
+    raise Unavailable("database_unavailable", "The database is not available.", detail)
+
+
+def _gone(data: Path, *, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while _processes_in(data):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _processes_in(data: Path) -> set[int]:
+    """All processes of a server live in its data folder. Without a /proc nobody is seen."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if entry.readlink() == data:
+                found.add(int(entry.parent.name))
+        except OSError:  # ended meanwhile, or another user's
+            continue
+    return found

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 
 from imagefleet.errors import Misconfigured, RequestRejected
 from imagefleet.jobs.model import CancelCode, JsonObject, Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {

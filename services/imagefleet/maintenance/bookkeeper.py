@@ -16,7 +16,7 @@ from imagefleet.store.database import Pool
 from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
 from imagefleet.store.fleet.proofs import Proof, prove_hour
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "bookkeeper"
 FOLD_EVERY: Final = timedelta(seconds=2)  # also renews the office, which is free after ten

@@ -41,7 +41,7 @@ from imagefleet.store.letters.deadmail import (
     take_due_sends,
 )
 from imagefleet.store.letters.replays import close_replayed
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=5)  # two requests for ten messages that wait, each time
 WAIT: Final = timedelta(seconds=1)  # a receive that waits asks all of SQS's servers

@@ -25,7 +25,7 @@ from imagefleet.store.images.emptying import (
     list_to_empty_again,
     record_emptied_again,
 )
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 AGAIN_AFTER: Final = timedelta(hours=24)

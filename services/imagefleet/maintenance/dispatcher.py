@@ -48,7 +48,7 @@ from imagefleet.store.jobs.rings import (
     forget_lost,
     ring_heads,
 )
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 LOOK_EVERY: Final = timedelta(milliseconds=200)  # while something waits or is announced
 LEVELS: Final = 256  # of one page

@@ -43,7 +43,7 @@ from imagefleet.store.edge.invalidations import (
     look_at_owed,
 )
 from imagefleet.store.fleet.elections import hold_election, resign
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "flusher"
 FLUSH_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal

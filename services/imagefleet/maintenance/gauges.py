@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.aws.queue import Depth, Queue
+from imagefleet.aws.queue import Queue, QueueDepth
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.live import Live
@@ -30,7 +30,7 @@ from imagefleet.store.fleet.queues import count_stuck
 from imagefleet.store.images.walks import read_walk
 from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
 from imagefleet.store.letters.deadletters import count_unacknowledged
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "sampler"
 RENEW_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal
@@ -208,7 +208,7 @@ class Sampler:
                     in_flight=depth.in_flight,
                 )
 
-    async def _depth(self, lane: Lane, queue: Queue) -> Depth | None:
+    async def _depth(self, lane: Lane, queue: Queue) -> QueueDepth | None:
         try:
             async with asyncio.timeout(self._within):
                 return await queue.depth()

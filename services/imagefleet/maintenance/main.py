@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import structlog
 
+from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.edge import Edge
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
@@ -33,10 +34,9 @@ from imagefleet.settings.in_force import defaults_of_maintenance
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, connect, open_pool
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import Check, Pulse, Vital, serve_health
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.tracing import open_tracing
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue

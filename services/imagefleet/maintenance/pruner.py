@@ -23,7 +23,7 @@ from imagefleet.store.fleet.elections import begin_period, finish_period, forget
 from imagefleet.store.fleet.ledger import forget_empty_counts
 from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 BATCH: Final = 500  # rows looked at by one statement

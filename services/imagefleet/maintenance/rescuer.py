@@ -16,8 +16,8 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ring, WorkerId
 from imagefleet.store.database import OwnConnection
 from imagefleet.store.jobs.rescue import Rescue, WorkerSeen, look_at_workers, rescue_worker
-from imagefleet.telemetry.endings import tell_ends
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from imagefleet.telemetry.metrics import tell_ends
 
 RESCUE_AFTER: Final = timedelta(seconds=30)
 LONGEST_GAP: Final = timedelta(seconds=5)  # between two looks: two missed beats, and a little

@@ -16,8 +16,7 @@ from uuid import UUID
 import structlog
 
 from imagefleet.aws.objects import Objects
-from imagefleet.jobs.images import REDIRECT_MAX_AGE
-from imagefleet.jobs.sweeping import Progress
+from imagefleet.jobs.images import REDIRECT_MAX_AGE, SweepProgress
 from imagefleet.live import Live
 from imagefleet.maintenance.pace import Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
@@ -30,7 +29,7 @@ from imagefleet.store.images.sweeping import (
     record_swept,
 )
 from imagefleet.store.images.walks import WALK, read_walk, save_walk
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 WALK_EVERY: Final = timedelta(hours=6)
@@ -225,7 +224,7 @@ class Sweeper:
             bytes=swept.bytes + progress.swept_bytes - before.swept_bytes,
         )
 
-    async def _walk_under_way(self) -> tuple[datetime, Progress] | None:
+    async def _walk_under_way(self) -> tuple[datetime, SweepProgress] | None:
         async with self._pool.use("read_walk") as connection:
             last = await read_walk(connection)
             if last is not None and last.finished_at is None:
@@ -233,4 +232,4 @@ class Sweeper:
             start = await begin_period(connection, WALK, self._walk_every, self._holder)
         if start is None:
             return None
-        return start, Progress() if last is None else last.progress.again()
+        return start, SweepProgress() if last is None else last.progress.again()

@@ -34,7 +34,7 @@ from imagefleet.jobs.model import (
     TenantId,
     WorkerId,
 )
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.images.emptying import record_emptied
 from imagefleet.store.images.images import publish_images

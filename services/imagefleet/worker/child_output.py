@@ -17,9 +17,8 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.headers.facts import ImageFormat
-from imagefleet.imaging.recipes import Recipe, VariantSpec
+from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.child import file_name

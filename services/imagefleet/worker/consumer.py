@@ -21,8 +21,7 @@ from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.glances import find_types
-from imagefleet.telemetry.endings import tell_ends
-from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
 from imagefleet.worker.deliveries import Delivery
 from imagefleet.worker.dismissals import CONTENDED_FOR, Dismissals
 from imagefleet.worker.hearing import Hearing

@@ -19,7 +19,7 @@ from imagefleet.errors import InputRejected, NotFound, Unavailable
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.store.database import Pool
 from imagefleet.store.images.originals import Original, find_original

@@ -13,13 +13,14 @@ from datetime import timedelta
 from typing import Final
 from uuid import uuid4
 
+from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.queue import Queue
-from imagefleet.aws.session import Session, open_session
+from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.runtime import Drain
 from imagefleet.settings import Worker, WorkerSettings
@@ -27,7 +28,6 @@ from imagefleet.settings.in_force import Overlay, defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -102,7 +102,7 @@ class Outside:
 
     tracing: Tracing
     pool: Pool
-    session: Session
+    session: AwsSession
     queues: Mapping[Lane, Queue]
     dead_letters: Queue
 

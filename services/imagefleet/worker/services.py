@@ -17,8 +17,8 @@ from typing import Final
 import structlog
 
 from imagefleet.errors import FleetError
-from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Claim
+from imagefleet.jobs.policies import BreakerLimits
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import (
     Calls,

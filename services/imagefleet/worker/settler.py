@@ -19,8 +19,7 @@ from imagefleet.jobs.lifecycle import Failed, failure_sentence
 from imagefleet.jobs.model import Ended, Fence, WorkerId
 from imagefleet.store.database import Pool
 from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
-from imagefleet.telemetry.endings import tell_ends
-from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
 
 LINGER: Final = 0.005  # seconds
 MOST_AT_ONCE: Final = 100

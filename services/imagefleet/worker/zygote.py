@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from imagefleet.errors import FleetError, Misconfigured
-from imagefleet.imaging.warm import warm
+from imagefleet.imaging.render import warm
 from imagefleet.worker import child
 from imagefleet.worker.sandbox import (
     STACK_BYTES,

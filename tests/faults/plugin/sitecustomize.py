@@ -6,6 +6,9 @@ processes it stops at named points, says so at a socket, and goes on when it is 
 listens there may kill the process instead, knowing exactly how far it had come.
 
 The product knows nothing of this. Its functions are replaced when their module has been loaded.
+What is renamed there would never be patched, and the tests that need it would wait for nothing: so
+each patch names what it replaces, a process in which one of these is missing ends, and
+`tests/faults/test_plugin.py` looks for all of them.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import json
 import os
 import socket
@@ -29,6 +33,11 @@ POINTS: frozenset[str] = frozenset(GIVEN.get("points", ()))
 PROCESS = sys.orig_argv[-1] if "imagefleet" in sys.orig_argv else ""
 # The job whose attempt the current task belongs to; tasks inherit it.
 JOB: contextvars.ContextVar[str] = contextvars.ContextVar("job")
+# In a process that is to tell where it walks, `walking.py` and what it has begun.
+WALKING: Any = None
+if "walk" in GIVEN and PROCESS in {"api", "worker", "maintenance"}:
+    WALKING = importlib.import_module("walking")
+    WALKING.begin(GIVEN["walk"], PROCESS)
 
 
 def told(point: str, jobs: Sequence[str]) -> bytes:
@@ -59,15 +68,45 @@ def reach_and_stand_still(point: str, jobs: Sequence[str]) -> None:
 
 
 Patch = Callable[[ModuleType], None]
-PATCHES: dict[str, Patch] = {}
 
 
-def after_loading(name: str) -> Callable[[Patch], Patch]:
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is replaced in a module: a function, a method, a constant."""
+
+    names: tuple[str, ...]
+    patch: Patch
+
+    def missing(self, module: ModuleType) -> list[str]:
+        """Of the names, those that nothing has there."""
+        return [name for name in self.names if not _has(module, name)]
+
+    def replace(self, module: ModuleType) -> None:
+        missing = self.missing(module)
+        if missing:
+            sys.exit(f"the fault plugin patches what {module.__name__} lacks: {missing}")
+        self.patch(module)
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def after_loading(module: str, *names: str) -> Callable[[Patch], Patch]:
+    """Replace these names of a module, `Class.method` among them."""
+
     def keep(patch: Patch) -> Patch:
-        PATCHES[name] = patch
+        TARGETS[module] = Target(names, patch)
         return patch
 
     return keep
+
+
+def _has(owner: object, name: str) -> bool:
+    for part in name.split("."):
+        if not hasattr(owner, part):
+            return False
+        owner = getattr(owner, part)
+    return True
 
 
 def replacing(
@@ -77,7 +116,7 @@ def replacing(
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-@after_loading("imagefleet.embedded.environments")
+@after_loading("imagefleet.embedded.processes", "environment_of")
 def _hand_on(module: ModuleType) -> None:
     def make(environment_of: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
         def with_faults(process: str, *args: object, **named: object) -> dict[str, str]:
@@ -95,7 +134,7 @@ def _hand_on(module: ModuleType) -> None:
     replacing(module, "environment_of", make)
 
 
-@after_loading("imagefleet.embedded.supervisor")
+@after_loading("imagefleet.embedded.supervisor", "LONGEST_PAUSE", "FIRST_PAUSE")
 def _start_again_soon(module: ModuleType) -> None:
     """Ever longer pauses are for what dies by itself; here somebody kills."""
     if "longest_pause" in GIVEN:
@@ -103,7 +142,7 @@ def _start_again_soon(module: ModuleType) -> None:
         module.FIRST_PAUSE = GIVEN["longest_pause"]  # type: ignore[attr-defined]
 
 
-@after_loading("imagefleet.doorbell")
+@after_loading("imagefleet.doorbell", "Doorbell.ring")
 def _committed(module: ModuleType) -> None:
     """In the API a ring is asked for right after the commit, and before the answer."""
 
@@ -119,7 +158,7 @@ def _committed(module: ModuleType) -> None:
     replacing(module.Doorbell, "ring", make)
 
 
-@after_loading("imagefleet.aws.queue")
+@after_loading("imagefleet.aws.queue", "Queue.receive")
 def _received(module: ModuleType) -> None:
     def make(receive: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def receive_and_say(*args: object, **named: object) -> Any:  # noqa: ANN401
@@ -140,7 +179,7 @@ def job_of(body: str) -> str:
         return ""
 
 
-@after_loading("imagefleet.worker.dismissals")
+@after_loading("imagefleet.worker.dismissals", "Dismissals.dismiss")
 def _dismissed(module: ModuleType) -> None:
     """The claim said that somebody else has it, or that it must wait: it is not at stake here."""
 
@@ -154,7 +193,7 @@ def _dismissed(module: ModuleType) -> None:
     replacing(module.Dismissals, "dismiss", make)
 
 
-@after_loading("imagefleet.worker.attempt")
+@after_loading("imagefleet.worker.attempt", "Attempt.__init__", "Attempt.work")
 def _claimed(module: ModuleType) -> None:
     def make(work: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
         async def work_after(self: Any) -> object:  # noqa: ANN401
@@ -179,7 +218,7 @@ def _claimed(module: ModuleType) -> None:
         replacing(module.Attempt, "__init__", make_shorter)
 
 
-@after_loading("imagefleet.worker.renderer")
+@after_loading("imagefleet.worker.renderer", "_ending_of", "_RENDER")
 def _rendering(module: ModuleType) -> None:
     """The child runs from here on, while its worker waits."""
 
@@ -196,7 +235,7 @@ def _rendering(module: ModuleType) -> None:
         module._RENDER = "poison:render_variants"  # type: ignore[attr-defined]
 
 
-@after_loading("imagefleet.aws.objects")
+@after_loading("imagefleet.aws.objects", "Objects.put")
 def _saving(module: ModuleType) -> None:
     """One variant is stored, others may be on their way."""
 
@@ -212,7 +251,7 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
-@after_loading("imagefleet.aws.deletes")
+@after_loading("imagefleet.aws.batches", "Deletes.delete")
 def _emptying(module: ModuleType) -> None:
     """A page of versions is listed; then S3 has deleted it."""
 
@@ -229,7 +268,7 @@ def _emptying(module: ModuleType) -> None:
     replacing(module.Deletes, "delete", make)
 
 
-@after_loading("imagefleet.maintenance.flusher")
+@after_loading("imagefleet.maintenance.flusher", "complete_batch")
 def _agreeing(module: ModuleType) -> None:
     """CloudFront has said that it is done, and Postgres does not know it yet."""
 
@@ -243,7 +282,7 @@ def _agreeing(module: ModuleType) -> None:
     replacing(module, "complete_batch", make)
 
 
-@after_loading("imagefleet.worker.shift")
+@after_loading("imagefleet.worker.shift", "Shift.retire")
 def _retired(module: ModuleType) -> None:
     """A worker that ends in order has settled and told everything, and can still be scraped."""
 
@@ -259,7 +298,7 @@ def _retired(module: ModuleType) -> None:
     replacing(module.Shift, "retire", make)
 
 
-@after_loading("imagefleet.store.settling")
+@after_loading("imagefleet.store.settling", "_settle_in_transaction")
 def _settling(module: ModuleType) -> None:
     """Everything is written, and the transaction is not committed yet."""
 
@@ -276,7 +315,7 @@ def _settling(module: ModuleType) -> None:
     replacing(module, "_settle_in_transaction", make)
 
 
-@after_loading("imagefleet.store.images.reprocessing")
+@after_loading("imagefleet.store.images.reprocessing", "_submit_in_transaction", "submit_page")
 def _walking(module: ModuleType) -> None:
     """A page of a set is written, and then it is committed too."""
 
@@ -295,7 +334,7 @@ def _walking(module: ModuleType) -> None:
     replacing(module, "submit_page", make("page committed"))
 
 
-@after_loading("imagefleet.store.jobs.cancelling")
+@after_loading("imagefleet.store.jobs.cancelling", "_flag_in_transaction")
 def _cancelling(module: ModuleType) -> None:
     """A page of a tenant's jobs is flagged, and not committed yet."""
 
@@ -310,7 +349,7 @@ def _cancelling(module: ModuleType) -> None:
     replacing(module, "_flag_in_transaction", make)
 
 
-@after_loading("imagefleet.worker.deliveries")
+@after_loading("imagefleet.worker.deliveries", "Deliveries.delete")
 def _deleting(module: ModuleType) -> None:
     """The outcome is committed, and the message still there."""
 
@@ -324,34 +363,63 @@ def _deleting(module: ModuleType) -> None:
     replacing(module.Deliveries, "delete", make)
 
 
+@after_loading("imagefleet.store.database", "open_pool")
+def _statements(_module: ModuleType) -> None:
+    if WALKING is not None:
+        WALKING.tell_statements()
+
+
+@after_loading("imagefleet.worker.child_nursery", "BOOT")
+def _walked_children(module: ModuleType) -> None:
+    """The zygote has an empty environment; it is told by what it is started with."""
+    if WALKING is not None:
+        before, first, rest = module.BOOT.partition("from imagefleet")
+        begin = f"import walking; walking.begin({GIVEN['walk']!r}, 'zygote'); "
+        module.BOOT = before + begin + first + rest  # type: ignore[attr-defined]
+
+
 class Loader(importlib.abc.Loader):
     """Loads as the real one does, and then lets the module be patched."""
 
-    def __init__(self, loader: importlib.abc.Loader, patch: Patch) -> None:
+    def __init__(self, loader: importlib.abc.Loader, target: Target) -> None:
         self._loader = loader
-        self._patch = patch
+        self._target = target
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        self._patch(module)
+        self._target.replace(module)
 
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in PATCHES:
+        if name not in TARGETS:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = Loader(spec.loader, PATCHES[name])
+                spec.loader = Loader(spec.loader, TARGETS[name])
                 return spec
         return None
 
 
+def nowhere() -> list[str]:
+    """The modules to be patched that do not exist."""
+    return [name for name in TARGETS if not _exists(name)]
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 if GIVEN:
+    if nowhere():  # an exception here would be told and passed over
+        sys.exit(f"the fault plugin patches modules that are not there: {nowhere()}")
     sys.meta_path.insert(0, Finder())

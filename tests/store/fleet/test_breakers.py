@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 
 from imagefleet.errors import StoreRejected
-from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import ClaimAnswer, JobId, Verdict
+from imagefleet.jobs.policies import BreakerLimits
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import (
     Calls,

@@ -6,7 +6,7 @@ well, and know nothing of windows.
 
 from datetime import timedelta
 
-from imagefleet.jobs.breakers import BreakerLimits
+from imagefleet.jobs.policies import BreakerLimits
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import (
     Calls,

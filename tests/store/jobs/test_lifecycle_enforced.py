@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from imagefleet.embedded.placement import installed_software
+from imagefleet.embedded.cluster import installed_software
 from imagefleet.errors import ClaimLost, NotFound
 from imagefleet.jobs.lifecycle import (
     TRANSITIONS,

@@ -11,7 +11,7 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker

@@ -17,7 +17,7 @@ from imagefleet.jobs.model import (
     WorkerId,
     new_job_id,
 )
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
 from imagefleet.store.images.emptying import flag_void

@@ -19,7 +19,7 @@ from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Settled
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.conftest import OpenConnection
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually

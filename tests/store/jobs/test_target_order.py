@@ -15,7 +15,7 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Verdict, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume
 from imagefleet.store.jobs.claims import claim_jobs

@@ -14,7 +14,7 @@ from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, Submitted
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.settings import Api
 from imagefleet.store.database import Connection, Pool

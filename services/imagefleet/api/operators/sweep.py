@@ -13,7 +13,7 @@ from imagefleet.api.http.tools import Tools, tools_of
 from imagefleet.api.operators.schemas import shown
 from imagefleet.api.producers.schemas import Outgoing
 from imagefleet.api.producers.views import answer
-from imagefleet.jobs.sweeping import Missing
+from imagefleet.jobs.images import Missing
 from imagefleet.store.images.walks import (
     SweepRun,
     Walk,

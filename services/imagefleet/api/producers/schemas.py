@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from imagefleet.api.http.errors import Problem
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.retry import MOST_ATTEMPTS
+from imagefleet.jobs.policies import MOST_ATTEMPTS
 
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100

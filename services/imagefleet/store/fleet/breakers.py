@@ -13,7 +13,7 @@ from typing import Final
 
 from asyncpg import Record
 
-from imagefleet.jobs.breakers import STANDARD, BreakerLimits, CallWindow
+from imagefleet.jobs.policies import STANDARD, BreakerLimits, CallWindow
 from imagefleet.store.database import Connection
 
 

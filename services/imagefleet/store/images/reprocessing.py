@@ -11,9 +11,9 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
 from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
-from imagefleet.jobs.reprocessing import Candidate, Walk, follow_up, is_wanted
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Hold, report_progress
@@ -158,7 +158,7 @@ SELECT jobs.created_by FROM jobs WHERE jobs.id = $1
 class Page:
     """What one step of a walk did."""
 
-    walk: Walk
+    walk: SetWalk
     over: bool
     cancelled: bool
     """Somebody asked the set's job to stop: nothing of the page was submitted."""
@@ -175,7 +175,7 @@ async def submit_page(
     claim: Claim,
     hold: Hold,
     wanted: ReprocessImages,
-    walk: Walk,
+    walk: SetWalk,
     most: int = PAGE,
 ) -> Page:
     """Submit the jobs of the next page and move the cursor behind it, both or neither.
@@ -195,7 +195,7 @@ async def _submit_in_transaction(
     claim: Claim,
     hold: Hold,
     wanted: ReprocessImages,
-    walk: Walk,
+    walk: SetWalk,
     most: int,
 ) -> Page:
     page = await _next_images(connection, claim.tenant_id, wanted, walk.before, most)

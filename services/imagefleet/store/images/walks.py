@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from imagefleet.jobs.sweeping import Bucket, Progress
+from imagefleet.jobs.images import Bucket, SweepProgress
 from imagefleet.store.database import Connection
 
 
@@ -86,7 +86,7 @@ class Walk:
     start: datetime
     started_at: datetime
     finished_at: datetime | None
-    progress: Progress
+    progress: SweepProgress
 
 
 READ_WALK: Final = """
@@ -105,9 +105,9 @@ async def read_walk(connection: Connection) -> Walk | None:
         return None
     report: Mapping[str, object] = row["report"] or {}
     try:
-        progress = Progress.model_validate(report)
+        progress = SweepProgress.model_validate(report)
     except ValidationError:
-        progress = Progress()
+        progress = SweepProgress()
     return Walk(
         start=row["period_start"],
         started_at=row["started_at"],
@@ -124,7 +124,7 @@ UPDATE periods
 
 
 async def save_walk(
-    connection: Connection, start: datetime, progress: Progress, *, is_through: bool
+    connection: Connection, start: datetime, progress: SweepProgress, *, is_through: bool
 ) -> None:
     """Write down how far a walk is."""
     await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from imagefleet.jobs.cancelling import Walk, type_walked
+from imagefleet.jobs.bulk import CancelWalk, type_walked
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, TenantId
 from imagefleet.store.database import Connection
@@ -102,7 +102,7 @@ UPDATE rings
 class Page:
     """What one step of a walk did."""
 
-    walk: Walk
+    walk: CancelWalk
     over: bool
     cancelled: bool
     """Somebody asked the walk itself to stop: nothing of the page was flagged."""
@@ -113,7 +113,7 @@ class _Cancelled(Exception):
 
 
 async def flag_page(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: Walk
+    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
 ) -> Page:
     """Flag the next page and move the cursor behind it, both or neither.
 
@@ -127,7 +127,7 @@ async def flag_page(
 
 
 async def _flag_in_transaction(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: Walk
+    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
 ) -> Page:
     page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
     flagged = await connection.fetch(
@@ -158,7 +158,7 @@ async def _flag_in_transaction(
 
 
 async def _next_jobs(
-    connection: Connection, tenant_id: TenantId, job_type: str | None, walk: Walk
+    connection: Connection, tenant_id: TenantId, job_type: str | None, walk: CancelWalk
 ) -> Sequence[JobId]:
     if job_type is None:
         rows = await connection.fetch(FIND_OPEN, tenant_id, walk.before, PAGE)

@@ -11,7 +11,7 @@ import structlog
 from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
 from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
 from imagefleet.jobs.model import Ended, JobId, JobState, Ring, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
 from imagefleet.store.jobs.targets import free_targets, lock_targets

@@ -1,20 +1,25 @@
-"""The folder that one embedded stack lives in: its lock, its passwords and its keys.
+"""What one embedded stack takes of this machine: a folder with a lock, and some ports.
 
 Whatever is secret is in a file of its own that only the owner reads. Nothing here is needed to find
-what is in Postgres: a lost password is made anew and set, a lost key is replaced by another.
+what is in Postgres: a lost password is made anew and set, a lost key is replaced by another. What
+somebody else has already is said no to before anything starts.
 """
 
 import fcntl
 import json
 import os
 import secrets
+import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from imagefleet.errors import Misconfigured
 
+HOST: Final = "127.0.0.1"
 DEFAULT_FOLDER: Final = Path(".imagefleet")
 PASSWORD_BYTES: Final = 24
 
@@ -93,3 +98,53 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     unfinished.replace(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where to listen; 0 is any free port."""
+
+    api: int = 8080
+    edge: int = 8082
+    postgres: int = 0
+    aws: int = 0
+
+
+def take(lock_file: Path, *, within: float = 0.0) -> int:
+    """The descriptor of a lock that is ours until it is closed, or until this process ends."""
+    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(lock)
+                what = "stop the other process or choose another state folder"
+                detail = f"{lock_file.parent} is in use: {what}"
+                raise Misconfigured(detail) from None
+            time.sleep(0.05)
+        else:
+            return lock
+
+
+def free_port() -> int:
+    """A port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def chosen(port: int, *, what: str, option: str) -> int:
+    """This port if it is free, or a free one for 0; the refusal says how to choose another."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            detail = (
+                f"port {port}, where {what} would listen, is taken ({error.strerror}): "
+                f"choose another with {option} PORT, or any free one with {option} 0"
+            )
+            raise Misconfigured(detail) from error
+        return int(probe.getsockname()[1])

@@ -21,7 +21,7 @@ from imagefleet.worker.child import RESULT_FILE
 
 Files = Mapping[str, int]
 
-HOARDS: Final = "tests.support.hoards"
+HOARDS: Final = "tests.worker.hoards"
 PAGE: Final = 4096
 MIB: Final = 2**20
 PROT_NONE: Final = 0

@@ -7,9 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from imagefleet.jobs.model import Lane
-from imagefleet.telemetry import labels
 from imagefleet.telemetry.metrics import AWS_SECONDS, FleetMetrics
-from imagefleet.telemetry.series import Values
+from imagefleet.telemetry.series import Values, names
 
 DARK_SECONDS: Final = (1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 LEDGER: Final = ("accepted", "open", "completed", "failed", "pruned", "missing")
@@ -46,7 +45,7 @@ class MaintenanceMetrics(FleetMetrics):
 
     def __init__(self, job_types: Collection[str]) -> None:
         super().__init__(job_types)
-        self._job_types, self._service = tuple(job_types), labels.names()
+        self._job_types, self._service = tuple(job_types), names()
         self._rescued = self._counter("rescued_jobs_total", "jobs taken from dead workers")
         self._edge_seconds = self._histogram(
             "cloudfront_operation_duration_seconds", "CloudFront calls", AWS_SECONDS, "operation"

@@ -1,18 +1,63 @@
-"""Rendering images again from the originals they have: the job of one, and the walk over a set.
+"""Jobs about many: cancelling what a tenant has open, and rendering a set of images again.
 
-A set is walked from its newest image to its oldest, a page at a time, and the cursor of the walk
-is written in the transaction that submits the page's jobs. So whatever ends an attempt, the next
-one goes on behind the last page that counts, and no image of the set is asked for twice.
+Either walks from the newest to the oldest, a page at a time, and the cursor of the walk is written
+in the transaction that flags the page, or submits the page's jobs. So whatever ends an attempt, the
+next one goes on behind the last page that counts, and nothing is asked for twice.
+
+What is submitted after a cancelling walk began is not in it, so it ends; so that nothing goes on
+submitting behind its back, the jobs that submit others come first. What no pause holds back is not
+cancelled either: deletions, cancellations, and the walk itself.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefleet.jobs.kinds import BUILT_IN, ProcessImage, ReprocessImages, image_target
+from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, ProcessImage, ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, JsonObject, Submission, new_job_id
+
+SUBMITS_OTHERS: Final = "reprocess_images"
+
+
+class _Walk(BaseModel):
+    """How far a walk is; as JSON it is the cursor of its job."""
+
+    model_config = ConfigDict(frozen=True)
+
+    before: UUID | None = None
+    """The last one that was looked at; those with smaller ids are still to come."""
+    seen: int = 0
+    total: int | None = None
+    """How many the walk began with; None where they are too many to count."""
+
+    @classmethod
+    def of(cls, cursor: JsonObject | None) -> Self | None:
+        """Where an earlier attempt left off; None if there was none."""
+        return None if cursor is None else cls.model_validate(cursor)
+
+    @property
+    def cursor(self) -> dict[str, Any]:
+        """To be stored with the job."""
+        return self.model_dump(mode="json")
+
+
+class CancelWalk(_Walk):
+    """Through a tenant's open jobs."""
+
+    until: datetime
+    """What was submitted later is left alone."""
+    parents: bool
+    """Still at the jobs that submit others; all jobs follow."""
+    flagged: int = 0
+
+
+def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
+    """Of which type the jobs are that are looked at; None is every type."""
+    return SUBMITS_OTHERS if walk.parents else wanted.job_type
+
 
 LOW_PRIORITY: Final = 200  # what producers upload meanwhile has 100, and is rung first
 
@@ -50,28 +95,11 @@ class Candidate:
         return payload.model_dump(mode="json", exclude_none=True)
 
 
-class Walk(BaseModel):
-    """How far a set has been walked; as JSON it is the cursor of its job."""
+class SetWalk(_Walk):
+    """Through a set of images."""
 
-    model_config = ConfigDict(frozen=True)
-
-    before: UUID | None = None
-    """The last image that was looked at; those with smaller ids are still to come."""
-    seen: int = 0
-    total: int | None = None
-    """How many images the walk began with; None where they are too many to count."""
     submitted: int = 0
     skipped: int = 0
-
-    @classmethod
-    def of(cls, cursor: JsonObject | None) -> Self | None:
-        """Where an earlier attempt left off; None if there was none."""
-        return None if cursor is None else cls.model_validate(cursor)
-
-    @property
-    def cursor(self) -> dict[str, Any]:
-        """To be stored with the job."""
-        return self.model_dump(mode="json")
 
 
 def is_wanted(image: Candidate, wanted: ReprocessImages) -> bool:
