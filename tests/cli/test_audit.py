@@ -19,7 +19,7 @@ from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet.audit import Act, Actor, acting
 from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
-from tests.support.api import ACME, Running
+from tests.support.api import ACME
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS
 
@@ -205,13 +205,6 @@ async def test_a_person_without_another_name_is_the_user_of_the_machine(
         user, _, host = line["actor"].partition("@")
         assert user
         assert host.startswith("bastion")
-
-
-@pytest.fixture
-def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    return cli
 
 
 async def test_what_operators_do_is_told_with_their_reasons(

@@ -68,12 +68,6 @@ async def stack() -> AsyncIterator[Stack]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def operator(stack: Stack) -> AsyncIterator[httpx.AsyncClient]:
     async with stack.producer(key="operator_key") as producer:
         yield producer.http

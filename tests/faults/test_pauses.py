@@ -55,12 +55,6 @@ async def stack() -> AsyncIterator[Stack]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def owner(stack: Stack) -> AsyncIterator[Connection]:
     async with stack.database() as owner:
         yield owner

@@ -1,6 +1,5 @@
 """A day after its deletion an image is looked for once more; without an edge it is dark at once."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -12,7 +11,6 @@ from imagefleet.errors import Unavailable
 from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, Emptied
 from imagefleet.store.database import Connection, Pool
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.support.database import Database
 from tests.support.fleet import Place
 
 DAY = timedelta(hours=24)
@@ -25,12 +23,6 @@ class Refusing(Objects):
     async def delete_all(self, prefix: str) -> Deleted:
         found = [one async for page in self.versions(prefix) for one in page]
         return Deleted(failures=dict.fromkeys(found, "AccessDenied"))
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 async def a_grave(superuser: Connection, *, hours: int) -> UUID:

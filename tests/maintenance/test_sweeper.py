@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -78,12 +78,6 @@ async def storage(
     place: Place, api: Connection, worker: Connection, superuser: Connection
 ) -> Storage:
     return await a_storage(place, api, worker, superuser)
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 def a_sweeper(

@@ -159,3 +159,10 @@ async def acme(running: Running) -> AsyncIterator[httpx.AsyncClient]:
 async def rival(running: Running) -> AsyncIterator[httpx.AsyncClient]:
     async with running.client("rival") as client:
         yield client
+
+
+@pytest.fixture
+async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    """In the hands of an operator."""
+    async with running.client("operator") as client:
+        yield client

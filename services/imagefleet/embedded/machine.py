@@ -9,13 +9,17 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import socket
+import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from imagefleet.errors import Misconfigured
 
@@ -108,6 +112,78 @@ class Ports:
     edge: int = 8082
     postgres: int = 0
     aws: int = 0
+
+
+class Server(ABC):
+    """A server in a process of its own, on a locked folder. It blocks: start it in a thread."""
+
+    def __init__(self) -> None:
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's; None when it is not running."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Return once it answers; whatever fails leaves nothing running."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let it end in order."""
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def ends_before(
+    process: subprocess.Popen[bytes], is_ready: Callable[[], bool], *, within: float
+) -> bool:
+    """Wait until it is ready; True: it ended before that. TimeoutError when neither happens."""
+    deadline = time.monotonic() + within
+    while not is_ready():
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+        else:
+            return True
+    return process.poll() is not None
+
+
+def end(process: subprocess.Popen[bytes], *signals: signal.Signals, patience: float) -> None:
+    """Send one signal after the other until it has ended."""
+    for sent in signals:
+        process.send_signal(sent)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def end_of(log: Path) -> str:
+    """The last lines that a server wrote, to be put behind a sentence."""
+    lines = log.read_text(errors="replace").splitlines()[-10:] if log.exists() else []
+    return "\n".join([f"; {log} ends with:", *lines])
 
 
 def take(lock_file: Path, *, within: float = 0.0) -> int:

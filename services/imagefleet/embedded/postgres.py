@@ -15,8 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 from urllib.parse import quote
 
 from imagefleet.embedded.cluster import (
@@ -31,7 +30,7 @@ from imagefleet.embedded.cluster import (
     refuse_another_major_version,
     write_secret,
 )
-from imagefleet.embedded.machine import free_port, take
+from imagefleet.embedded.machine import Server, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
@@ -66,8 +65,8 @@ except ProcessLookupError:
 """
 
 
-class EmbeddedPostgres:
-    """One server on one state folder. Blocking: an async caller starts and stops it in a thread."""
+class EmbeddedPostgres(Server):
+    """One server on one state folder."""
 
     def __init__(
         self,
@@ -79,6 +78,7 @@ class EmbeddedPostgres:
         account_name: str = DEFAULT_ACCOUNT,
         system_folder: Path = SYSTEM_FOLDER,
     ) -> None:
+        super().__init__()
         self.placement = choose_placement(
             state, account_name=account_name, system_folder=system_folder
         )
@@ -87,21 +87,7 @@ class EmbeddedPostgres:
         self._socket_folder = _usable_socket_folder(socket_folder)
         self._settings = {**DEFAULT_SETTINGS, **settings}
         self._password = ""
-        self._lock: int | None = None
-        self._server: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def url(
         self, user: str = SUPERUSER, password: str | None = None, database: str = "postgres"
@@ -111,15 +97,7 @@ class EmbeddedPostgres:
         name = quote(database, safe="")
         return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{name}"
 
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's; None when it is not running."""
-        return (
-            self._server.pid if self._server is not None and self._server.poll() is None else None
-        )
-
     def start(self) -> None:
-        """Return once the server accepts connections; whatever fails leaves nothing running."""
         self._lock = take(self.placement.lock_file)
         try:
             stop_orphan(self.placement.data)
@@ -137,14 +115,12 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """End all sessions and shut down cleanly; an unclean end is repaired by the next start."""
         self._end_processes()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._unlock()
 
     def _end_processes(self) -> None:
-        server, self._server = self._server, None
+        server, self._process = self._process, None
         if server is not None:
-            _end(server)
+            end(server, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, patience=STOP_WITHIN)
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.communicate(timeout=STOP_WITHIN)
@@ -178,7 +154,7 @@ class EmbeddedPostgres:
             placement.log, "", owner=placement.account
         )  # statements that failed quote data
         with placement.log.open("ab") as log:
-            self._server = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [placement.software / "bin" / "postgres", "-D", placement.data, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -191,29 +167,20 @@ class EmbeddedPostgres:
                 group=placement.account.switch_gid,
                 extra_groups=placement.account.switch_groups,
             )
-        self._watchdog = _watch(self._server)
-        self._wait_until_ready(self._server)
+        self._watchdog = _watch(self._process)
+        self._wait_until_ready(self._process)
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_WITHIN
-        while not _says_ready(self.placement.data, server.pid):
-            try:
-                server.wait(0.02)
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > deadline:
-                    detail = (
-                        f"Postgres did not start within {START_WITHIN:.0f} s{self._end_of_log()}"
-                    )
-                    raise Unavailable(
-                        "database_unavailable", "The database is not available.", detail
-                    ) from None
-            else:
-                detail = f"Postgres ended with {server.returncode}{self._end_of_log()}"
-                raise Misconfigured(detail)
-
-    def _end_of_log(self) -> str:
-        lines = self.placement.log.read_text(errors="replace").splitlines()[-10:]
-        return "\n".join([f"; {self.placement.log} ends with:", *lines])
+        data, log = self.placement.data, self.placement.log
+        try:
+            ended = ends_before(server, lambda: _says_ready(data, server.pid), within=START_WITHIN)
+        except TimeoutError:
+            detail = f"Postgres did not start within {START_WITHIN:.0f} s{end_of(log)}"
+            sentence = "The database is not available."
+            raise Unavailable("database_unavailable", sentence, detail) from None
+        if ended:
+            detail = f"Postgres ended with {server.returncode}{end_of(log)}"
+            raise Misconfigured(detail)
 
 
 def _usable_socket_folder(folder: Path | None) -> Path | None:
@@ -241,16 +208,6 @@ def _says_ready(data: Path, pid: int) -> bool:
     except FileNotFoundError:
         return False
     return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"  # noqa: PLR2004
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-        server.send_signal(sent)
-        try:
-            server.wait(STOP_WITHIN)
-        except subprocess.TimeoutExpired:
-            continue
-        return
 
 
 def stop_orphan(data: Path) -> None:

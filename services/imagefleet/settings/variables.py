@@ -13,20 +13,7 @@ from pydantic.fields import FieldInfo
 
 from imagefleet.settings.forms import Form
 from imagefleet.settings.live import DECLARED
-from imagefleet.settings.slices import (
-    Api,
-    Aws,
-    Client,
-    Console,
-    Database,
-    Maintenance,
-    Person,
-    Retry,
-    Roles,
-    Slice,
-    Telemetry,
-    Worker,
-)
+from imagefleet.settings.slices import Slice
 
 _USERINFO: Final = re.compile(r"//[^/@]*@")
 _LONGEST_SHOWN: Final = 120  # a whole certificate in the wrong variable helps nobody
@@ -140,18 +127,8 @@ def _form(field: FieldInfo) -> str:
     return " ".join(part for part in (f"{text}," if low else text, low, high) if part)
 
 
-SLICES: tuple[type[Slice], ...] = (
-    Database,
-    Aws,
-    Api,
-    Console,
-    Worker,
-    Retry,
-    Maintenance,
-    Telemetry,
-    Client,
-    Person,
-    Roles,
+SLICES: Final = tuple(
+    part for part in Slice.__subclasses__() if part.__module__ == Slice.__module__
 )
 
 

@@ -1,7 +1,7 @@
 """What may be read of a job, page by page, and why it waits: in the words of the claim itself."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from uuid import uuid4
@@ -19,6 +19,7 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
+from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
 from imagefleet.store.fleet.control import Pause, PauseScope, pause
@@ -26,7 +27,6 @@ from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.jobs.explanations import EXPLAIN_JOB, explain_job
 from imagefleet.store.jobs.reports import (
     JobFilter,
-    PublicJob,
     get_job,
     get_operator_job,
     list_attempts,
@@ -56,21 +56,17 @@ QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 def test_the_public_sees_these_fields_and_no_other() -> None:
     assert {
         "job_id",
-        "type",
-        "state",
-        "target",
-        "correlation_id",
-        "parent_job_id",
-        "progress_done",
-        "progress_total",
-        "result_reason",
-        "failure_code",
-        "failure_message",
+        "job_type",
+        "status",
+        "image_id",
+        "progress",
+        "failure",
         "next_attempt_at",
         "created_at",
         "updated_at",
         "finished_at",
-    } == {field.name for field in fields(PublicJob)}
+        "links",
+    } == JobView.model_fields.keys()
 
 
 SECRETS = """
@@ -145,7 +141,7 @@ async def test_a_failure_is_shown_of_a_job_that_failed(
 
     shown = await get_job(api, job.job_id, TENANT)
 
-    assert (state, code) == (shown.state, shown.failure_code)
+    assert (state, code) == (shown.status, shown.failure and shown.failure.code)
 
 
 async def test_no_failure_is_shown_of_a_job_that_was_released(
@@ -156,11 +152,7 @@ async def test_no_failure_is_shown_of_a_job_that_was_released(
     await settle_job(worker, job, Released(why="drain"))
 
     shown = await get_job(api, job.job_id, TENANT)
-    assert (FAILED_RETRYABLE, None, None) == (
-        shown.state,
-        shown.failure_code,
-        shown.failure_message,
-    )
+    assert (FAILED_RETRYABLE, None) == (shown.status, shown.failure)
 
 
 async def test_the_failure_of_an_earlier_attempt_is_not_shown_while_the_next_one_runs(
@@ -175,7 +167,7 @@ async def test_the_failure_of_an_earlier_attempt_is_not_shown_while_the_next_one
     completed = await get_job(api, job.job_id, TENANT)
 
     assert [(PROCESSING, None), (COMPLETED, None)] == [
-        (shown.state, shown.failure_code) for shown in (running, completed)
+        (shown.status, shown.failure) for shown in (running, completed)
     ]
 
 
@@ -217,7 +209,8 @@ async def test_other_jobs_have_no_next_attempt(
 async def ids(
     api: Connection, filters: JobFilter, *, before: JobId | None = None, limit: int = 50
 ) -> list[JobId]:
-    return [job.job_id for job in await list_jobs(api, TENANT, filters, before=before, limit=limit)]
+    page = await list_jobs(api, TENANT, filters, before=before, limit=limit)
+    return [JobId(job.job_id) for job in page]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +310,11 @@ async def test_an_operator_sees_every_column_of_any_tenants_job(
 
     shown = await get_operator_job(operator, theirs.job_id)
 
-    assert {"ring_due_at", "announced_at", "rung", *(row[0] for row in columns)} == set(shown)
+    renamed = {"id": "job_id", "tenant_id": "tenant", "type": "job_type", "state": "status"}
+    told = {"links", "ring_due_at", "announced_at", "rung"}
+    told |= {renamed.get(row[0], row[0]) for row in columns}
+    assert told == set(type(shown).model_fields)
+    assert OTHER == shown.tenant
 
 
 async def test_an_operator_is_told_when_there_is_no_such_job(operator: Connection) -> None:

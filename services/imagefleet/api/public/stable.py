@@ -11,15 +11,15 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.openapi import Piece, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere
 from imagefleet.errors import NotFound, Unavailable
 from imagefleet.jobs.images import EXTENSIONS, REDIRECT_MAX_AGE, cache_tag, stable_path
 from imagefleet.store.images.pointers import Address, find_current
@@ -49,7 +49,6 @@ _PROBLEMS: Final[dict[int | str, Piece]] = {
     status: told for status, told in problems(404).items() if status not in {401, 403, 429}
 }
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 router = APIRouter()
 

@@ -6,15 +6,15 @@ row, like every submission about the image and every settlement of its jobs: eac
 or is seen by it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted, TenantId
+from imagefleet.jobs.shapes.images import Deletion
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import insert_submissions
 
@@ -158,20 +158,6 @@ async def _standing(connection: Connection, image_id: UUID) -> Submitted:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
-    """How far the deletion of an image is; the receipt, once it is done."""
-
-    requested_at: datetime
-    requested_by: str
-    objects_deleted_at: datetime | None
-    objects: Mapping[str, object] | None
-    """The fields of `Emptied` that tell of objects."""
-    invalidation_id: UUID | None
-    dark_at: datetime | None
-    emptied_again_at: datetime | None
-
-
 GET_DELETION: Final = """
 SELECT tombstone.requested_at, tombstone.requested_by, tombstone.objects_deleted_at,
        tombstone.objects, tombstone.invalidation_id, tombstone.dark_at, tombstone.emptied_again_at
@@ -185,4 +171,4 @@ async def get_deletion(
 ) -> Deletion | None:
     """The deletion of an image, if that was asked for."""
     row = await connection.fetchrow(GET_DELETION, image_id, tenant_id)
-    return None if row is None else Deletion(**dict(row))
+    return None if row is None else Deletion.of(row)

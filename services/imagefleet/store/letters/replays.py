@@ -15,6 +15,7 @@ from imagefleet.errors import IdempotencyConflict, RequestRejected
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobId, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder, compose_replay, image_of
+from imagefleet.jobs.shapes.jobs import OutcomesView
 from imagefleet.store.database import Connection
 from imagefleet.store.images.tombstones import find_deleted
 from imagefleet.store.jobs.rings import rings_for
@@ -292,22 +293,8 @@ SELECT count(*) FILTER (WHERE jobs.state IN ('queued', 'processing', 'failed_ret
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """How the jobs of a bulk replay fare so far."""
-
-    open: int
-    completed: int
-    failed: int
-
-    @property
-    def failure_ratio(self) -> float:
-        """The share of failures among those that have ended; 0 before the first one has."""
-        return self.failed / max(1, self.completed + self.failed)
-
-
-async def count_outcomes(connection: Connection, job_ids: Sequence[JobId]) -> Outcomes:
+async def count_outcomes(connection: Connection, job_ids: Sequence[JobId]) -> OutcomesView:
     """Tell how replays went, so that whoever replays many can stop before all have failed again."""
     row = await connection.fetchrow(COUNT_OUTCOMES, list(job_ids))
     assert row is not None  # noqa: S101 - an aggregate has one row
-    return Outcomes(**dict(row))
+    return OutcomesView.of(row)
