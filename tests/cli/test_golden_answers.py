@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
 
-import asyncpg
 import orjson
 import pytest
 from structlog.testing import capture_logs
@@ -91,9 +90,9 @@ async def test_every_verb_answers_scripts_as_before(
     cli: Cli,
     running: Running,
     database: Database,
-    worker: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    maintenance: Connection,
+    superuser: Connection,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -135,9 +134,7 @@ def told(words: tuple[str, ...]) -> str:
     return " ".join(kept)
 
 
-async def of_images(
-    acme: Typed, worker: asyncpg.Connection, superuser: Connection, photo: str
-) -> None:
+async def of_images(acme: Typed, worker: Connection, superuser: Connection, photo: str) -> None:
     (accepted,) = await acme("submit", photo)
     image = accepted["imageId"]
     await acme("images", "show", image)

@@ -326,7 +326,7 @@ async def test_a_flusher_that_died_after_sending_left_nothing_undone(
 
 
 async def committed(pool: Pool) -> Batch:
-    async with pool.acquire() as connection:
+    async with pool.connection() as connection:
         debts = [one.debt for one in await look_at_owed(connection, limit=10)]
         batch = await commit_batch(
             connection, debts, lambda image_id: f"/i/{image_id}/*", within=LIMITS

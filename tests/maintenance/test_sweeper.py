@@ -25,7 +25,7 @@ from imagefleet.store.images.uploads import use_upload
 from imagefleet.store.images.walks import Walk, read_walk
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.storage import Storage, a_storage, litter_key
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import Resting, eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 from tests.support.fleet import Place, inside
@@ -438,7 +438,7 @@ async def test_an_upload_that_somebody_uses_just_now_is_kept(
     upload_id, key = await storage.form(expired_for=LONG_AGO)
     submission, original = await storage.upload()
     async with database.connect("api") as api:
-        begun = api.transaction()
+        begun = driver_of(api).transaction()
         await begun.start()
         assert await use_upload(api, upload_id, submission.job_id)
         async with asyncio.TaskGroup() as group:

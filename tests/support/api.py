@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-import asyncpg
 import httpx
 from fastapi import FastAPI
 
@@ -16,6 +15,7 @@ from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
+from imagefleet.store.database import Connection
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed
 
@@ -183,7 +183,7 @@ async def uploaded(client: httpx.AsyncClient, **params: str) -> dict[str, Any]:
     return shown
 
 
-async def published(worker: asyncpg.Connection, accepted: dict[str, Any]) -> None:
+async def published(worker: Connection, accepted: dict[str, Any]) -> None:
     """The job completes, and one variant of each format is shown."""
     job = await claimed(worker, accepted["jobId"])
     image_id = UUID(accepted["imageId"])

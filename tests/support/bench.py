@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -80,13 +80,21 @@ def needing(*services: str) -> JobKind:
 
 
 @asynccontextmanager
+async def timed(
+    opening: AbstractAsyncContextManager[Pool], metrics: WorkerMetrics
+) -> AsyncIterator[Pool]:
+    async with opening as pool:
+        yield pool.timed_by(metrics.query)
+
+
+@asynccontextmanager
 async def a_bench(database: Database, worker: Connection, scratch: Path) -> AsyncIterator[Bench]:
     metrics = WorkerMetrics(job_types=("noop",))
     worker_id = await a_worker(worker)
     nowhere = cast("Objects", None)  # no handler here asks for an object
     queue = FakeQueue()
     async with (
-        database.pool("worker") as pool,
+        timed(database.pool("worker"), metrics) as pool,
         Doorbell(pool, {}).open() as doorbell,
         Services(pool, metrics, lambda _: STANDARD).open() as services,
         Settler(pool, worker_id, doorbell, metrics).open() as settler,

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-import asyncpg
 import httpx
 import pytest
 
@@ -22,6 +21,7 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
 from tests.support.aws import a_name
@@ -76,7 +76,7 @@ def aws_settings(url: str, applied: InPlace) -> Aws:
 
 
 @pytest.fixture
-async def secrets(admin: asyncpg.Connection) -> dict[str, str]:
+async def secrets(admin: Connection) -> dict[str, str]:
     """Keys by the name that tests call them: what they may do, or what is wrong with them."""
 
     async def made(tenant: TenantId, *scopes: str, expires_in: timedelta | None = None) -> str:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed
@@ -188,7 +187,7 @@ async def _is_retryable(connection: Connection, claim: Claim) -> bool:
 
 
 async def test_a_worker_that_was_declared_dead_stops_and_writes_nothing(
-    bench: Bench, maintenance: asyncpg.Connection, superuser: Connection
+    bench: Bench, maintenance: Connection, superuser: Connection
 ) -> None:
     claim = await bench.claim()
     stopped = asyncio.Event()

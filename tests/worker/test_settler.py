@@ -97,7 +97,12 @@ async def a_settler_by_wire(bench: Bench, wire: Wire) -> AsyncIterator[Settler]:
     async with (
         open_pool(wire.url, process="test-wire", min_size=0) as pool,
         Doorbell(pool, {}).open() as doorbell,
-        Settler(pool, bench.worker_id, doorbell, bench.tools.metrics).open() as settler,
+        Settler(
+            pool.timed_by(bench.tools.metrics.query),
+            bench.worker_id,
+            doorbell,
+            bench.tools.metrics,
+        ).open() as settler,
     ):
         yield settler
 

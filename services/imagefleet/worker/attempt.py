@@ -15,7 +15,6 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, JsonObject
-from imagefleet.store.database import acquire
 from imagefleet.store.jobs.leases import Hold, report_progress
 from imagefleet.store.settling import Receipt, Settlement
 from imagefleet.worker.handling import Handler, JobContext, Tools
@@ -146,11 +145,10 @@ class Attempt:
     async def _report_progress(
         self, done: int, total: int | None = None, cursor: JsonObject | None = None
     ) -> None:
-        with self._tools.metrics.query("report_progress"):
-            async with acquire(self._tools.pool) as connection:
-                cancelled = await report_progress(
-                    connection, self.hold, done=done, total=total, cursor=cursor
-                )
+        async with self._tools.pool.use("report_progress") as connection:
+            cancelled = await report_progress(
+                connection, self.hold, done=done, total=total, cursor=cursor
+            )
         if cancelled:
             self.stop(Stop.CANCELLED)
             await asyncio.sleep(0)  # the stop arrives at this await

@@ -21,7 +21,7 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.images.originals import Original, find_original
 from imagefleet.store.jobs.leases import Hold
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -193,9 +193,8 @@ class JobContext:
         Only of an image that is the job's own tenant's: of others, and of deleted ones, NotFound,
         which fails the job. InputRejected when it is larger.
         """
-        with self.tools.metrics.query("find_original"):
-            async with acquire(self.tools.pool) as connection:
-                original = await find_original(connection, image_id, self.claim.tenant_id)
+        async with self.tools.pool.use("find_original") as connection:
+            original = await find_original(connection, image_id, self.claim.tenant_id)
         await self.originals.fetch_to_file(
             original.key, target, max_bytes=max_bytes, expected_etag=original.etag
         )

@@ -26,7 +26,7 @@ from imagefleet.runtime import Drain
 from imagefleet.settings import Worker, WorkerSettings
 from imagefleet.settings.in_force import Overlay, defaults_of_worker
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, acquire, open_pool
+from imagefleet.store.database import Pool, open_pool
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -65,7 +65,6 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
                 outside.pool,
                 "worker",
                 defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers)),
-                reading=lambda: metrics.query("read_live"),
             )
         )
         metrics.watch_settings(lambda: live.age)
@@ -123,13 +122,13 @@ async def reach_out(
             statement_within=settings.database.statement_timeout.total_seconds(),
         )
     )
-    async with acquire(pool) as connection:
+    async with pool.connection() as connection:
         await require_schema(connection)
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(
         tracing=tracing,
-        pool=pool,
+        pool=pool.timed_by(metrics.query),
         session=session,
         queues={lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane},
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
@@ -145,9 +144,7 @@ async def equip(
     stack: AsyncExitStack,
 ) -> Tools:
     """Open what handlers use."""
-    doorbell = Doorbell(
-        outside.pool, outside.queues, confirming=lambda: metrics.query("confirm_rings")
-    )
+    doorbell = Doorbell(outside.pool, outside.queues)
     configured = settings.worker.breakers
     services = Services(
         outside.pool, metrics, lambda service: rules.live.now.breaker(service, configured)

@@ -12,7 +12,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobMessage
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.letters.replays import replay_redriven
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ class Redrives:
         if message.dead_letter is None:
             return True
         try:
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 replayed = await replay_redriven(connection, message.job_id, self._kinds)
         except Unavailable as error:
             log.warning("redrive.failed", job_id=str(message.job_id), code=error.code)

@@ -20,7 +20,7 @@ import structlog
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.runtime import Drain, supervise
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.control import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.telemetry.health import Check, HealthServer, Vital
 from imagefleet.worker.attempt import Stop
@@ -68,7 +68,7 @@ class Shift:
             types=tuple(handlers),
             slots={lane: one.total for lane, one in self.slots.items()},
         )
-        async with acquire(self.pool) as connection:
+        async with self.pool.connection() as connection:
             await register_worker(connection, card)
         log.info(
             "worker.started",
@@ -96,7 +96,7 @@ class Shift:
         await drain.wait()
         self.attempts.tally.clear()  # from here on it tells what became of what was running
         with suppress(Unavailable):
-            async with acquire(self.pool) as connection:
+            async with self.pool.connection() as connection:
                 await start_drain(connection, self.worker_id)
         if await self._all_free(grace):
             return
@@ -124,7 +124,7 @@ class Shift:
             self._tell_the_end(drain, dead=True)
             return
         try:
-            async with acquire(self.pool) as connection:
+            async with self.pool.connection() as connection:
                 retired = await retire_worker(connection, self.worker_id)
         except Unavailable as error:
             # The rescuer will find out: this id does not beat any more.

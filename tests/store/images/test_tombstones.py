@@ -43,7 +43,7 @@ from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.deadletters import get_dead_letter
 from imagefleet.store.letters.replays import ReplayOutcome, replay_letters, replay_redriven
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     CORRUPT,
     TENANT,
@@ -168,7 +168,7 @@ async def test_the_tombstone_its_job_and_the_ring_are_one(
     await uploaded(api, image_id)
     before = await counts(superuser)
 
-    undone = api.transaction()
+    undone = driver_of(api).transaction()
     await undone.start()
     await deleted(api, image_id)
     await undone.rollback()
