@@ -10,7 +10,14 @@ import pytest
 from PIL import Image
 
 from tests.faults.crowding import another_tenant
-from tests.support.images import claimed, grain, png_chunk, quadrants, saved
+from tests.support.images import (
+    claimed,
+    grain,
+    png_chunk,
+    quadrants,
+    saved,
+    with_restart_interval,
+)
 from tests.support.stack import Producer, Stack
 
 
@@ -27,6 +34,30 @@ async def test_a_jpeg_with_fewer_pixels_than_its_size_fails_as_damaged(
     photo = saved(grain(400, 300), progressive=progressive)
 
     ended = await made(producer, claimed(photo, 7_000, 7_000), "image/jpeg")
+
+    assert ended["failure"]["code"] == "corrupt"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [b"\xff\xff\xd9", b"\xff\x01\xff\xd9", b"\xff\xd0", b"\xff\xe0\xff\xff", b"\xff\xfe\0\x04ab"],
+)
+async def test_however_it_ends_such_a_jpeg_fails_as_damaged(producer: Producer, end: bytes) -> None:
+    photo = claimed(saved(grain(400, 300)), 7_000, 7_000).removesuffix(b"\xff\xd9")
+
+    ended = await made(producer, photo + end, "image/jpeg")
+
+    assert ended["failure"]["code"] == "corrupt"
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+async def test_a_jpeg_whose_last_piece_alone_is_whole_fails_as_damaged(
+    producer: Producer, *, progressive: bool
+) -> None:
+    photo = saved(grain(400, 300), progressive=progressive, restart_marker_rows=1)
+    source = with_restart_interval(claimed(photo, 7_000, 7_000), 63_947)
+
+    ended = await made(producer, source, "image/jpeg")
 
     assert ended["failure"]["code"] == "corrupt"
 
