@@ -175,10 +175,12 @@ def forge(tmp_path: Path) -> Path:
     return forge
 
 
-def pinned(place: Path, registry: str, forge: str) -> subprocess.CompletedProcess[str]:
+def pinned(
+    place: Path, registry: str, forge: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return ended(
         sys.executable, ROOT / ".ci" / "pin.py",
-        *("--root", place, "--registry", registry, "--forge", forge),
+        *("--root", place, "--registry", registry, "--forge", forge), **environment,
     )  # fmt: skip
 
 
@@ -217,6 +219,20 @@ def test_what_can_be_fetched_is_pinned_and_nothing_else(place: Path, forge: Path
     after = "".join(texts(place).values())
     digests = re.compile(r"@sha256:[0-9a-f]{64}")
     assert digests.sub("", after).replace(f"@{commit} # v5", "@v5") == before
+
+
+def test_a_caller_that_is_in_a_repository_of_its_own_changes_no_commit(
+    place: Path, forge: Path, tmp_path: Path
+) -> None:
+    """As in a hook of git, which sets this; a repository there would be written to."""
+    own = tmp_path / "own"
+    assert ended("git", "init", "--quiet", own).returncode == 0
+    before = texts(own)
+
+    done = pinned(place, NOBODY, f"file://{forge}", GIT_DIR=str(own / ".git"))
+
+    assert "pin: actions/checkout@v5 is " in done.stdout
+    assert texts(own) == before
 
 
 def test_where_nothing_can_be_reached_nothing_changes(place: Path, tmp_path: Path) -> None:
@@ -316,6 +332,33 @@ def test_what_is_vulnerable_is_named_and_fails(tmp_path: Path) -> None:
     assert "GHSA-2" not in done.stdout
     assert "2 vulnerabilities in 2 packages" in done.stdout
     assert {("one", "1.0"), ("two", "2.0")} == set(database.asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("requirements.txt", ""),
+        ("requirements.txt", "one @ https://x/one.whl\ntwo>=2\n"),
+        ("uv.lock", "version = 1\npackage = []\n"),
+        ("uv.lock", "version = 1\n"),
+        ("uv.lock", "<<<<<<< HEAD\n"),
+        ("missing.txt", None),
+    ],
+)
+def test_a_lock_that_names_nothing_is_no_clean_bill(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
+    empty, other = tmp_path / name, tmp_path / "other.txt"
+    other.write_text("one==1.0\n")
+    if content is not None:
+        empty.write_text(content)
+
+    with serving(Database().answer) as url:
+        for locks in ([empty], [other, empty]):
+            done = audited(url, *locks)
+
+            assert (2, "") == (done.returncode, done.stdout)
+            assert f"NOT AUDITED: {empty}" in done.stderr
 
 
 @pytest.mark.parametrize(
