@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -70,6 +71,27 @@ async def test_a_png_with_fewer_pixels_than_its_size_fails_as_damaged(producer: 
     ended = await made(producer, flat[:8] + png_chunk(b"IHDR", header) + flat[33:], "image/png")
 
     assert ended["failure"]["code"] == "corrupt"
+
+
+async def test_what_is_published_is_never_sniffed(producer: Producer) -> None:
+    """Nor what the edge says of what is not: missing, or no request at all."""
+    answer = await producer.upload(saved(quadrants()), "image/jpeg")
+    await producer.ended(answer.json()["jobId"], within=50)
+    shown = await producer.image(answer.json()["imageId"])
+    urls = [each[kind] for each in shown["variants"] for kind in ("url", "stableUrl")]
+    edge = urlsplit(urls[0])
+
+    async with httpx.AsyncClient(timeout=20) as browser:
+        found = [await browser.get(url) for url in (*urls, f"{urls[0]}.html")]
+    reader, writer = await asyncio.open_connection(edge.hostname, edge.port)
+    writer.write(b"<script>alert(1)</script>\r\n\r\n")
+    async with asyncio.timeout(20):
+        unparsed = await reader.read()
+    writer.close()
+
+    assert {200, 302, 404} == {each.status_code for each in found}
+    assert {"nosniff"} == {each.headers["x-content-type-options"] for each in found}
+    assert b"\r\nX-Content-Type-Options: nosniff\r\n" in unparsed
 
 
 @pytest.mark.parametrize(
