@@ -157,7 +157,11 @@ class _Connection(web.RequestHandler):
     __slots__ = ("_headers",)
 
     def __init__(self, server: web.Server, headers: Mapping[str, str]) -> None:
-        super().__init__(server, loop=asyncio.get_running_loop(), access_log=None)
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # as AppRunner hands it on: none is kept
+        )
         self._headers = headers
 
     def handle_error(
