@@ -391,6 +391,33 @@ async def test_where_all_places_are_taken_an_idle_connection_goes(running: Runni
         await newcomer[0].readuntil(b"data: ")
 
 
+async def test_where_no_connection_is_idle_one_goes_that_says_nothing(running: Running) -> None:
+    open_ones = running.server.connections
+    open_ones.most, open_ones.most_keyless = 4, 10
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    await eventually(lambda: len(open_ones) == 0)
+    async with AsyncExitStack() as stack:
+        # Its first answer is under way, so it is counted among those without a key still.
+        listening = await stack.enter_async_context(connected(running))
+        assert await asks(listening, running, f"/{job_id}/events") == b"200"
+        silent = [await stack.enter_async_context(connected(running)) for _ in range(2)]
+        await eventually(lambda: len(open_ones) == 3)
+        listening_too = await stack.enter_async_context(connected(running))
+        assert await asks(listening_too, running, f"/{job_id}/events") == b"200"
+
+        newcomer = await stack.enter_async_context(connected(running))
+        assert await asks(newcomer, running, f"/{job_id}/events") == b"200"
+        assert await hangs_up(silent[0][0]) == b""
+        another = await stack.enter_async_context(connected(running))
+        assert await asks(another, running, f"/{job_id}/events") == b"200"
+        assert await hangs_up(silent[1][0]) == b""
+
+        assert len(open_ones) == 4
+        for reader, _ in (listening, listening_too, newcomer, another):
+            await reader.readuntil(b"data: ")
+
+
 @pytest.mark.parametrize(
     ("soft", "hard", "raised", "most"),
     [
