@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -263,6 +264,27 @@ def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> N
     assert held.bytes == 0
     with held.body(key) as mine:
         mine(75)
+
+
+def test_so_many_bodies_are_read_at_once_of_a_key_and_of_a_tenant() -> None:
+    counts = limited()
+    held = Held(counts)
+    key, sister, other = a_key(), a_key(), a_key("other")
+
+    with ExitStack() as reading:
+        for one, most in ((key, 192), (sister, 64), (other, 192)):
+            for _ in range(most):
+                reading.enter_context(held.body(one))
+            with pytest.raises(LimitReached) as refused:
+                reading.enter_context(held.body(one))
+            assert refused.value.limit == "bodies"
+        assert not counts.tenants.of(key.tenant_id).is_idle
+        with held.body(None):
+            pass  # operators' count for nobody
+
+    with held.body(key):
+        assert counts.keys.of(key.id).bodies == 1
+    assert counts.tenants.of(key.tenant_id).is_idle
 
 
 async def test_json_that_comes_too_slowly_is_not_waited_for(
