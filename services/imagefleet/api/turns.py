@@ -7,7 +7,8 @@ has kept us waiting most, unless its tenant has fewer than whoever waits.
 How slow an upload may be is kept as credit, in seconds. It begins with `PATIENCE`, is used up
 while we wait for its bytes, and every byte brings back what it may take at the least rate. So a
 stall ends after ten seconds, a radio that is gone for eight does not matter, and whoever sends a
-little faster than the rate is bounded by places alone. Waiting for S3 costs nothing.
+little faster than the rate is bounded by places alone. Where the rate is 0, bytes bring back all of
+it: only the present stall counts, and only where others wait. Waiting for S3 costs nothing.
 """
 
 import asyncio
@@ -70,10 +71,9 @@ class Pace:
             finally:
                 self._waits_since = None
             self._came(len(chunk))
-            left = self._credit - (monotonic() - begun)
             if self._least_rate:
-                left += len(chunk) / self._least_rate
-            self._credit = min(PATIENCE, left)
+                left = self._credit - (monotonic() - begun) + len(chunk) / self._least_rate
+                self._credit = min(PATIENCE, left)
             yield chunk
 
     def _came(self, size_bytes: int) -> None:
@@ -91,10 +91,19 @@ class Turn(Pace):
         self._deadline = deadline
         self._limiting = limiting
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its place is free in a moment: it was ended, or its time is over."""
+        if self.is_ended or self._deadline.expired():
+            return True
+        until = self._deadline.when()
+        return until is not None and until <= asyncio.get_running_loop().time()
+
     def end(self) -> None:
-        """Make room for somebody else."""
-        self.is_ended = True
-        self._deadline.reschedule(asyncio.get_running_loop().time())
+        """Make room for somebody else; nothing where its own time is over."""
+        if not self.is_leaving:  # a deadline that has expired cannot be moved
+            self.is_ended = True
+            self._deadline.reschedule(asyncio.get_running_loop().time())
 
     def _came(self, size_bytes: int) -> None:
         self._limiting.sent(self.key, size_bytes)
@@ -262,8 +271,8 @@ class Turns:
         """End the upload that stalls most; its place is for whoever has the fewest then."""
         if self._taken < self._places or self._full_for(key) is not None:
             return
-        if any(one.is_ended for one in self._running):
-            return  # it is on its way out
+        if any(one.is_leaving for one in self._running):
+            return
         ours = self._uploads(key.tenant_id)
         stalled = [
             one
