@@ -145,6 +145,8 @@ async def test_nonsense_is_refused_without_hurry(
     [
         b"GET /v1/jobs HTTP/1.0\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x \t\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 0" + b" " * 20 + b"\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost: my_service.local:8080\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n",
         b"GET http://x/v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n",

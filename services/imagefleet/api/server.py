@@ -151,7 +151,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.headers) >= MOST_HEADERS:
             self._why = ("headers_too_large", _TOO_MANY_HEADERS)
             raise _Refused
-        super().on_header(name, value)
+        # The parser leaves what may follow a value (RFC 9112, 5.1) where it is.
+        super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """The head is whole: the application has its own deadlines."""
