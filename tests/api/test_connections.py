@@ -14,7 +14,7 @@ import pytest
 from imagefleet.api import server
 from imagefleet.api.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
 from imagefleet.api.limiting import MOST_STREAMS
-from tests.support.api import Running
+from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.http import is_problem, submitted
 
@@ -37,6 +37,11 @@ async def hangs_up(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
     except ConnectionResetError:
         return b""
+
+
+def protocols_of(running: Running) -> list[server.BoundedProtocol]:
+    open_ones = running.server._server.server_state.connections
+    return [one for one in open_ones if isinstance(one, server.BoundedProtocol)]
 
 
 @pytest.fixture(autouse=True)
@@ -285,6 +290,45 @@ async def test_nonsense_is_not_answered_in_anothers_place(running: Running) -> N
         writer.write(b"nonsense\r\n\r\n")
 
         assert await hangs_up(reader) == b""
+
+
+@pytest.mark.parametrize("behind", [1, server.MOST_WAITING + 1])
+async def test_who_is_gone_listens_no_longer_though_a_request_waits_behind(
+    running: Running, behind: int
+) -> None:
+    key = running.secrets["acme"].encode()
+    counts = app_of(running).state.limiting
+    # Of a connection that is not read, only writing tells that it is gone.
+    app_of(running).state.streams._heartbeat = timedelta(milliseconds=100)
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    async with connected(running) as (reader, writer):
+        writer.write(ASKS % (b"/%s/events" % str(job_id).encode(), key))
+        await reader.readuntil(b"data: ")
+        assert counts.streams == 1
+
+        writer.write(ASKS % (b"", key) * behind)
+        if behind > server.MOST_WAITING:
+            await hangs_up(reader)
+        else:
+            await eventually(lambda: any(one.pipeline for one in protocols_of(running)))
+            writer.transport.abort()
+
+        await eventually(lambda: counts.streams == 0)
+
+
+async def test_a_body_behind_an_answer_may_take_its_time(impatient: None, running: Running) -> None:
+    key = running.secrets["acme"].encode()
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n"
+    more = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(NOOP)
+    async with connected(running) as (reader, writer):
+        writer.write(ASKS % (b"", key) + head % (key, more + b"Connection: close\r\n") + NOOP[:5])
+        assert b" 200 " in await reader.readline()
+        over = asyncio.ensure_future(hangs_up(reader))  # noqa: TID251 - awaited below
+        await asyncio.wait({over}, timeout=3 * server.LINGER.total_seconds())
+        writer.write(NOOP[5:])
+
+        assert b"HTTP/1.1 202 " in await over
 
 
 async def test_a_refused_body_is_heard_out_for_a_moment_only(

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -72,6 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _why = ("bad_request", _UNREADABLE)
     _is_over = False  # refused, and soon told so
     _had_key = False
+    _answered: RequestResponseCycle | None = None  # while others wait, not the newest
     open_ones: Connections  # of the server
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,6 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for nothing any more."""
         self._expect(None)
         self.open_ones.lost(self)
+        self._tell_gone()
         super().connection_lost(exc)
 
     @property
@@ -165,6 +168,17 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._judge_waiting()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _tell_gone(self) -> None:
+        """Whoever is answered or waits for it is gone. uvicorn tells the newest alone."""
+        for cycle in (self._answered, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
     def _judge_waiting(self) -> None:
         """Whoever has no key may not have us keep much until it is told so."""
         headers = [header for cycle, _ in self.pipeline for header in cycle.scope["headers"]]
@@ -211,7 +225,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Give a body that is still coming, and that nobody wants, a moment to end."""
         super().on_response_complete()
         self.open_ones.answered(self)
-        if self._in_body:
+        if self._in_body and self.cycle.response_complete:  # not of one that is answered next
             self._expect(LINGER)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
@@ -223,9 +237,7 @@ class BoundedProtocol(HttpToolsProtocol):
         newest: RequestResponseCycle | None = self.cycle
         owed = newest if newest is not None and not newest.response_complete else None
         its_own = self._in_body and owed is not None and not owed.response_started
-        if owed is not None:
-            owed.disconnected = True  # before the loop has told it: nothing may follow the 400
-            owed.message_event.set()
+        self._tell_gone()  # before the loop does: nothing may follow the 400
         self._is_over = True
         if self.pipeline or not (its_own or (self._in_head and owed is None)):
             self.transport.close()
