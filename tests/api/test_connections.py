@@ -4,16 +4,20 @@ import asyncio
 import re
 import resource
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
+from imagefleet import runtime
 from imagefleet.api import server
 from imagefleet.api.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
 from imagefleet.api.limiting import MOST_STREAMS
+from imagefleet.runtime import Drain
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.http import is_problem, submitted
@@ -315,6 +319,38 @@ async def test_who_is_gone_listens_no_longer_though_a_request_waits_behind(
             writer.transport.abort()
 
         await eventually(lambda: counts.streams == 0)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, runtime.new_event_loop])
+def test_of_a_body_that_nobody_reads_little_is_kept(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def never_reads(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def kept() -> int:
+        drain = Drain()
+        listening = server.Server("127.0.0.1", 0, never_reads, grace=timedelta(seconds=1))
+        running = Running(listening, drain, "")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listening.run(drain))
+            await eventually(lambda: listening.is_serving)
+            async with connected(running) as (_, writer):
+                # As much as does not pause reading, and then more than is read at once.
+                writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")
+                writer.write(bytes(60_000))
+                await eventually(lambda: body_of(running) == 60_000)
+                writer.write(bytes(9_000_000))
+                await eventually(lambda: protocols_of(running)[0].flow.read_paused)
+                size = body_of(running)
+            drain.request("the test is over")
+        return size
+
+    def body_of(running: Running) -> int:
+        return sum(len(one.cycle.body) for one in protocols_of(running) if one.cycle is not None)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert HIGH_WATER_LIMIT < runner.run(kept()) <= HIGH_WATER_LIMIT + server.AT_ONCE
 
 
 async def test_a_body_behind_an_answer_may_take_its_time(impatient: None, running: Running) -> None:

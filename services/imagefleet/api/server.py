@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -35,6 +35,7 @@ LARGEST_HEAD: Final = 65_536  # bytes; `observing` refuses less than this, but p
 HEAD_WITHIN: Final = timedelta(seconds=10)
 IDLE_WITHIN: Final = timedelta(seconds=30)
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
+AT_ONCE: Final = 65_536  # bytes read from one connection, before it is asked whether to go on
 PIECE: Final = 16_384  # bytes that the parser gets at once: how far over a limit anything can be
 LARGEST_FRAMING: Final = 65_536  # bytes of a chunked body that are not its data
 FRAMING_A_BYTE: Final = 6  # of data, beyond that: chunks of a single byte cost five
@@ -263,6 +264,49 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
 
+class _Reading(asyncio.BufferedProtocol):
+    """Hands over what was read, `AT_ONCE` at a time.
+
+    Whoever pauses reading has that much more at most. Both event loops read a quarter of a megabyte
+    otherwise, and uvloop's transport has nothing that says how much.
+    """
+
+    def __init__(self, to: BoundedProtocol, buffer: bytearray) -> None:
+        """The buffer may be that of all: it is read and handed over before anything else is."""
+        self._to = to
+        self._buffer = buffer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._to.connection_made(transport)  # type: ignore[arg-type] # of a stream
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._to.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._to.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._to.resume_writing()
+
+    def eof_received(self) -> None:
+        self._to.eof_received()
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        """Where to read into."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand over what was read."""
+        self._to.data_received(bytes(memoryview(self._buffer)[:nbytes]))
+
+
+def _protocol(open_ones: Connections) -> Callable[..., asyncio.BufferedProtocol]:
+    """What makes one for each connection."""
+    bounded = type("Protocol", (BoundedProtocol,), {"open_ones": open_ones})
+    buffer = bytearray(AT_ONCE)
+    return lambda **given: _Reading(bounded(**given), buffer)
+
+
 class _Quiet(uvicorn.Server):
     """Leaves the signals alone."""
 
@@ -293,7 +337,7 @@ class Server:
         self._server = _Quiet(
             uvicorn.Config(
                 app,
-                http=type("Protocol", (BoundedProtocol,), {"open_ones": self.connections}),
+                http=_protocol(self.connections),  # type: ignore[arg-type] # only called
                 backlog=ACCEPTED_AT_ONCE,
                 ws="none",
                 lifespan="off",

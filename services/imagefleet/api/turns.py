@@ -1,8 +1,9 @@
 """Whose body is read: so many uploads at once, a share of them for each tenant, none that stalls.
 
-The others wait, unread: what they have sent so far stays in the kernel's buffers. When a place is
-free, the tenant that has the fewest gets it. Where none is and somebody waits, the upload goes that
-has kept us waiting most, unless its tenant has fewer than whoever waits.
+The others wait, unread: up to 128 KiB of what they have sent so far are in our memory (as of every
+body that nobody reads), the rest stays in the kernel's buffers. When a place is free, the tenant
+that has the fewest gets it. Where none is and somebody waits, the upload goes that has kept us
+waiting most, unless its tenant has fewer than whoever waits.
 
 How slow an upload may be is kept as credit, in seconds. It begins with `PATIENCE`, is used up
 while we wait for its bytes, and every byte brings back what it may take at the least rate. So a
