@@ -232,20 +232,19 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """What is no HTTP gets a problem too, after a moment, and the end of the connection.
 
-        Only the end, where an answer is still owed to a request before it: it would be taken for
-        that one's.
+        Only the end, as late, where an answer is still owed to a request before it: it would be
+        taken for that one's.
         """
         newest: RequestResponseCycle | None = self.cycle
         owed = newest if newest is not None and not newest.response_complete else None
         its_own = self._in_body and owed is not None and not owed.response_started
         self._tell_gone()  # before the loop does: nothing may follow the 400
         self._is_over = True
-        if self.pipeline or not (its_own or (self._in_head and owed is None)):
-            self.transport.close()
-            return
+        is_told = not self.pipeline and (its_own or (self._in_head and owed is None))
         self.flow.pause_reading()
         self._expect(None)
-        self._deadline = self.loop.call_later(REFUSED_AFTER, self._refuse)
+        end = self._refuse if is_told else self.transport.close
+        self._deadline = self.loop.call_later(REFUSED_AFTER, end)
 
     def _refuse(self) -> None:
         problem = refused(*self._why)
