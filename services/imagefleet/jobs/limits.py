@@ -96,8 +96,8 @@ _DECLARED: Final = (
         default=16 * 2**20,
         highest=64 * 2**20,
         unit="bytes",
-        meaning="JSON bodies of a tenant that have come in part, of the 64 MiB of a process; of "
-        "one key three quarters of it.",
+        meaning="JSON bodies of a tenant that have come in part, of the 64 MiB of a process; and "
+        "256 of them at once, however small. Of one key three quarters of each.",
     ),
     Limit(
         name="streams",
