@@ -67,8 +67,11 @@ class Live:
         reading: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> AsyncIterator["Live"]:
         """Follow Postgres until the end of the context; what stands there holds from now on."""
-        async with acquire(pool) as connection:
-            await tell_defaults(connection, process, defaults)
+        try:
+            async with acquire(pool) as connection:
+                await tell_defaults(connection, process, defaults)
+        except FleetError as error:  # only shown to operators: no reason not to work
+            log.warning("settings.defaults_untold", code=error.code, detail=error.detail)
         await self.look(pool, reading)
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow(pool, reading), name="live-settings")

@@ -12,10 +12,9 @@ import httpx
 import pytest
 
 from imagefleet.api import limiting, turns
-from imagefleet.api.errors import LimitReached
 from imagefleet.api.limiting import Bucket, Limiting
 from imagefleet.api.turns import Held, Turn, Turns
-from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.errors import LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.keys import ApiKey

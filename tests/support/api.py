@@ -1,6 +1,6 @@
 """A running API, as the fixtures of tests/api hand it out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -12,6 +12,7 @@ from imagefleet.api.observing import Observed
 from imagefleet.api.server import Server
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
+from imagefleet.settings.forms import Network
 from tests.support.http import a_jpeg
 
 PUBLIC = "https://images.example"
@@ -50,6 +51,7 @@ class Serve(Protocol):
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
+        trusted_proxies: Sequence[Network] = (),
     ) -> AbstractAsyncContextManager[Running]: ...
 
 

@@ -1,7 +1,7 @@
 """Fixtures: the API as it is deployed: its own `main`, real HTTP, Postgres, SQS and S3."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -18,6 +18,7 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
+from imagefleet.settings.forms import Network
 from imagefleet.store.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
 from tests.support.aws import a_name
@@ -110,6 +111,7 @@ def serve(
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
+        trusted_proxies: Sequence[Network] = (),
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
             database=DatabaseSettings(
@@ -125,6 +127,7 @@ def serve(
                 upload_timeout=timedelta(seconds=upload_seconds),
                 shutdown_grace=timedelta(seconds=5),
                 operator_database_url=database.url("operator") if operating else None,
+                trusted_proxies=tuple(trusted_proxies),
             ),
             retry=Retry(),
             telemetry=Telemetry(health_port=0),

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.admission import Admission
+from imagefleet.api.admission import Admission, Admitted
 from imagefleet.api.auth import Reader, Submitter
 from imagefleet.api.idempotency import fingerprint, key_of
 from imagefleet.api.intake import Intake, media_type
@@ -170,7 +170,10 @@ async def remove_image(
         dedup_key=str(image_id),
         fingerprint=fingerprint("DELETE /v1/images/{id}", payload),
     )
+    admission: Admission = request.app.state.admission
     async with tools.database("delete_image", "image_tombstones") as connection:
+        if await admission.admit_deletion(connection, submission) is Admitted.STANDS:
+            return accepted(accepted_image(await find_standing(connection, submission), image_id))
         deleting = await delete_image(
             connection,
             submission,

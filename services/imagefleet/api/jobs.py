@@ -1,6 +1,7 @@
 """Jobs: submitted one by one or in a batch, looked at, waited for, cancelled."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
@@ -10,9 +11,9 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.admission import Admission
+from imagefleet.api.admission import Admission, Admitted
 from imagefleet.api.auth import Reader, Submitter
-from imagefleet.api.errors import LimitReached, Problem, problem_of
+from imagefleet.api.errors import Problem, problem_of
 from imagefleet.api.idempotency import HEADER, fingerprint, key_of
 from imagefleet.api.intake import (
     read_envelope,
@@ -38,19 +39,27 @@ from imagefleet.api.submitting import OF_OPERATORS, compose, draft
 from imagefleet.api.tools import Tools, tools_of
 from imagefleet.api.views import accepted, accepted_job, answer, job_view
 from imagefleet.api.watching import Watcher
-from imagefleet.errors import FleetError, IdempotencyConflict, RequestRejected
+from imagefleet.errors import FleetError, LimitReached, RequestRejected
 from imagefleet.jobs.kinds import CancelJob, image_target
 from imagefleet.jobs.model import (
     TERMINAL,
     JobId,
     JobState,
     Submission,
+    Submitted,
     TenantId,
     new_job_id,
 )
+from imagefleet.store.database import Connection
 from imagefleet.store.keys import ApiKey
 from imagefleet.store.reports import JobFilter, PublicJob, get_job, list_jobs
-from imagefleet.store.submissions import Answer, submit_job, submit_jobs
+from imagefleet.store.submissions import (
+    Answer,
+    find_standing,
+    find_standing_jobs,
+    submit_job,
+    submit_jobs,
+)
 
 LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
 MOST_JSON_BYTES: Final = MAX_PAYLOAD_BYTES + 16_384  # the payload, and what is said about it
@@ -85,8 +94,8 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.database("submit_job", "jobs") as connection:
-        await admission.admit(connection, submission)
-        submitted = await submit_job(connection, submission)
+        admitted = await admission.admit(connection, submission)
+        submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(accepted_job(submitted))
 
@@ -118,19 +127,41 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     async with tools.database("submit_jobs", "jobs") as connection:
         places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
         asked = [one for one in composed if isinstance(one, Submission)]
-        refusals = await admission.admit_batch(connection, asked)
-        for place, refusal in zip(places, refusals, strict=True):
-            if refusal is not None:
-                composed[place] = _told(tools, refusal)
-        wanted = [one for one in composed if isinstance(one, Submission)]
+        verdicts = await admission.admit_batch(connection, asked)
+        for place, verdict in zip(places, verdicts, strict=True):
+            if not isinstance(verdict, Admitted):
+                composed[place] = _told(tools, verdict)
+        standing = _with(asked, verdicts, Admitted.STANDS)
+        by_job: dict[JobId, Answer] = dict(
+            zip(
+                (one.job_id for one in standing),
+                await find_standing_jobs(connection, standing),
+                strict=True,
+            )
+        )
+        wanted = _with(asked, verdicts, Admitted.NEW)
         answers = await submit_jobs(connection, wanted) if wanted else []
     tools.ring(
         (one, found)
         for one, found in zip(wanted, answers, strict=True)
-        if not isinstance(found, IdempotencyConflict)
+        if not isinstance(found, RequestRejected)
     )
-    by_job = dict(zip((one.job_id for one in wanted), answers, strict=True))
-    return answer(BatchAnswers(answers=[_answer_to(one, by_job) for one in composed]))
+    by_job |= zip((one.job_id for one in wanted), answers, strict=True)
+    return answer(BatchAnswers(answers=[_answer_to(one, by_job, tools) for one in composed]))
+
+
+async def _recorded(
+    connection: Connection, submission: Submission, admitted: Admitted
+) -> Submitted:
+    if admitted is Admitted.STANDS:
+        return await find_standing(connection, submission)
+    return await submit_job(connection, submission)
+
+
+def _with(
+    asked: Sequence[Submission], verdicts: Sequence[Admitted | FleetError], which: Admitted
+) -> list[Submission]:
+    return [one for one, verdict in zip(asked, verdicts, strict=True) if verdict is which]
 
 
 def _composed(
@@ -153,10 +184,12 @@ def _told(tools: Tools, error: FleetError) -> Problem:
     return problem
 
 
-def _answer_to(one: Submission | Problem, by_job: dict[JobId, Answer]) -> BatchAnswer:
+def _answer_to(
+    one: Submission | Problem, by_job: Mapping[JobId, Answer], tools: Tools
+) -> BatchAnswer:
     found = one if isinstance(one, Problem) else by_job[one.job_id]
-    if isinstance(found, IdempotencyConflict):
-        found = problem_of(found)
+    if isinstance(found, RequestRejected):
+        found = _told(tools, found)
     if isinstance(found, Problem):
         return BatchAnswer(status=found.status, problem=found)
     return BatchAnswer(status=202, job=accepted_job(found))
@@ -260,8 +293,8 @@ async def cancel_job(
         wanted = await get_job(connection, JobId(job_id), key.tenant_id)
         if wanted.type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
-        await admission.admit_cancel(connection, submission, JobId(job_id))
-        submitted = await submit_job(connection, submission)
+        admitted = await admission.admit_cancel(connection, submission, JobId(job_id))
+        submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(accepted_job(submitted))
 

@@ -23,8 +23,7 @@ from uuid import UUID
 
 from fastapi import Request
 
-from imagefleet.api.errors import LimitReached
-from imagefleet.errors import Unavailable
+from imagefleet.errors import LimitReached, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.keys import ApiKey

@@ -219,7 +219,9 @@ async def retry_now(
         job = await get_operator_job(acting.connection, JobId(job_id))
         rings = await ring_now(acting.connection, JobId(job_id))
         became = await get_operator_job(acting.connection, JobId(job_id))
-        if rings:
+        if rings is None:
+            acting.found_nothing()
+        else:
             await acting.record(
                 Act(
                     action="retry_now",
@@ -231,7 +233,7 @@ async def retry_now(
                     reason=reason,
                 )
             )
-    tools.doorbell.ring(rings)
+    tools.doorbell.ring(rings or ())
     state = JobState(str(became["state"]))
     return answer(RetryNow(job_id=job_id, status=state, rung=bool(rings)))
 

@@ -7,6 +7,7 @@ from typing import Final, cast
 
 from fastapi import Request
 
+from imagefleet.api.whence import whence
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import Doorbell
@@ -71,7 +72,30 @@ class Tools:
 
     @asynccontextmanager
     async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
-        """The same under the operator's role, to look; who changes something is `acting`."""
+        """The same under the operator's role, to look; who changes something is `acting`.
+
+        Postgres refuses whatever else is tried here.
+        """
+        async with (
+            self._operators(operation, table) as connection,
+            connection.transaction(readonly=True),
+        ):
+            yield connection
+
+    @asynccontextmanager
+    async def rehearsing(self, operation: str, table: str) -> AsyncIterator[Connection]:
+        """The same to do something and leave no trace of it: it is always undone."""
+        async with self._operators(operation, table) as connection:
+            rehearsal = connection.transaction()
+            await rehearsal.start()
+            try:
+                yield connection
+            finally:
+                if not connection.is_closed():
+                    await rehearsal.rollback()
+
+    @asynccontextmanager
+    async def _operators(self, operation: str, table: str) -> AsyncIterator[Connection]:
         if self.operators is None:  # then nobody has these routes
             raise NotFound(_ROUTE)
         with self.metrics.query(operation, table):
@@ -83,11 +107,10 @@ class Tools:
         self, operation: str, table: str, request: Request, key: ApiKey
     ) -> AsyncIterator[Acting]:
         """The one way for operators to change something: one transaction, told to the audit."""
-        # The peer of the connection: whatever a header says of where it came from, anybody may say.
-        address = None if request.client is None else request.client.host
+        address = whence(request, self.settings.trusted_proxies)
         by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=address)
         async with (
-            self.operating(operation, table) as connection,
+            self._operators(operation, table) as connection,
             acting(connection, by) as begun,
         ):
             yield begun

@@ -13,9 +13,11 @@ from imagefleet.embedded.environments import API_GRACE, WORKER_GRACE, Facts, env
 from imagefleet.embedded.ports import HOST, chosen
 from imagefleet.embedded.supervisor import Keeper, Program
 from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.telemetry.health import LONGEST_STAY
 
 GRACES: Final = {"api": API_GRACE, "worker": WORKER_GRACE, "maintenance": WORKER_GRACE}
-MARGIN: Final = 5  # seconds a process has beyond its own grace, to close what it opened
+# Seconds a process has beyond its own grace: to close what it opened, and for its last scrape.
+MARGIN: Final = 5 + LONGEST_STAY.total_seconds()
 READY_WITHIN: Final = 60.0  # seconds
 LOOK_EVERY: Final = 0.05  # seconds
 HOPELESS_AFTER: Final = 3  # deaths before it was ever ready

@@ -15,7 +15,7 @@ from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.jobs.reprocessing import Walk
-from imagefleet.store.admissions import room_for_jobs
+from imagefleet.store.admissions import room_for_a_set
 from imagefleet.store.database import acquire
 from imagefleet.store.reprocessing import PAGE, count_set, submit_page
 from imagefleet.worker.handling import Handler, JobContext, Postponed
@@ -55,9 +55,9 @@ class Room:
     async def left(self, job: JobContext) -> int:
         """At least one; Postponed if there is none."""
         if self._left <= self._look_again_at or self._good_until < monotonic():
-            with job.tools.metrics.query("room_for_jobs"):
+            with job.tools.metrics.query("room_for_a_set"):
                 async with acquire(job.tools.pool) as connection:
-                    self._left = await room_for_jobs(connection, job.claim.tenant_id)
+                    self._left = await room_for_a_set(connection, job.claim.tenant_id)
             self._look_again_at, self._good_until = self._left // 2, monotonic() + ROOM_IS_GOOD_FOR
         if self._left <= 0:
             raise Postponed("tenant_full", LOOK_AGAIN_IN)
