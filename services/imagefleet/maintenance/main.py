@@ -295,3 +295,15 @@ class Duties:
             except FleetError as error:
                 log.warning("rescuer.failed", code=error.code, detail=error.detail)
                 await self._drain.wait_at_most(RESCUE_EVERY)
+        if self._rescuer.is_unanswered:
+            await self._ask_once_more()
+
+    async def _ask_once_more(self) -> None:
+        """What was rescued last is told by nobody else."""
+        try:
+            async with connect(
+                self._dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN
+            ) as session:
+                await self._rescuer.catch_up(session)
+        except FleetError as error:
+            log.warning("rescuer.failed", code=error.code, detail=error.detail)

@@ -47,6 +47,7 @@ from imagefleet.worker.settler import Settler
 from imagefleet.worker.shift import Shift
 from imagefleet.worker.slots import Slots, TypeSlots
 from imagefleet.worker.solitude import Solitude
+from imagefleet.worker.takeovers import Takeovers
 from imagefleet.worker.visibility import Visibility
 
 QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself: see solitude.py
@@ -198,6 +199,7 @@ async def assemble(
         dismissals=Dismissals(deliveries, outside.dead_letters, redrives, metrics),
         hearing=hearing,
         metrics=metrics,
+        takeovers=Takeovers(outside.pool, worker_id, metrics),
         start=attempts.start,
         type_slots=type_slots,
     )

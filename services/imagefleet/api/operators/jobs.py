@@ -205,7 +205,9 @@ async def retry_now(
         job = await get_operator_job(acting.connection, JobId(job_id))
         rings = await ring_now(acting.connection, JobId(job_id))
         became = await get_operator_job(acting.connection, JobId(job_id))
-        if rings:
+        if rings is None:
+            acting.found_nothing()
+        else:
             await acting.record(
                 Act(
                     action="retry_now",
@@ -217,7 +219,7 @@ async def retry_now(
                     reason=reason,
                 )
             )
-    tools.doorbell.ring(rings)
+    tools.doorbell.ring(rings or ())
     return answer(RetryNow(job_id=job_id, status=became.status, rung=bool(rings)))
 
 

@@ -10,6 +10,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.claims import LOCK_WORKER
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 from imagefleet.store.jobs.targets import ring_head
 
@@ -55,11 +56,6 @@ async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
     """Say that this worker takes nothing new."""
     await connection.execute(START_DRAIN, worker_id)
 
-
-# Excludes the claim, which holds this row FOR KEY SHARE; the next statement sees what it took.
-LOCK_WORKER: Final = """
-SELECT workers.id FROM workers WHERE workers.id = $1 FOR UPDATE
-"""
 
 RETIRE_WORKER: Final = """
 UPDATE workers SET dead_at = now(), dead_why = 'stopped'
@@ -127,6 +123,7 @@ async def cancel_job(
 RETRY_NOW: Final = """
 UPDATE jobs SET run_at = now(), updated_at = now()
  WHERE id = $1 AND state IN ('queued', 'failed_retryable') AND run_at > now()
+RETURNING id
 """
 
 
@@ -138,11 +135,12 @@ RETURNING {RINGING}
 """  # noqa: S608 - composed at import from the constant of rings.py
 
 
-async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
-    """Retry now: make a waiting job due and ring it; empty when it does not wait for its time."""
+async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...] | None:
+    """Retry now: make a waiting job due and ring it; None where nothing was changed."""
     async with connection.transaction():
-        await connection.execute(RETRY_NOW, job_id)
-        return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+        made_due = await connection.fetchval(RETRY_NOW, job_id) is not None
+        rings = tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+    return rings if rings or made_due else None
 
 
 class PauseScope(StrEnum):
