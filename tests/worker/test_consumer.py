@@ -22,6 +22,7 @@ from imagefleet.jobs.model import (
     JobId,
     JobMessage,
     Lane,
+    PauseScope,
     Submission,
     Verdict,
     encode_message,
@@ -29,7 +30,10 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, open_pool
-from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+)
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears

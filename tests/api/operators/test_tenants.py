@@ -395,7 +395,7 @@ async def test_the_ranking_says_when_it_has_not_seen_everybody(
     ranking = await tenants.rank_tenants(superuser, limit=9)
 
     assert (["t-0", "t-1"], False) == (
-        [one.tenant_id for one in ranking.tenants],
+        [one.tenant for one in ranking.tenants],
         ranking.complete,
     )
 

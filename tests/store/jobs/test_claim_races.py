@@ -22,6 +22,7 @@ from imagefleet.jobs.model import (
     ClaimAnswer,
     JobId,
     JobState,
+    PauseScope,
     Submission,
     Verdict,
     WorkerId,
@@ -29,7 +30,6 @@ from imagefleet.jobs.model import (
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     cancel_job,
     pause,
     resume,

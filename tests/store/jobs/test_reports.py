@@ -16,13 +16,17 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    PauseScope,
     TenantId,
     Verdict,
     new_job_id,
 )
 from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+)
 from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.jobs.explanations import EXPLAIN_JOB, explain_job
 from imagefleet.store.jobs.reports import (
@@ -211,8 +215,7 @@ async def test_other_jobs_have_no_next_attempt(
 async def ids(
     api: asyncpg.Connection, filters: JobFilter, *, before: JobId | None = None, limit: int = 50
 ) -> list[JobId]:
-    page = await list_jobs(api, TENANT, filters, before=before, limit=limit)
-    return [JobId(job.job_id) for job in page]
+    return [job.job_id for job in await list_jobs(api, TENANT, filters, before=before, limit=limit)]
 
 
 @pytest.mark.parametrize(
