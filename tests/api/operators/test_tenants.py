@@ -9,7 +9,6 @@ from uuid import UUID
 import httpx
 import pytest
 
-from imagefleet.api.operators import tenants as operator_tenants
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.store.database import Connection
@@ -89,8 +88,7 @@ async def test_a_list_counts_no_further_than_it_says(
     superuser: Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for place in (tenants, operator_tenants):
-        monkeypatch.setattr(place, "MOST_OPEN_LISTED", 2)
+    monkeypatch.setattr(tenants, "MOST_OPEN_LISTED", 2)
     for _ in range(3):
         await a_job(worker, superuser)
 
