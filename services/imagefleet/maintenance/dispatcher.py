@@ -19,7 +19,7 @@ from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import ring_jobs
 from imagefleet.jobs.model import JobId, Lane, Ring
 from imagefleet.live import Live
-from imagefleet.maintenance.window import Turns, Window
+from imagefleet.maintenance.window import TenantTurns, Window, in_turn, with_more
 from imagefleet.settings.in_force import Horizon
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.dispatching import (
@@ -78,7 +78,7 @@ class LaneWork:
     """What this dispatcher remembers of a lane between its looks."""
 
     window: Window = field(default_factory=Window)
-    turns: Turns = field(default_factory=Turns)
+    turns: TenantTurns = field(default_factory=TenantTurns)
     behind: Place = FIRST_PLACE
     busy: bool = False
     """Something waits or is announced."""
@@ -323,7 +323,7 @@ class Dispatcher:
             bounded = {ring.job_id: level for level, ring in taken if level.place in most_of}
             chosen = [
                 ring
-                for ring in _in_turn(taken, shares, weights)
+                for ring in in_turn(taken, shares, weights)
                 if self._has_room(bounded.get(ring.job_id))
             ]
             took = await self._send(lane, work, chosen)
@@ -332,7 +332,7 @@ class Dispatcher:
             work.turns.served((name, weights[name], count) for name, count in served.items())
             if len(took) < len(chosen):
                 return sent, True
-            waiting = _with_more(waiting, taken, shares, most_of)
+            waiting = with_more(waiting, taken, shares, most_of)
         return sent, bool(waiting)
 
     def _has_room(self, level: Level | None) -> bool:
@@ -372,41 +372,3 @@ def _held(lane: Lane, level: Level, manners: Manners, holds: Holds) -> bool:
         or not holds.tenants.isdisjoint(((level.tenant_id, ""), (level.tenant_id, level.type)))
     )
     return (paused and not manners.preempts) or bool(manners.services & holds.open)
-
-
-def _in_turn(
-    taken: Iterable[tuple[Level, Ring]], shares: Mapping[str, int], weights: Mapping[str, int]
-) -> list[Ring]:
-    """Each tenant's most urgent and oldest, as many as it has turns, the tenants alternating."""
-    rings: dict[str, list[tuple[int, Ring]]] = defaultdict(list)
-    for level, ring in taken:
-        rings[ring.tenant_id].append((level.priority, ring))
-    placed: list[tuple[float, Ring]] = []
-    for tenant, candidates in rings.items():
-        candidates.sort(key=lambda one: (one[0], one[1].next_at))
-        placed += [
-            (place / weights[tenant], ring)
-            for place, (_, ring) in enumerate(candidates[: shares[tenant]])
-        ]
-    placed.sort(key=lambda one: one[0])
-    return [ring for _, ring in placed]
-
-
-def _with_more(
-    waiting: Mapping[str, list[Level]],
-    taken: Iterable[tuple[Level, Ring]],
-    shares: Mapping[str, int],
-    most_of: Mapping[Place, int],
-) -> dict[str, list[Level]]:
-    """What may have more that waits: every level that gave as many as it was asked for."""
-    gave = Counter(level.place for level, _ in taken)
-    left = {
-        tenant: [
-            level
-            for level in levels
-            if tenant not in shares
-            or (gave[level.place] >= shares[tenant] and level.place not in most_of)
-        ]
-        for tenant, levels in waiting.items()
-    }
-    return {tenant: levels for tenant, levels in left.items() if levels}

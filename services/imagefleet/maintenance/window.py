@@ -9,12 +9,14 @@ that had nothing waiting comes in just before the others, by one turn, and canno
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
+from imagefleet.jobs.model import Ring
 from imagefleet.settings.in_force import AS_BUILT, Horizon
+from imagefleet.store.jobs.dispatching import Level, Place
 
 SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a few looks
 LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
@@ -83,7 +85,7 @@ class Window:
         self._announced -= jobs
 
 
-class Turns:
+class TenantTurns:
     """Whose turn it is among the tenants that wait in a lane."""
 
     def __init__(self) -> None:
@@ -137,3 +139,41 @@ class Turns:
 
     def _start(self, tenant: str, weight: int) -> float:
         return max(self._ends.get(tenant, -math.inf), self._now - 1 / weight)
+
+
+def in_turn(
+    taken: Iterable[tuple[Level, Ring]], shares: Mapping[str, int], weights: Mapping[str, int]
+) -> list[Ring]:
+    """Each tenant's most urgent and oldest, as many as it has turns, the tenants alternating."""
+    rings: dict[str, list[tuple[int, Ring]]] = defaultdict(list)
+    for level, ring in taken:
+        rings[ring.tenant_id].append((level.priority, ring))
+    placed: list[tuple[float, Ring]] = []
+    for tenant, candidates in rings.items():
+        candidates.sort(key=lambda one: (one[0], one[1].next_at))
+        placed += [
+            (place / weights[tenant], ring)
+            for place, (_, ring) in enumerate(candidates[: shares[tenant]])
+        ]
+    placed.sort(key=lambda one: one[0])
+    return [ring for _, ring in placed]
+
+
+def with_more(
+    waiting: Mapping[str, list[Level]],
+    taken: Iterable[tuple[Level, Ring]],
+    shares: Mapping[str, int],
+    most_of: Mapping[Place, int],
+) -> dict[str, list[Level]]:
+    """What may have more that waits: every level that gave as many as it was asked for."""
+    gave = Counter(level.place for level, _ in taken)
+    left = {
+        tenant: [
+            level
+            for level in levels
+            if tenant not in shares
+            or (gave[level.place] >= shares[tenant] and level.place not in most_of)
+        ]
+        for tenant, levels in waiting.items()
+    }
+    return {tenant: levels for tenant, levels in left.items() if levels}
