@@ -22,8 +22,8 @@ from imagefleet.worker.attempts import Attempts
 from imagefleet.worker.deliveries import Deliveries
 from imagefleet.worker.dismissals import Dismissals
 from imagefleet.worker.handling import Handler, JobContext, Tools
+from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.redrives import Redrives
-from imagefleet.worker.renderer import Renderer
 from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.visibility import Visibility

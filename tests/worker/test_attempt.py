@@ -24,13 +24,13 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.handling import JobContext
-from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of
-from imagefleet.worker.renderer import (
+from imagefleet.worker.isolation.report import (
     ChildCancelled,
     ChildCrashed,
     ChildDeadline,
     ChildFailed,
 )
+from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of
 from tests.support.bench import NOOP, Bench, Run, done, never, raising
 from tests.support.children import reserve, task
 from tests.support.factories import a_submission, claim_job

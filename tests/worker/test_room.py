@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
-from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES
 from imagefleet.worker.handlers.process_image import MUCH_MEMORY_BYTES, needs_much, room_for
 from imagefleet.worker.handling import LONGEST_AWAY, TURN, JobContext, OneByOne, Postponed
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from tests.support.eventually import eventually
 from tests.support.images import claimed, png_claiming, quadrants, saved
 

@@ -25,11 +25,11 @@ from imagefleet.store.database import Pool, acquire
 from imagefleet.store.images.originals import Original, find_original
 from imagefleet.store.jobs.leases import Hold
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.renderer import (
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     QUARANTINE_MEMORY_BYTES,
     Allowance,
-    Renderer,
 )
 from imagefleet.worker.services import Services
 

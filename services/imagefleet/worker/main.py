@@ -38,9 +38,9 @@ from imagefleet.worker.dismissals import Dismissals
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Handlers, Tools, kinds_of, modules_of
 from imagefleet.worker.hearing import Hearing
+from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.redrives import Redrives
-from imagefleet.worker.renderer import Renderer
 from imagefleet.worker.scratch import scratch_folder
 from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler

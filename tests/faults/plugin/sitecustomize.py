@@ -213,7 +213,7 @@ def _claimed(module: ModuleType) -> None:
         replacing(module.Attempt, "__init__", make_shorter)
 
 
-@after_loading("imagefleet.worker.renderer", "_ending_of", "_RENDER")
+@after_loading("imagefleet.worker.isolation.client", "_ending_of", "_RENDER")
 def _rendering(module: ModuleType) -> None:
     """The child runs from here on, while its worker waits."""
 
