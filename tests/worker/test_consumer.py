@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -33,8 +33,10 @@ from imagefleet.store.fleet.control import Pause, PauseScope, pause
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
-from imagefleet.worker.deliveries import Delivery
-from imagefleet.worker.dismissals import (
+from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.messages import Delivery
+from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.unclaimed import (
     BUSY_FOR,
     BUSY_RECEIVES,
     CONTENDED_FOR,
@@ -43,9 +45,6 @@ from imagefleet.worker.dismissals import (
     UNKNOWN_RECEIVES,
     busy_for,
 )
-from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.slots import Slots, TypeSlots
-from imagefleet.worker.solitude import Solitude
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
@@ -83,11 +82,11 @@ async def test_each_verdict_has_one_answer_for_the_message(bench: Bench, verdict
         queue=bench.queue.as_queue(), received=message, message=JobMessage(job_id=new_job_id())
     )
     dead_letters = FakeQueue()
-    dismissals = bench.dismissals(dead_letters)
+    unclaimed = bench.unclaimed(dead_letters)
 
     wait = timedelta(minutes=8) if verdict is Verdict.BUSY else None
     answer = ClaimAnswer(job_id=delivery.message.job_id, verdict=verdict, wait=wait)
-    await dismissals.dismiss(delivery, answer)
+    await unclaimed.dismiss(delivery, answer)
     await eventually(lambda: bench.queue.deleted or bench.queue.changed)
 
     span = ANSWERS[verdict]
@@ -103,7 +102,7 @@ async def test_each_verdict_has_one_answer_for_the_message(bench: Bench, verdict
 
 @pytest.mark.parametrize("verdict", [*RUNS, Verdict.UNREADABLE])
 async def test_what_is_ours_is_never_dismissed(bench: Bench, verdict: Verdict) -> None:
-    dismissals = bench.dismissals(FakeQueue())
+    unclaimed = bench.unclaimed(FakeQueue())
     delivery = Delivery(
         queue=bench.queue.as_queue(),
         received=a_message("x"),
@@ -111,18 +110,18 @@ async def test_what_is_ours_is_never_dismissed(bench: Bench, verdict: Verdict) -
     )
 
     with pytest.raises(ValueError, match="not for dismissal"):
-        await dismissals.dismiss(delivery, ClaimAnswer(job_id=new_job_id(), verdict=verdict))
+        await unclaimed.dismiss(delivery, ClaimAnswer(job_id=new_job_id(), verdict=verdict))
 
 
 async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> None:
-    dismissals = bench.dismissals(FakeQueue())
+    unclaimed = bench.unclaimed(FakeQueue())
     delivery = Delivery(
         queue=bench.queue.as_queue(),
         received=replace(a_message("x"), receive_count=MANY),
         message=JobMessage(job_id=new_job_id()),
     )
     answer = ClaimAnswer(job_id=new_job_id(), verdict=Verdict.BUSY, wait=timedelta(days=3))
-    await dismissals.dismiss(delivery, answer)
+    await unclaimed.dismiss(delivery, answer)
     await eventually(lambda: bench.queue.changed)
 
     assert [MOST_DEFERRED] == [span for _, span in bench.queue.changed]
@@ -190,7 +189,7 @@ def test_a_message_that_was_received_very_often_is_no_overflow() -> None:
 # The loop.
 
 
-class Lease:
+class FakeLease:
     """A beat that is as old as the test says."""
 
     def __init__(self) -> None:
@@ -215,7 +214,7 @@ class Listening:
     own: FakeQueue
     dead_letters: FakeQueue
     slots: Slots
-    lease: Lease
+    lease: FakeLease
     hearing: Hearing
     consumer: Consumer
     drain: Drain
@@ -240,18 +239,18 @@ async def listening(
     solitude: Solitude | None = None,
     type_slots: TypeSlots | None = None,
 ) -> AsyncIterator[Listening]:
-    own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
+    own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), FakeLease()
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
     room, hearing = Slots(slots), Hearing(Lane)
     ears = Ears(
         pool=bench.pool,
         worker_id=bench.worker_id,
         types=types,
-        lease=lease,
+        lease=cast("Lease", lease),
         solitude=solitude or Solitude(),
-        dismissals=bench.dismissals(dead_letters),
+        unclaimed=bench.unclaimed(dead_letters),
         hearing=hearing,
-        metrics=bench.tools.metrics,
+        metrics=bench.equipment.metrics,
         start=lambda *one: started.append(one),
         type_slots=type_slots or TypeSlots(),
     )
@@ -336,7 +335,7 @@ async def test_one_receive_may_bring_every_kind_of_message(
     ring = await ring_row(superuser, elsewhere.job_id)
     assert ring is not None
     assert "general" == ring["lane"]
-    text = bench.tools.metrics.exposition().decode()
+    text = bench.equipment.metrics.exposition().decode()
     for verdict in ("claimed", "busy", "paused", "elsewhere", "unknown", "unreadable"):
         assert f'claim_verdict_total{{verdict="{verdict}"}}' in text
 
@@ -397,7 +396,7 @@ def ends_in(lines: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:
 
 
 def counted(bench: Bench, series: str) -> float:
-    lines = bench.tools.metrics.exposition().decode().splitlines()
+    lines = bench.equipment.metrics.exposition().decode().splitlines()
     (found,) = [line for line in lines if line.startswith(series)]
     return float(found.rpartition(" ")[2])
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from imagefleet.worker.solitude import FIRST_PATIENCE, LONGEST_PATIENCE, Solitude
+from imagefleet.worker.slots import FIRST_PATIENCE, LONGEST_PATIENCE, Solitude
 from tests.support.eventually import eventually
 
 SOON = timedelta(milliseconds=20)
@@ -81,7 +81,7 @@ async def test_others_have_as_long_as_the_last_suspect_had(
     busy: bool,  # noqa: FBT001 - a column of the table above
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("imagefleet.worker.solitude.TURN", SOON)
+    monkeypatch.setattr("imagefleet.worker.slots.TURN", SOON)
     clock = asyncio.get_running_loop().time
     solitude = Solitude()
     await shut_for_a_while(solitude)

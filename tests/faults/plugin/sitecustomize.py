@@ -174,7 +174,7 @@ def job_of(body: str) -> str:
         return ""
 
 
-@after_loading("imagefleet.worker.dismissals", "Dismissals.dismiss")
+@after_loading("imagefleet.worker.unclaimed", "Unclaimed.dismiss")
 def _dismissed(module: ModuleType) -> None:
     """The claim said that somebody else has it, or that it must wait: it is not at stake here."""
 
@@ -185,7 +185,7 @@ def _dismissed(module: ModuleType) -> None:
 
         return dismiss_and_say
 
-    replacing(module.Dismissals, "dismiss", make)
+    replacing(module.Unclaimed, "dismiss", make)
 
 
 @after_loading("imagefleet.worker.attempt", "Attempt.__init__", "Attempt.work")
@@ -277,7 +277,7 @@ def _agreeing(module: ModuleType) -> None:
     replacing(module, "complete_batch", make)
 
 
-@after_loading("imagefleet.worker.shift", "Shift.retire")
+@after_loading("imagefleet.worker.main", "Shift.retire")
 def _retired(module: ModuleType) -> None:
     """A worker that ends in order has settled and told everything, and can still be scraped."""
 
@@ -344,7 +344,7 @@ def _cancelling(module: ModuleType) -> None:
     replacing(module, "_flag_in_transaction", make)
 
 
-@after_loading("imagefleet.worker.deliveries", "Deliveries.delete")
+@after_loading("imagefleet.worker.messages", "Messages.delete")
 def _deleting(module: ModuleType) -> None:
     """The outcome is committed, and the message still there."""
 
@@ -355,7 +355,7 @@ def _deleting(module: ModuleType) -> None:
 
         return delete_after
 
-    replacing(module.Deliveries, "delete", make)
+    replacing(module.Messages, "delete", make)
 
 
 class Loader(importlib.abc.Loader):
