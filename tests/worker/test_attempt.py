@@ -457,3 +457,26 @@ async def test_a_settled_attempt_frees_its_slot_and_one_that_could_not_be_settle
     assert {} == attempts.running
     assert {"finished": 1, "abandoned": 1} == attempts.tally
     await eventually(lambda: len(deletes(bench)) == 1)
+
+
+async def test_a_second_signal_frees_the_slot_and_what_was_cut_short_is_given_back(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim, freed = await bench.claim(), asyncio.Event()
+    attempts = bench.attempts(never)
+
+    async def work() -> None:
+        async with supervise(Drain()) as parts:
+            attempts.owned_by(parts)
+            attempts.start(claim, bench.delivery(claim), freed.set)
+
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(work())
+        await eventually(lambda: any(one.deadline for one in attempts.running.values()))
+        working.cancel()
+    await attempts.give_back()
+
+    assert freed.is_set()
+    row = await job_row(superuser, claim.job_id)
+    assert ("failed_retryable", 0) == (row["state"], row["attempts"])
+    assert {"released": 1} == attempts.tally
