@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test test-fast faults mutations simulation bench-images bench-memory audit pin clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench-images bench-memory house walk audit pin clean \
 	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -75,6 +75,9 @@ fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/sett
 test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
+golden: $(READY) ## Write anew what is seen from outside, where a change of it is meant
+	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py --write-golden
+
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))
 
@@ -95,6 +98,12 @@ bench-images: $(READY) ## CPU of our road from file to variants against bare Pil
 
 bench-memory: $(READY) ## What the largest pictures of every format take, in the child that makes them, one minute (ARGS="--only webp")
 	@$(BIN)/python -m tests.bench.memory $(ARGS)
+
+house: $(READY) ## Count modules, lines, readers and names, beside what there was and what there may be (ARGS="--at REVISION --names")
+	@$(BIN)/python .ci/house.py $(ARGS)
+
+walk: $(READY) ## Modules and statements that an upload, a cancel, a replay, a replacement, an explain run through, one minute (ARGS="--only upload")
+	@$(BIN)/python -m tests.walk $(ARGS)
 
 audit: $(READY) ## Ask a vulnerability database about every locked package; fails where it cannot be reached
 	@$(BIN)/python .ci/audit.py $(ARGS)

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
+from imagefleet.store.database import OwnConnection
 from tests.support.database import (
     Database,
     Server,
@@ -17,8 +17,13 @@ from tests.support.database import (
     running_server,
 )
 from tests.support.emulators import end_emulators
+from tests.support.golden import OPTION, Golden
 
-OpenConnection = asyncpg.Connection
+OpenConnection = OwnConnection
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, action="store_true", help="write what golden files are to hold")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     end_emulators()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(writes=request.config.getoption(OPTION))
 
 
 @pytest.fixture(scope="session")

@@ -279,7 +279,8 @@ async def test_every_use_of_the_database_is_surrounded_by_whoever_counts_it(
     queue = FakeQueue()
     ring = await submitted(api)
     async with database.pool("api") as pool:
-        bell = Doorbell(pool, {Lane.FAST: queue.as_queue()}, confirming=Counted)
+        timed = pool.timed_by(lambda *_: Counted())
+        bell = Doorbell(timed, {Lane.FAST: queue.as_queue()})
         async with bell.open() as doorbell:
             doorbell.ring([ring])
             await eventually(lambda: uses)

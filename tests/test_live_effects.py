@@ -28,9 +28,9 @@ from imagefleet.store.fleet.live_settings import turn, turn_back, turn_retention
 from imagefleet.store.jobs.dispatching import look_at_fleet, look_at_types
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import open_tracing
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.slots import Slots, TypeSlots, use_slots
 from tests.support.bench import Bench, a_bench, never, raising

@@ -10,9 +10,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from imagefleet.errors import Misconfigured
-from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import BreakerLimits, RetryPolicy
 from imagefleet.settings import (
     AdminSettings,
     Api,
@@ -32,8 +31,7 @@ from imagefleet.settings import (
     masked,
     reference,
 )
-from imagefleet.settings.reference import SLICES
-from imagefleet.settings.variables import variables
+from imagefleet.settings.variables import SLICES, variables
 
 ROOT: Final = Path(__file__).parents[1]
 

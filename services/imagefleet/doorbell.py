@@ -9,8 +9,8 @@ Where no dispatcher has looked for ten seconds there are no turns, and everythin
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final
 
@@ -21,7 +21,7 @@ from imagefleet.aws.queue import Queue, ringing
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, Ring
 from imagefleet.runtime import Batcher
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.jobs.rings import LaneRoom, confirm_rings, read_rooms
 
 LINGER: Final = 0.005  # seconds; enough for the requests of one moment to share a call
@@ -94,17 +94,9 @@ class Quota:
 class Doorbell:
     """Takes rings from whoever committed them and sends them from one place, a few at a time."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        queues: Mapping[Lane, Queue],
-        *,
-        confirming: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        """Ring for this pool's rows; `confirming` surrounds each confirmation, to be timed."""
+    def __init__(self, pool: Pool, queues: Mapping[Lane, Queue]) -> None:
         self._pool = pool
         self._queues = queues
-        self._confirming = confirming
         self._quota = Quota()
         self._rings: Batcher[Ring, None] = Batcher(
             self._send, name="doorbell", linger=LINGER, most=MOST_AT_ONCE
@@ -125,9 +117,8 @@ class Doorbell:
         try:
             sent = await ring_jobs(self._queues, await self._allowed(rings))
             if sent:
-                with self._confirming():
-                    async with acquire(self._pool) as connection:
-                        await confirm_rings(connection, sent)
+                async with self._pool.use("confirm_rings") as connection:
+                    await confirm_rings(connection, sent)
         except Unavailable as error:
             log.warning("ring.unconfirmed", jobs=len(rings), code=error.code)
         except Exception:
@@ -138,6 +129,6 @@ class Doorbell:
     async def _allowed(self, rings: Sequence[Ring]) -> list[Ring]:
         now = asyncio.get_running_loop().time()
         if self._quota.is_old(now):
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 self._quota.told(await read_rooms(connection), now)
         return self._quota.use(rings)

@@ -10,8 +10,8 @@ import pytest
 
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
-from imagefleet.aws.session import Session, open_session
-from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from tests.aws.differences import DIFFERENCES
 from tests.support.aws import Heard, a_name, settings_for
 from tests.support.emulators import CREDENTIALS, KINDS, REGION, Emulator, shared, shared_folder
@@ -41,7 +41,7 @@ def emulator(
 
 
 @pytest.fixture(scope="session")
-def applied(emulator: Emulator) -> Applied:
+def applied(emulator: Emulator) -> InPlace:
     """The product's queues, buckets and distribution, under names of this test process."""
     cloudfront = None if emulator.kind == "localstack" else emulator.url
     endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=cloudfront)
@@ -67,7 +67,7 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-async def session(emulator: Emulator, heard: Heard) -> AsyncIterator[Session]:
+async def session(emulator: Emulator, heard: Heard) -> AsyncIterator[AwsSession]:
     settings = settings_for(emulator.url)
     async with open_session(settings, calls=heard, credentials=CREDENTIALS) as session:
         yield session
@@ -86,7 +86,7 @@ async def s3(emulator: Emulator) -> "AsyncIterator[S3Client]":
 
 
 @pytest.fixture
-def make_queue(session: Session, sqs: "SQSClient") -> MakeQueue:
+def make_queue(session: AwsSession, sqs: "SQSClient") -> MakeQueue:
     """A queue of the test's own."""
 
     async def make(
@@ -116,7 +116,7 @@ async def queue(make_queue: MakeQueue) -> Queue:
 
 
 @pytest.fixture
-async def objects(session: Session, applied: Applied) -> Objects:
+async def objects(session: AwsSession, applied: InPlace) -> Objects:
     """The bucket of originals; a test's keys begin with a name of its own."""
     return await session.objects(applied.buckets["originals"])
 

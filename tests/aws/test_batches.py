@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from imagefleet.aws.batches import MOST_BYTES, Failure
+from imagefleet.aws.batches import MOST_BYTES, EntryFailure
 from imagefleet.aws.queue import Message, Queue, Receipt
 from imagefleet.aws.session import open_session
 from tests.support.aws import Answer, Server, serving, settings_for, sqs_error
@@ -65,7 +65,7 @@ def messages(*bodies: str) -> list[Message]:
     return [Message(body=body, group="tenant-a") for body in bodies]
 
 
-def codes(failures: Sequence[Failure | None]) -> list[str | None]:
+def codes(failures: Sequence[EntryFailure | None]) -> list[str | None]:
     return [failure.code if failure else None for failure in failures]
 
 
@@ -99,7 +99,7 @@ async def test_an_entry_that_is_wrong_is_not_sent_again(stack: AsyncExitStack) -
 
     failures = await queue.send(messages("a", "b"))
 
-    assert failures == (None, Failure("InvalidMessageContents", "", final=True))
+    assert failures == (None, EntryFailure("InvalidMessageContents", "", final=True))
     assert sqs.batches == [["a", "b"]]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from imagefleet.aws.session import open_session
 from imagefleet.embedded import bootstrap
-from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.embedded.topology import described
 from imagefleet.settings.loading import load
 from imagefleet.settings.slices import Aws
@@ -30,7 +30,7 @@ async def cloudfront(emulator: Emulator) -> "AsyncIterator[CloudFrontClient]":
         yield client
 
 
-async def apply_at(emulator: Emulator, prefix: str) -> Applied:
+async def apply_at(emulator: Emulator, prefix: str) -> InPlace:
     return await apply(
         Endpoints(
             sqs=emulator.url,
@@ -53,7 +53,7 @@ async def test_applying_twice_changes_nothing(emulator: Emulator) -> None:
     assert first == second
 
 
-async def test_queues_are_as_described(sqs: "SQSClient", applied: Applied) -> None:
+async def test_queues_are_as_described(sqs: "SQSClient", applied: InPlace) -> None:
     topology = described()
     for key, url in applied.queue_urls.items():
         answer = await sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
@@ -85,7 +85,7 @@ async def test_a_changed_queue_is_brought_into_agreement(
 
 
 async def test_buckets_are_private_and_forget_unfinished_uploads(
-    s3: "S3Client", applied: Applied
+    s3: "S3Client", applied: InPlace
 ) -> None:
     for name in applied.buckets.values():
         block = await s3.get_public_access_block(Bucket=name)
@@ -97,7 +97,7 @@ async def test_buckets_are_private_and_forget_unfinished_uploads(
 
 
 async def test_only_the_distribution_reads_outputs(
-    s3: "S3Client", cloudfront: "CloudFrontClient", applied: Applied
+    s3: "S3Client", cloudfront: "CloudFrontClient", applied: InPlace
 ) -> None:
     assert applied.distribution_id is not None
     made = await cloudfront.get_distribution(Id=applied.distribution_id)
@@ -131,7 +131,7 @@ async def test_the_distribution_sends_pointers_to_the_api(
 
 
 async def test_what_was_applied_is_what_a_process_reads(
-    emulator: Emulator, applied: Applied
+    emulator: Emulator, applied: InPlace
 ) -> None:
     environment = {"AWS_REGION": REGION, "AWS_ENDPOINT_URL": emulator.url}
 

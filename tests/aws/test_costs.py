@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from imagefleet.aws.queue import Message, Received
-from imagefleet.aws.session import Session, open_session
+from imagefleet.aws.session import AwsSession, open_session
 from tests.aws.conftest import MakeQueue
 from tests.support.aws import Heard, forwarding, settings_for
 from tests.support.emulators import CREDENTIALS, Emulator
@@ -32,7 +32,7 @@ async def test_a_message_costs_three_tenths_of_a_request(
     }
 
 
-async def send_receive_delete(session: Session, url: str) -> None:
+async def send_receive_delete(session: AwsSession, url: str) -> None:
     queue = await session.queue(url)
     await queue.send([Message(body=str(number), group="a") for number in range(MESSAGES)])
     messages: list[Received] = []

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from imagefleet.aws.edge import Edge
 from imagefleet.aws.session import open_session
-from imagefleet.embedded.bootstrap import Applied
+from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from tests.aws.conftest import sdk
 from tests.support.aws import Server, a_name, serving, settings_for, xml_error
@@ -43,7 +43,7 @@ def emulator(
 def distribution_id(emulator: Emulator, request: pytest.FixtureRequest) -> str:
     if emulator.kind == "fake":
         return DISTRIBUTION
-    applied: Applied = request.getfixturevalue("applied")
+    applied: InPlace = request.getfixturevalue("applied")
     assert applied.distribution_id is not None
     return applied.distribution_id
 

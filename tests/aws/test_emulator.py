@@ -14,7 +14,7 @@ import pytest
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.queue import Message
 from imagefleet.aws.session import open_session
-from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.embedded.emulator import EmbeddedAws
 from imagefleet.embedded.emulator_software import emulator_python, usable_cache
 from imagefleet.errors import Misconfigured
@@ -33,12 +33,12 @@ sys.stdin.read()
 """
 
 
-async def applied_to(emulator: EmbeddedAws) -> Applied:
+async def applied_to(emulator: EmbeddedAws) -> InPlace:
     endpoints = Endpoints.all_at(emulator.url)
     return await apply(endpoints, region=REGION, credentials=CREDENTIALS)
 
 
-async def use(emulator: EmbeddedAws, applied: Applied) -> None:
+async def use(emulator: EmbeddedAws, applied: InPlace) -> None:
     async with open_session(settings_for(emulator.url), credentials=CREDENTIALS) as session:
         queue = await session.queue(applied.queue_urls["fast"])
         await queue.send([Message(body="kept", group="a")])
@@ -46,7 +46,7 @@ async def use(emulator: EmbeddedAws, applied: Applied) -> None:
         await objects.put("kept", b"pixels", Headers(content_type="image/png"))
 
 
-async def kept(emulator: EmbeddedAws, applied: Applied) -> tuple[list[str], list[str]]:
+async def kept(emulator: EmbeddedAws, applied: InPlace) -> tuple[list[str], list[str]]:
     async with open_session(settings_for(emulator.url), credentials=CREDENTIALS) as session:
         queue = await session.queue(applied.queue_urls["fast"])
         objects = await session.objects(applied.buckets["originals"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefleet.aws.objects import Headers
-from imagefleet.aws.session import Credentials, Session, open_session
+from imagefleet.aws.session import AwsSession, Credentials, open_session
 from imagefleet.errors import FleetError, Unavailable
 from tests.support.aws import (
     Answer,
@@ -35,38 +35,38 @@ async def session_at(
     *,
     credentials: Credentials | None = CREDENTIALS,
     read_timeout: float = READ_TIMEOUT,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[AwsSession]:
     settings = settings_for(url, read_timeout=read_timeout)
     async with open_session(settings, calls=heard, credentials=credentials) as session:
         yield session
 
 
-async def depth(session: Session, folder: Path) -> object:
+async def depth(session: AwsSession, folder: Path) -> object:
     return await (await session.queue("http://nowhere/000000000000/queue")).depth()
 
 
-async def receive(session: Session, folder: Path) -> object:
+async def receive(session: AwsSession, folder: Path) -> object:
     queue = await session.queue("http://nowhere/000000000000/queue")
     return await queue.receive(most=1, wait=timedelta())
 
 
-async def put(session: Session, folder: Path) -> object:
+async def put(session: AwsSession, folder: Path) -> object:
     objects = await session.objects("bucket")
     return await objects.put("key", b"x", Headers(content_type="image/png"))
 
 
-async def fetch(session: Session, folder: Path) -> object:
+async def fetch(session: AwsSession, folder: Path) -> object:
     objects = await session.objects("bucket")
     return await objects.fetch_to_file("key", folder / "file", max_bytes=1000)
 
 
-async def invalidate(session: Session, folder: Path) -> object:
+async def invalidate(session: AwsSession, folder: Path) -> object:
     edge = await session.edge("E1")
     return await edge.create_invalidation(["/*"], caller_reference="1")
 
 
 CALLS = [depth, receive, put, fetch, invalidate]
-Ask = Callable[[Session, Path], Awaitable[object]]
+Ask = Callable[[AwsSession, Path], Awaitable[object]]
 
 
 @pytest.mark.parametrize("ask", CALLS)

@@ -7,14 +7,14 @@ from datetime import timedelta
 import aiohttp
 import pytest
 
-from imagefleet.aws.objects import Form, Objects
+from imagefleet.aws.objects import Objects, PostForm
 from imagefleet.errors import NotFound
 from tests.support.aws import a_name
 
 ACCEPTED = {200, 201, 204}
 
 
-async def a_form(objects: Objects, key: str) -> Form:
+async def a_form(objects: Objects, key: str) -> PostForm:
     return await objects.presigned_post(
         key,
         content_type="image/png",
@@ -24,7 +24,7 @@ async def a_form(objects: Objects, key: str) -> Form:
     )
 
 
-async def post(form: Form, file: bytes, **changed: str) -> int:
+async def post(form: PostForm, file: bytes, **changed: str) -> int:
     data = aiohttp.FormData()
     for name, value in {**form.fields, **changed}.items():
         data.add_field(name, value)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagefleet.aws.objects import AlreadyThere, Headers, Objects, Stored
-from imagefleet.aws.session import Session
+from imagefleet.aws.session import AwsSession
 from imagefleet.aws.transfers import PART_BYTES
-from imagefleet.embedded.bootstrap import Applied
+from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.errors import InputRejected, NotFound, Unavailable
 from tests.support.aws import Heard, a_name
 
@@ -159,7 +159,7 @@ async def test_of_many_puts_at_once_one_wins(objects: Objects) -> None:
 
 async def test_a_damaged_body_is_refused(
     objects: Objects,
-    session: Session,
+    session: AwsSession,
     monkeypatch: pytest.MonkeyPatch,
     differs: Callable[[str], bool],
 ) -> None:
@@ -245,7 +245,7 @@ async def test_what_does_not_exist_is_not_found(objects: Objects, tmp_path: Path
         await objects.fetch_to_file(key, tmp_path / "file", max_bytes=1)
 
 
-async def test_a_bucket_that_is_missing_is_unavailable(session: Session, tmp_path: Path) -> None:
+async def test_a_bucket_that_is_missing_is_unavailable(session: AwsSession, tmp_path: Path) -> None:
     """An emulator that was wiped, before the bootstrap: the job is not to blame."""
     objects = await session.objects(a_name("bucket"))
 
@@ -280,9 +280,9 @@ async def test_objects_are_deleted_a_thousand_at_a_time(objects: Objects, heard:
 
 @pytest.mark.parametrize("versioned", [False, True], ids=["plain", "versioned"])
 async def test_every_version_below_a_prefix_is_deleted(
-    session: Session,
+    session: AwsSession,
     s3: "S3Client",
-    applied: Applied,
+    applied: InPlace,
     versioned: bool,  # noqa: FBT001
 ) -> None:
     objects = await session.objects(await a_bucket(s3, versioned=versioned))

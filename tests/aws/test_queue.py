@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ClientError
 
-from imagefleet.aws.queue import Depth, Message, Queue, Received, ringing
-from imagefleet.aws.session import Session
+from imagefleet.aws.queue import Message, Queue, QueueDepth, Received, ringing
+from imagefleet.aws.session import AwsSession
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Lane, Ring, TenantId, new_job_id, parse_message
 from tests.aws.conftest import MakeQueue
@@ -78,7 +78,7 @@ async def test_ten_messages_share_a_request(queue: Queue, heard: Heard) -> None:
 
     assert failures == (None,) * 25
     assert heard.sent_requests["sqs", "SendMessageBatch"] == 3
-    assert await queue.depth() == Depth(visible=25, in_flight=0, delayed=0)
+    assert await queue.depth() == QueueDepth(visible=25, in_flight=0, delayed=0)
 
 
 async def test_nothing_to_send_costs_no_request(queue: Queue, heard: Heard) -> None:
@@ -163,7 +163,7 @@ async def test_a_deleted_message_does_not_come_back(queue: Queue) -> None:
 
     assert await queue.delete(receipts) == (None, None, None)
 
-    assert await queue.depth() == Depth(visible=0, in_flight=0, delayed=0)
+    assert await queue.depth() == QueueDepth(visible=0, in_flight=0, delayed=0)
 
 
 async def test_the_newest_handle_deletes_whichever_is_given(queue: Queue) -> None:
@@ -175,11 +175,11 @@ async def test_the_newest_handle_deletes_whichever_is_given(queue: Queue) -> Non
 
     assert await queue.delete([first.receipt, first.receipt]) == (None, None)
 
-    assert await queue.depth() == Depth(visible=0, in_flight=0, delayed=0)
+    assert await queue.depth() == QueueDepth(visible=0, in_flight=0, delayed=0)
 
 
 async def test_stale_receipt_handle(
-    queue: Queue, session: Session, differs: Callable[[str], bool]
+    queue: Queue, session: AwsSession, differs: Callable[[str], bool]
 ) -> None:
     """A process deletes with a handle that another process's receive has made old."""
     other = await session.queue(queue.url)
@@ -205,7 +205,7 @@ async def test_depth_counts_what_is_visible_and_what_is_in_flight(queue: Queue) 
     await queue.send([a_message(str(number)) for number in range(3)])
     await the_one(queue)
 
-    assert await queue.depth() == Depth(visible=2, in_flight=1, delayed=0)
+    assert await queue.depth() == QueueDepth(visible=2, in_flight=1, delayed=0)
 
 
 async def test_a_purged_queue_is_empty(queue: Queue) -> None:
@@ -214,7 +214,7 @@ async def test_a_purged_queue_is_empty(queue: Queue) -> None:
     await queue.purge()
 
     async def is_empty() -> bool:
-        return await queue.depth() == Depth(visible=0, in_flight=0, delayed=0)
+        return await queue.depth() == QueueDepth(visible=0, in_flight=0, delayed=0)
 
     await eventually(is_empty, within=5)
 

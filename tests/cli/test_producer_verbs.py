@@ -19,6 +19,8 @@ from tests.support.emulators import free_port
 JOB = "0199a5c2-0000-7000-8000-000000000001"
 IMAGE = "0199a5c2-0000-7000-8000-000000000002"
 
+LINKS = {"self": f"/v1/jobs/{JOB}", "events": "/events", "cancel": "/cancel"}
+
 
 def a_job(status: str, **more: object) -> dict[str, object]:
     moment = f"2026-01-01T00:00:0{len(status) % 10}Z"
@@ -29,7 +31,7 @@ def a_job(status: str, **more: object) -> dict[str, object]:
         "imageId": IMAGE,
         "createdAt": "2026-01-01T00:00:00Z",
         "updatedAt": moment,
-        "links": {"self": f"/v1/jobs/{JOB}"},
+        "links": LINKS,
         **more,
     }
 
@@ -108,7 +110,7 @@ def picture(tmp_path: Path) -> Path:
     return path
 
 
-ACCEPTED = ok({"jobId": JOB, "imageId": IMAGE, "status": "queued", "links": {}}, 202)
+ACCEPTED = ok({"jobId": JOB, "imageId": IMAGE, "status": "queued", "links": LINKS}, 202)
 
 
 async def test_submit_uploads_the_file_and_prints_ids(
@@ -243,7 +245,13 @@ async def test_an_image_is_shown_with_its_addresses(cli: Cli, script: Script) ->
         "name": "thumb", "format": "webp", "width": 200, "height": 150, "bytes": 1234,
         "url": url, "stableUrl": url, "warnings": [],
     }  # fmt: skip
-    image = {"imageId": IMAGE, "status": "ready", "revision": 1, "variants": [variant]}
+    image = {
+        "imageId": IMAGE,
+        "status": "ready",
+        "revision": 1,
+        "variants": [variant],
+        "srcset": {},
+    }
     script.on(f"GET /v1/images/{IMAGE}", ok(image))
     script.on("GET /v1/images", ok({"images": [image]}))
 
@@ -386,7 +394,10 @@ async def test_images_are_rendered_again_each_by_a_job(cli: Cli, script: Script)
 async def test_a_set_is_rendered_again_by_one_job(
     cli: Cli, script: Script, options: tuple[str, ...], payload: dict[str, object]
 ) -> None:
-    script.on("POST /v1/jobs", ok({"jobId": JOB, "status": "queued", "links": {}}, 202))
+    script.on(
+        "POST /v1/jobs",
+        ok({"jobId": JOB, "status": "queued", "links": LINKS, "jobType": "noop"}, 202),
+    )
     script.on(f"GET /v1/jobs/{JOB}", ok(a_job("completed", progress={"done": 60, "total": 60})))
 
     ended = await cli("images", "reprocess", *options, "--wait")

@@ -9,12 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.cli.output import ExitCode
-from imagefleet.jobs.sweeping import Missing, Progress
+from imagefleet.jobs.images import Missing, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.cli.conftest import Cli
-from tests.support.api import Running
 from tests.support.emulators import CREDENTIALS
 
 IMAGE = uuid4()
@@ -29,14 +28,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-async def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    return cli
-
-
-async def a_walk(maintenance: Connection, progress: Progress) -> None:
+async def a_walk(maintenance: Connection, progress: SweepProgress) -> None:
     start = await begin_period(maintenance, WALK, timedelta(hours=6), uuid4())
     assert start is not None
     await save_walk(maintenance, start, progress, is_through=True)
@@ -46,7 +38,7 @@ async def test_a_sweep_that_misses_nothing_is_a_success(
     operate: Cli, maintenance: Connection
 ) -> None:
     assert "no walk through the buckets yet" in (await operate("sweep")).out
-    await a_walk(maintenance, Progress(listed=7, litter=2, swept=2, held_back=3))
+    await a_walk(maintenance, SweepProgress(listed=7, litter=2, swept=2, held_back=3))
     start = await begin_period(maintenance, "sweep", timedelta(minutes=1), uuid4())
     assert start is not None
     await finish_period(maintenance, "sweep", start, {"did": True, "objects": 4321})
@@ -70,7 +62,7 @@ async def test_missing_objects_are_shown_with_what_helps_and_are_a_failure(
         found_at=datetime(2026, 1, 2, tzinfo=UTC),
         reprocess=True,
     )
-    await a_walk(maintenance, Progress(missing=(missing,)))
+    await a_walk(maintenance, SweepProgress(missing=(missing,)))
 
     ended = await operate("sweep")
     document: Any = (await operate("sweep", "--json")).json()

@@ -7,7 +7,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from imagefleet.embedded.edge.freshness import MANAGED, seconds_kept
+from imagefleet.embedded.edge.origins import MANAGED, seconds_kept
 from imagefleet.embedded.topology import described
 from tests.support.images import BLUE, GREEN, RED
 from tests.support.published import (

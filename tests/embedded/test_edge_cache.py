@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefleet.embedded.edge.cache import OVERHEAD, TAG_HEADER, Answer, Cache, Kept, names
-from imagefleet.embedded.edge.freshness import MANAGED, Policy, seconds_kept
-from imagefleet.embedded.edge.viewers import answered
+from imagefleet.embedded.edge.origins import MANAGED, Policy, seconds_kept
+from imagefleet.embedded.edge.server import answered
 from imagefleet.embedded.topology import described
 
 SERVED = MANAGED[described().edge.served_cache_policy]

@@ -16,7 +16,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from imagefleet.embedded.placement import choose_placement, installed_software
+from imagefleet.embedded.cluster import choose_placement, installed_software
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.errors import Misconfigured
 from imagefleet.store.database import connect
@@ -345,7 +345,7 @@ async def test_another_port_is_tried_when_a_free_one_was_snatched(
         taken.listen()
         choices = iter([taken.getsockname()[1], free.getsockname()[1]])
         free.close()
-        monkeypatch.setattr("imagefleet.embedded.postgres._free_port", lambda: next(choices))
+        monkeypatch.setattr("imagefleet.embedded.postgres.free_port", lambda: next(choices))
 
         with EmbeddedPostgres(place, settings=THROW_AWAY) as postgres:
             assert await ask(postgres.url(), "SELECT 1") == 1

@@ -16,10 +16,9 @@ import pytest
 
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import open_session
-from imagefleet.embedded.environments import environment_of
-from imagefleet.embedded.ports import HOST, Ports, chosen
+from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen, write_private
+from imagefleet.embedded.processes import environment_of
 from imagefleet.embedded.stack import Stack
-from imagefleet.embedded.state import StateFolder, write_private
 from imagefleet.errors import Misconfigured
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings, MaintenanceSettings, WorkerSettings, load

@@ -42,12 +42,6 @@ async def stack() -> AsyncIterator[Stack]:
         assert [] == [str(breach) for breach in check(facts)]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
 async def ends_dark(stack: Stack, producer: Producer, image_id: str) -> dict[str, Any]:
     """Rings whose message went down with a worker come round after a minute; here at once."""
     async with stack.database() as owner:

@@ -15,10 +15,10 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId
 from imagefleet.store.database import connect
 from tests.faults.crowding import another_tenant
+from tests.faults.metrics_table import PROMISED
 from tests.support.eventually import eventually
 from tests.support.factories import MadeJob, a_worker, claim_job, expire_lock, settle_job
 from tests.support.images import quadrants, saved
-from tests.support.metrics_table import PROMISED
 from tests.support.rows import job_row
 from tests.support.stack import Producer, Stack, running_stack
 

@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageCms
 
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.colour import to_srgb
 from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import Recipe, VariantSpec
+from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from tests.support.images import (
     ADOBE_RGB,

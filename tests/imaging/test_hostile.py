@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.headers.png import SIGNATURE, check_rows
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipes import RECIPES, Caveat
 from imagefleet.imaging.render import render
 from tests.support.images import (
     animated,

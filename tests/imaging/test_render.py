@@ -8,10 +8,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFile
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Fit
+from imagefleet.imaging.recipes import RECIPES, Caveat, Fit
 from imagefleet.imaging.render import render
 from imagefleet.imaging.sniff import HEAD_BYTES
 from tests.imaging.rendering import CORNERS, DEFAULT, one, picture_of, rendered

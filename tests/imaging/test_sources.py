@@ -5,9 +5,8 @@ import struct
 import pytest
 from PIL import Image, ImageDraw
 
-from imagefleet.imaging.caveats import Caveat
-from imagefleet.imaging.geometry import Size
 from imagefleet.imaging.headers.facts import ImageFormat
+from imagefleet.imaging.recipes import Caveat, Size
 from imagefleet.imaging.steps import resized
 from tests.imaging.rendering import CORNERS, one, picture_of, rendered
 from tests.support.images import (

@@ -29,11 +29,9 @@ WITHOUT_PILLOW = """
 import sys
 sys.modules["PIL"] = None
 import imagefleet.imaging
-import imagefleet.imaging.caveats
-import imagefleet.imaging.geometry
+import imagefleet.imaging.recipes
 import imagefleet.imaging.limits
 import imagefleet.imaging.placeholder
-import imagefleet.imaging.recipes
 import imagefleet.imaging.sniff
 """
 
@@ -43,8 +41,7 @@ import json, os, pickle, sys
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
-from imagefleet.imaging.render import render
-from imagefleet.imaging.warm import warm
+from imagefleet.imaging.render import render, warm
 
 sources = pickle.load(sys.stdin.buffer)
 warm()

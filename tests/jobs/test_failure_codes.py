@@ -34,7 +34,7 @@ def calls(*packages: str) -> Iterator[tuple[str, ast.Call]]:
 
 def in_statements() -> set[str]:
     """Literals of SQL, which no call shows."""
-    texts = [file.read_text(encoding="utf-8") for file in (PACKAGE / "store").glob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in (PACKAGE / "store").rglob("*.py")]
     written = [expression for text in texts for expression in WRITTEN.findall(text)]
     return {found for expression in written for found in LITERAL.findall(expression)}
 

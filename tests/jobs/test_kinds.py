@@ -26,7 +26,7 @@ from imagefleet.jobs.kinds import (
     validate_payload,
 )
 from imagefleet.jobs.model import CancelCode, JsonObject, Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 
 IMAGE = uuid4()
 UPLOAD: dict[str, object] = {

@@ -23,7 +23,7 @@ from imagefleet.jobs.lifecycle import (
     is_legal,
 )
 from imagefleet.jobs.model import OPEN, TERMINAL, CancelCode, JobState, Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(hours=3)

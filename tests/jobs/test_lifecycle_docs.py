@@ -6,8 +6,8 @@ from pathlib import Path
 
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, TRANSITIONS, Actor, ResultReason
 from imagefleet.jobs.model import TERMINAL, JobState
-from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.telemetry.endings import EVENTS
+from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.telemetry.metrics import END_EVENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
 SECOND = timedelta(seconds=1)
@@ -79,7 +79,7 @@ def test_every_reason_for_completion_is_named() -> None:
 def test_the_table_of_ends_names_every_outcome_its_line_and_what_the_job_is_then() -> None:
     rows = table("`outcome` in row, count and line")
 
-    assert EVENTS == {outcome.partition(" ")[0]: line for outcome, line, _, _ in rows}
+    assert END_EVENTS == {outcome.partition(" ")[0]: line for outcome, line, _, _ in rows}
     found = {word for _, _, status, _ in rows for word in re.findall(r"[a-z_]+", status)}
     states = {JobState.COMPLETED, JobState.FAILED_RETRYABLE, JobState.FAILED, JobState.PROCESSING}
     assert states == found & set(JobState)

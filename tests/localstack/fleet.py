@@ -17,10 +17,11 @@ import asyncpg
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from imagefleet.embedded.environments import Facts, base_environment, environment_of
-from imagefleet.embedded.ports import HOST
+from imagefleet.embedded.machine import HOST
 from imagefleet.embedded.postgres import EmbeddedPostgres
-from imagefleet.embedded.watchdog import Watchdog
+from imagefleet.embedded.processes import base_environment, environment_of
+from imagefleet.embedded.supervisor import Watchdog
+from imagefleet.embedded.topology import Facts
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import connect
 from imagefleet.store.fleet.keys import create_key

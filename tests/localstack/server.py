@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx
 
-from imagefleet.embedded.ports import HOST
+from imagefleet.embedded.machine import HOST
 from tests.support.emulators import free_port
 
 PYTHON: Final = Path(__file__).parents[2] / ".tools" / "localstack" / "bin" / "python"

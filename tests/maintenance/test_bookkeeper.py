@@ -12,7 +12,7 @@ from imagefleet.maintenance.pace import Rest
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.ledger import read_ledger
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_submission
 from tests.support.resting import Resting

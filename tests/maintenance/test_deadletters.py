@@ -1,7 +1,7 @@
 """The dead-letter queue: what is announced there, what a sweep leaves, and what moving back is."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeAlias
 from uuid import UUID, uuid4
@@ -39,7 +39,7 @@ from imagefleet.store.letters.deadletters import (
 )
 from imagefleet.store.letters.deadmail import DeadMessage, judge_messages, take_due_sends
 from imagefleet.store.letters.replays import replay_redriven
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, settle_job
@@ -50,12 +50,6 @@ from tests.support.rows import job_row, ring_row
 FAILED = JobState.FAILED
 SOON = timedelta(seconds=1)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -1,19 +1,16 @@
 """A day after its deletion an image is looked for once more; without an edge it is dark at once."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
-from imagefleet.aws.deletes import Deleted
+from imagefleet.aws.batches import Deleted
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, Emptied
-from imagefleet.store.database import Pool
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
-from tests.support.database import Database
+from imagefleet.store.database import Connection, Pool
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.fleet import Place
 
 DAY = timedelta(hours=24)
@@ -28,13 +25,7 @@ class Refusing(Objects):
         return Deleted(failures=dict.fromkeys(found, "AccessDenied"))
 
 
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
-
-
-async def a_grave(superuser: asyncpg.Connection, *, hours: int) -> UUID:
+async def a_grave(superuser: Connection, *, hours: int) -> UUID:
     image_id = uuid4()
     await superuser.execute(
         "INSERT INTO image_tombstones"
@@ -69,7 +60,7 @@ def keeper(
 
 
 async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     both = originals, outputs = await buckets(place)
     old, young = await a_grave(superuser, hours=25), await a_grave(superuser, hours=23)
@@ -90,7 +81,7 @@ async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
 
 
 async def test_where_nothing_lay_nothing_is_owed(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     await a_grave(superuser, hours=25)
 
@@ -101,7 +92,7 @@ async def test_where_nothing_lay_nothing_is_owed(
 
 
 async def test_more_than_one_question_names_are_emptied_in_one_period(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     for _ in range(BATCH + 1):
         await a_grave(superuser, hours=25)
@@ -112,7 +103,7 @@ async def test_more_than_one_question_names_are_emptied_in_one_period(
 
 
 async def test_what_s3_refuses_is_tried_again_in_the_next_period(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     originals, outputs = await buckets(place)
     image_id = await a_grave(superuser, hours=25)
@@ -131,7 +122,7 @@ async def test_what_s3_refuses_is_tried_again_in_the_next_period(
 async def test_without_an_edge_it_is_dark_when_its_objects_are_gone(
     place: Place,
     pool: Pool,
-    superuser: asyncpg.Connection,
+    superuser: Connection,
     has_edge: bool,  # noqa: FBT001
 ) -> None:
     await a_grave(superuser, hours=1)

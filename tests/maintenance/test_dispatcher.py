@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from imagefleet.aws.queue import Depth
+from imagefleet.aws.queue import QueueDepth
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import (
@@ -28,7 +28,7 @@ from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause,
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.jobs.rings import confirm_rings, expect_messages, rings_for
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import (
     SLOTS,
@@ -44,7 +44,7 @@ from tests.support.factories import (
 from tests.support.queues import FakeQueue
 from tests.support.rows import ring_row
 
-FULL = Depth(visible=7, in_flight=0, delayed=0)
+FULL = QueueDepth(visible=7, in_flight=0, delayed=0)
 SPARE = 4
 ROOM = SLOTS[Lane.FAST] + SPARE  # of the fast lane with one idle worker
 

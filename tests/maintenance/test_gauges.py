@@ -5,13 +5,13 @@ from uuid import uuid4
 
 import pytest
 
-from imagefleet.aws.queue import Depth
+from imagefleet.aws.queue import QueueDepth
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.gauges import Sampled, Sampler
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.rings import expect_messages
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, announce, open_breaker
 from tests.support.queues import FakeQueue
@@ -22,11 +22,11 @@ OFTEN = timedelta(0)
 class CountedQueue(FakeQueue):
     """A queue that says how deep it is, or that it cannot say."""
 
-    def __init__(self, depth: Depth | None) -> None:
+    def __init__(self, depth: QueueDepth | None) -> None:
         super().__init__()
         self._depth = depth
 
-    async def depth(self) -> Depth:
+    async def depth(self) -> QueueDepth:
         if self._depth is None:
             raise Unavailable("sqs_unavailable", "not now")
         return self._depth
@@ -37,11 +37,12 @@ def a_sampler(
     metrics: MaintenanceMetrics,
     *,
     interval: timedelta = OFTEN,
-    depth: Depth | None = Depth(visible=1, in_flight=2, delayed=0),  # noqa: B008 - frozen
+    depth: QueueDepth | None = QueueDepth(visible=1, in_flight=2, delayed=0),  # noqa: B008 - frozen
     within: float = 5.0,
 ) -> Sampler:
     queues = {Lane.FAST: CountedQueue(depth).as_queue()}
-    return Sampler(pool, queues, uuid4(), metrics, interval=interval, within=within)
+    timed = pool.timed_by(metrics.query)
+    return Sampler(timed, queues, uuid4(), metrics, interval=interval, within=within)
 
 
 def shown(metrics: MaintenanceMetrics) -> dict[str, float]:

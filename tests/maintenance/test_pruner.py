@@ -11,7 +11,7 @@ from imagefleet.maintenance.pace import Rest
 from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.backlogs import sample_behind
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, age_finished_jobs
 from tests.support.resting import Resting

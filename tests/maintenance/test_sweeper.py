@@ -3,15 +3,15 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
-from imagefleet.aws.deletes import Deleted, Version
-from imagefleet.aws.objects import Facts, Objects, Page
+from imagefleet.aws.batches import Deleted, Version
+from imagefleet.aws.objects import Listing, ObjectFacts, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import original_key
 from imagefleet.jobs.lifecycle import Released
@@ -23,13 +23,13 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.images.uploads import use_upload
 from imagefleet.store.images.walks import Walk, read_walk
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
-from tests.support.database import Database
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from tests.maintenance.storage import Storage, a_storage, litter_key
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 from tests.support.fleet import Place, inside
 from tests.support.resting import Resting
-from tests.support.storage import Storage, a_storage, litter_key
 
 EVERYTHING_IS_OLD = timedelta(seconds=-60)
 INSTANT = timedelta(microseconds=1)
@@ -41,10 +41,10 @@ JUST_NOW = timedelta(0)
 class SmallPages(Objects):
     """A bucket that is listed three objects at a time."""
 
-    async def page(self, prefix: str, *, after: str = "") -> Page:
+    async def page(self, prefix: str, *, after: str = "") -> Listing:
         whole = await super().page(prefix, after=after)
         few = whole.objects[:3]
-        return Page(few, is_last=whole.is_last and len(few) == len(whole.objects))
+        return Listing(few, is_last=whole.is_last and len(few) == len(whole.objects))
 
 
 class Refusing(Objects):
@@ -60,7 +60,7 @@ class Interrupted(Objects):
 
     then: Callable[[], Awaitable[object]] | None = None
 
-    async def page(self, prefix: str, *, after: str = "") -> Page:
+    async def page(self, prefix: str, *, after: str = "") -> Listing:
         page = await super().page(prefix, after=after)
         if self.then is not None:
             then, self.then = self.then, None
@@ -78,12 +78,6 @@ async def storage(
     place: Place, api: Connection, worker: Connection, superuser: Connection
 ) -> Storage:
     return await a_storage(place, api, worker, superuser)
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 def a_sweeper(
@@ -445,7 +439,7 @@ async def test_an_upload_that_somebody_uses_just_now_is_kept(
     upload_id, key = await storage.form(expired_for=LONG_AGO)
     submission, original = await storage.upload()
     async with database.connect("api") as api:
-        begun = api.transaction()
+        begun = driver_of(api).transaction()
         await begun.start()
         assert await use_upload(api, upload_id, submission.job_id)
         async with asyncio.TaskGroup() as group:
@@ -514,7 +508,7 @@ async def test_a_walk_goes_on_where_a_killed_process_left_it(storage: Storage, p
     asked: list[str] = []
 
     class Watched(SmallPages):
-        async def page(self, prefix: str, *, after: str = "") -> Page:
+        async def page(self, prefix: str, *, after: str = "") -> Listing:
             asked.append(after)
             if len(asked) == 3:
                 raise asyncio.CancelledError
@@ -622,7 +616,7 @@ async def test_what_was_replaced_and_swept_while_s3_was_asked_is_not_missing(
     await storage.outputs.delete(sorted(made.keys))
 
     class Late(Objects):
-        async def head(self, key: str) -> Facts:
+        async def head(self, key: str) -> ObjectFacts:
             if key in made.keys and not replaced:
                 replaced.append(await storage.published(made.image_id))
             return await super().head(key)
@@ -652,7 +646,7 @@ async def test_a_bucket_that_lost_everything_is_told_of_in_parts(
 ) -> None:
     monkeypatch.setattr(walker_module, "IMAGES", 2)
     monkeypatch.setattr(walker_module, "MOST_QUESTIONS", 1)
-    monkeypatch.setattr("imagefleet.jobs.sweeping.MOST_MISSING", 4)
+    monkeypatch.setattr("imagefleet.jobs.images.MOST_MISSING", 4)
     for _ in range(5):
         made, _ = await storage.published()
         await storage.outputs.delete(sorted(made.keys))
@@ -672,7 +666,7 @@ async def test_while_s3_is_away_a_step_fails_and_the_next_one_goes_on(
     await grow_old(storage)
 
     class Away(Objects):
-        async def page(self, prefix: str, *, after: str = "") -> Page:
+        async def page(self, prefix: str, *, after: str = "") -> Listing:
             raise Unavailable("s3_unavailable", "Later.", f"{prefix}{after}")
 
     with pytest.raises(Unavailable):

@@ -118,9 +118,7 @@ WORKING: Final = (
         "            self._attempts.stop_all(Stop.BEAT_LOST)\n",
         "",
         "worker/test_lease.py",
-        (
-            "test_without_beats_the_work_stops_and_comes_back_uncharged_once_it_can_be_written",
-        ),
+        ("test_without_beats_the_work_stops_and_comes_back_uncharged_once_it_can_be_written",),
     ),
     Mutation(
         "a claim on its way is taken for a stray",

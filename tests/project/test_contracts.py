@@ -33,7 +33,7 @@ VIOLATIONS = [
     ("runtime.py", "import imagefleet.telemetry", "Layers"),
     ("utils.py", "import math", "Layers"),
     ("jobs/model.py", "import asyncio", "The core is pure"),
-    ("jobs/retry.py", "import botocore.exceptions", "The core is pure"),
+    ("jobs/policies.py", "import botocore.exceptions", "The core is pure"),
     ("worker/attempt.py", "import asyncpg", "SQL only in store"),
     ("worker/attempt.py", "import botocore.exceptions", "AWS calls only in aws"),
     ("store/jobs/claims.py", "import boto3", "AWS calls only in aws"),

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from imagefleet.jobs.breakers import STANDARD
 from imagefleet.jobs.kinds import TIMEOUTS
 from imagefleet.jobs.model import Lane
+from imagefleet.jobs.policies import STANDARD
 from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER
 from imagefleet.settings.slices import Maintenance, Worker
 from imagefleet.store.jobs.rescue import RESCUE_SPREAD

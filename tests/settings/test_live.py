@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.breakers import STANDARD
 from imagefleet.jobs.kinds import BUILT_IN, TIMEOUTS
 from imagefleet.jobs.model import Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import STANDARD, RetryPolicy
 from imagefleet.settings import Maintenance, Worker
 from imagefleet.settings.forms import BreakerNumbers
 from imagefleet.settings.in_force import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from imagefleet.aws.batches import Failure, Failures
+from imagefleet.aws.batches import EntryFailure, Failures
 from imagefleet.aws.queue import Message, Queue, Receipt, Received
 from imagefleet.errors import Unavailable
 
@@ -72,7 +72,7 @@ class BadQueue:
         await asyncio.sleep(0.002)
         if self.refuses:
             raise Unavailable("sqs_unavailable", "refused")
-        failures: list[Failure | None] = []
+        failures: list[EntryFailure | None] = []
         for message in messages:
             self.sent += 1
             copies = 1
@@ -83,7 +83,7 @@ class BadQueue:
             for _ in range(copies):
                 self._store(message.body)
             doubtful = self.dice.random() < self.manners.doubts
-            failures.append(Failure("Doubtful", "", final=False) if doubtful else None)
+            failures.append(EntryFailure("Doubtful", "", final=False) if doubtful else None)
         self.most = max(self.most, len(self.stored))
         return tuple(failures)
 

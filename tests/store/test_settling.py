@@ -7,13 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Lane, Submission, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
 from imagefleet.store.jobs.claims import claim_jobs
@@ -22,7 +21,7 @@ from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settled, Settlement, SettleReport, settle_jobs
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
@@ -193,7 +192,7 @@ async def test_a_settle_that_never_arrived_is_simply_written(
     job = await a_job(worker, superuser, state=JobState.PROCESSING)
 
     async with database.connect("worker") as doomed:
-        transaction = doomed.transaction()
+        transaction = driver_of(doomed).transaction()
         await transaction.start()
         await settle_job(doomed, job, Completed())
         doomed.terminate()
@@ -384,7 +383,7 @@ PAUSED = [
 class Stress:
     """One round: two workers that hold everything settle it, while others write the same rows."""
 
-    def __init__(self, connections: Sequence[asyncpg.Connection], operator: Connection) -> None:
+    def __init__(self, connections: Sequence[Connection], operator: Connection) -> None:
         (self.settling, self.settling_too, self.rescuing, self.claiming, self.ringing) = connections
         self.operator = operator
         self.dice = random.Random(7)

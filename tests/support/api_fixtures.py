@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-import asyncpg
 import httpx
 import pytest
 
@@ -13,11 +12,12 @@ from imagefleet.api.http.server import Server
 from imagefleet.api.main import main
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.session import open_session
-from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
 from tests.support.aws import a_name
@@ -32,7 +32,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def applied(emulator: Emulator) -> Applied:
+def applied(emulator: Emulator) -> InPlace:
     """Queues and buckets of this test process."""
     endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
     return asyncio.run(
@@ -48,14 +48,14 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def originals(emulator: Emulator, applied: Applied) -> AsyncIterator[Objects]:
+async def originals(emulator: Emulator, applied: InPlace) -> AsyncIterator[Objects]:
     async with open_session(
         aws_settings(emulator.url, applied), credentials=CREDENTIALS
     ) as session:
         yield await session.objects(applied.buckets["originals"])
 
 
-def aws_settings(url: str, applied: Applied) -> Aws:
+def aws_settings(url: str, applied: InPlace) -> Aws:
     return Aws(
         region=REGION,
         endpoint_url=url,
@@ -71,7 +71,7 @@ def aws_settings(url: str, applied: Applied) -> Aws:
 
 
 @pytest.fixture
-async def secrets(admin: asyncpg.Connection) -> dict[str, str]:
+async def secrets(admin: Connection) -> dict[str, str]:
     """Keys by the name that tests call them: what they may do, or what is wrong with them."""
 
     async def made(tenant: TenantId, *scopes: str, expires_in: timedelta | None = None) -> str:
@@ -99,7 +99,7 @@ async def secrets(admin: asyncpg.Connection) -> dict[str, str]:
 
 @pytest.fixture
 def serve(
-    database: Database, emulator: Emulator, applied: Applied, secrets: dict[str, str]
+    database: Database, emulator: Emulator, applied: InPlace, secrets: dict[str, str]
 ) -> Serve:
     @asynccontextmanager
     async def serving(
@@ -158,4 +158,11 @@ async def acme(running: Running) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 async def rival(running: Running) -> AsyncIterator[httpx.AsyncClient]:
     async with running.client("rival") as client:
+        yield client
+
+
+@pytest.fixture
+async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    """In the hands of an operator."""
+    async with running.client("operator") as client:
         yield client

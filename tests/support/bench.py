@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, cast
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
-from imagefleet.jobs.breakers import STANDARD
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
+from imagefleet.jobs.policies import STANDARD
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -91,13 +91,21 @@ def needing(*services: str) -> JobKind:
 
 
 @asynccontextmanager
+async def timed(
+    opening: AbstractAsyncContextManager[Pool], metrics: WorkerMetrics
+) -> AsyncIterator[Pool]:
+    async with opening as pool:
+        yield pool.timed_by(metrics.query)
+
+
+@asynccontextmanager
 async def a_bench(database: Database, worker: Connection, scratch: Path) -> AsyncIterator[Bench]:
     metrics = WorkerMetrics(job_types=("noop",))
     worker_id = await a_worker(worker)
     nowhere = cast("Objects", None)  # no handler here asks for an object
     queue = FakeQueue()
     async with (
-        database.pool("worker") as pool,
+        timed(database.pool("worker"), metrics) as pool,
         Doorbell(pool, {}).open() as doorbell,
         BreakerReports(pool, metrics, lambda _: STANDARD).open() as breakers,
         Settler(pool, worker_id, doorbell, metrics).open() as settler,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Retry
 from imagefleet.jobs.model import (
     CancelCode,
@@ -20,7 +19,7 @@ from imagefleet.jobs.model import (
     WorkerId,
     new_job_id,
 )
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import BreakerLimits, RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import Calls, report_calls
 from imagefleet.store.fleet.control import WorkerCard, cancel_job, register_worker

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from imagefleet.aws.objects import Headers, Objects, Stored
 from imagefleet.aws.queue import Message, Queue, ringing
-from imagefleet.aws.session import Session, open_session
-from imagefleet.embedded.bootstrap import Applied, Endpoints, apply
+from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import BUILT_IN, image_target
 from imagefleet.jobs.model import JobMessage, Lane, Ring, Submission, Submitted, encode_message
@@ -53,9 +53,9 @@ class Place:
 
     database: Database
     emulator: Emulator
-    applied: Applied
+    applied: InPlace
     settings: Aws
-    session: Session
+    session: AwsSession
 
     async def queue(self, lane: Lane) -> Queue:
         return await self.session.queue(self.applied.queue_urls[lane.value])

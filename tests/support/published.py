@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-import asyncpg
 import httpx
 from PIL import Image
 
+from imagefleet.store.database import Connection
 from tests.faults.facts import Post
 from tests.support.eventually import eventually
 from tests.support.images import near, opened, pixel, saved
@@ -140,7 +140,7 @@ def no_flusher(stack: Stack) -> Iterator[None]:
         os.kill(maintenance, signal.SIGCONT)
 
 
-async def debts_of(owner: asyncpg.Connection, image_id: str) -> list[int]:
+async def debts_of(owner: Connection, image_id: str) -> list[int]:
     """How many replacements each of the image's invalidations stands for, oldest first."""
     rows = await owner.fetch(
         "SELECT debts FROM invalidations WHERE image_id = $1::uuid ORDER BY owed_at", image_id

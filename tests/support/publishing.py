@@ -3,11 +3,11 @@
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import httpx
 
 from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
 from imagefleet.jobs.lifecycle import Completed
+from imagefleet.store.database import Connection
 from tests.support.api import ACME, JPEG
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed
@@ -20,7 +20,7 @@ async def uploaded(client: httpx.AsyncClient, **params: str) -> dict[str, Any]:
     return shown
 
 
-async def published(worker: asyncpg.Connection, accepted: dict[str, Any]) -> None:
+async def published(worker: Connection, accepted: dict[str, Any]) -> None:
     """The job completes, and one variant of each format is shown."""
     job = await claimed(worker, accepted["jobId"])
     image_id = UUID(accepted["imageId"])

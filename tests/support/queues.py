@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
-from imagefleet.aws.batches import Failure, Failures
-from imagefleet.aws.queue import Depth, Message, Queue, Receipt, Received
+from imagefleet.aws.batches import EntryFailure, Failures
+from imagefleet.aws.queue import Message, Queue, QueueDepth, Receipt, Received
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobId, JobMessage, encode_message
 
@@ -50,7 +50,9 @@ class FakeQueue:
     changed: list[tuple[Receipt, timedelta]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     say: FleetError | str | None = None
-    depths: Depth = field(default_factory=lambda: Depth(visible=0, in_flight=0, delayed=0))
+    depths: QueueDepth = field(
+        default_factory=lambda: QueueDepth(visible=0, in_flight=0, delayed=0)
+    )
     lost: list[Received] = field(default_factory=list)
     """What a receive that was given up brings."""
 
@@ -82,7 +84,7 @@ class FakeQueue:
     async def change_visibility(self, changes: Sequence[tuple[Receipt, timedelta]]) -> Failures:
         return self._answer("change_visibility", self.changed, changes)
 
-    async def depth(self) -> Depth:
+    async def depth(self) -> QueueDepth:
         self.calls.append("depth")
         if isinstance(self.say, FleetError):
             raise self.say
@@ -96,6 +98,6 @@ class FakeQueue:
         if isinstance(self.say, FleetError):
             raise self.say
         if self.say is not None:
-            return tuple(Failure(self.say, "", final=True) for _ in entries)
+            return tuple(EntryFailure(self.say, "", final=True) for _ in entries)
         kept += entries
         return (None,) * len(entries)

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import asyncpg
 import httpx
 
+from imagefleet.store.database import Connection
 from tests.faults.director import ALWAYS, Director, directing
 from tests.faults.facts import Post
 from tests.support.database import roomy_memory
@@ -82,11 +83,11 @@ class Stack:
         }
 
     @asynccontextmanager
-    async def database(self, role: str = "owner") -> AsyncIterator[asyncpg.Connection]:
+    async def database(self, role: str = "owner") -> AsyncIterator[Connection]:
         url = self._superuser_url if role == "superuser" else self.facts["database_urls"][role]
         connection = await asyncpg.connect(url)
         try:
-            yield connection
+            yield Connection(connection)
         finally:
             await connection.close()
 
@@ -228,6 +229,7 @@ async def running_stack(
     points: Sequence[str] = ALWAYS,
     poison: bool = False,
     attempt_seconds: float | None = None,
+    walk: Path | None = None,
 ) -> AsyncIterator[Stack]:
     """Start one in a folder of its own and end it in order, whatever the test did to it."""
     journal = Journal()
@@ -239,6 +241,7 @@ async def running_stack(
             "longest_pause": 0.3,
             "poison": poison,
             "attempt_seconds": attempt_seconds,
+            **({"walk": str(walk)} if walk else {}),
         }
         process = begin(folder, workers, faults)
         stack = Stack(process=process, folder=folder, journal=journal, director=director)

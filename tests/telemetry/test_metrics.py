@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from imagefleet.aws.calls import Call, Calls
+from imagefleet.aws.calls import AwsCalls, Call, CallWatcher
 from imagefleet.errors import ClaimLost, NotFound, Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Ended, JobState, Lane, TenantId, Verdict, WorkerId, new_job_id
-from imagefleet.telemetry.aws_calls import AwsCalls
-from imagefleet.telemetry.endings import tell_ends
-from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics, tell_ends
 from imagefleet.telemetry.series import Series, Timed
 from imagefleet.telemetry.tracing import Tracing
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 Buckets = list[float]
 HTTP: Buckets = [0.1, 0.3, 0.5, 1, 2, 5, 10]
@@ -402,7 +400,7 @@ def test_a_refusal_is_an_answer_of_the_database_and_no_error(answer: Exception) 
 def test_aws_calls_move_the_series_of_their_process() -> None:
     api, worker, maintenance = ApiMetrics(), worker_metrics(), maintenance_metrics()
     for metrics in (api, worker, maintenance):
-        calls: Calls = AwsCalls(metrics, Tracing())
+        calls: CallWatcher = AwsCalls(metrics, Tracing())
         for call in (
             Call("s3", "PutObject", "outputs"),
             Call("sqs", "DeleteMessageBatch", "fast"),

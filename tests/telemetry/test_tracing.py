@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from imagefleet.aws.calls import Call, Calls
+from imagefleet.aws.calls import AwsCalls, Call, CallWatcher
 from imagefleet.errors import Misconfigured, NotFound, Unavailable
 from imagefleet.settings import Telemetry
-from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Carried, Tracing, extract, inject, open_tracing
 from tests.support.otlp import Collector, collecting
@@ -303,7 +302,7 @@ def test_what_was_extracted_is_injected_again(trace: int, span: int, flags: str)
 async def test_aws_calls_are_spans_of_the_trace_that_asks_for_them(collector: Collector) -> None:
     call = Call("s3", "GetObject", "originals")
     async with open_tracing(on(collector), process="api") as tracing:
-        calls: Calls = AwsCalls(ApiMetrics(), tracing)
+        calls: CallWatcher = AwsCalls(ApiMetrics(), tracing)
         with pytest.raises(Unavailable), tracing.span("request"), calls.during(call):
             raise Unavailable("s3_unavailable", "Later.")
         with calls.during(Call("sqs", "ReceiveMessage", "general")):

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.breakers import STANDARD, BreakerLimits
 from imagefleet.jobs.lifecycle import Released, Retry
 from imagefleet.jobs.model import Claim, Verdict
+from imagefleet.jobs.policies import STANDARD, BreakerLimits
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.telemetry.metrics import WorkerMetrics

@@ -1,6 +1,6 @@
 """What goes wrong, what it comes to, what the producer sees and what operators see.
 
-The rows are in tests/support/mishaps.py; docs/failures.md is held to them.
+The rows are in tests/worker/mishaps.py; docs/failures.md is held to them.
 """
 
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ import pytest
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES
 from imagefleet.jobs.model import CancelCode, JobId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from tests.support.api import Running
 from tests.support.api_fixtures import (
@@ -26,8 +26,8 @@ from tests.support.api_fixtures import (
     serve,
 )
 from tests.support.bench import Bench
-from tests.support.mishaps import MISHAPS, SECRET, Mishap, Scene
 from tests.support.rows import job_row
+from tests.worker.mishaps import MISHAPS, SECRET, Mishap, Scene
 
 __all__ = ["applied", "aws_credentials", "originals", "running", "secrets", "serve"]
 

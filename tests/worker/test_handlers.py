@@ -13,7 +13,7 @@ from imagefleet.extensions import HANDLERS
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.worker import handlers
 from imagefleet.worker.handlers import load_handlers
@@ -37,7 +37,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def install(**points: str) -> None:
         found = [
-            EntryPoint(name, f"tests.support.installed:{value}", HANDLERS)
+            EntryPoint(name, f"tests.worker.installed:{value}", HANDLERS)
             for name, value in points.items()
         ]
         monkeypatch.setattr(handlers, "entry_points", lambda *, group: found)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed
@@ -183,7 +182,7 @@ async def _is_retryable(connection: Connection, claim: Claim) -> bool:
 
 
 async def test_a_worker_that_was_declared_dead_stops_and_writes_nothing(
-    bench: Bench, maintenance: asyncpg.Connection, superuser: Connection
+    bench: Bench, maintenance: Connection, superuser: Connection
 ) -> None:
     claim = await bench.claim()
     stopped = asyncio.Event()

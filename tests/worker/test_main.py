@@ -52,8 +52,8 @@ async def test_an_uploaded_image_is_published(place: Place, api: Connection) -> 
     assert 8 == len(image.variants)
     outputs = await place.session.objects(place.settings.outputs_bucket)
     for variant in image.variants:
-        facts = await outputs.head(str(variant["key"]))
-        assert variant["bytes"] == facts.bytes
+        facts = await outputs.head(variant.url)
+        assert variant.bytes == facts.bytes
         assert {"cache-tag": f"img-{image_id}"} == facts.metadata
 
 

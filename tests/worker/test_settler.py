@@ -11,7 +11,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.store.settling import Settled, Settlement
 from imagefleet.worker.settler import Settler
@@ -97,7 +97,12 @@ async def a_settler_by_wire(bench: Bench, wire: Wire) -> AsyncIterator[Settler]:
     async with (
         open_pool(wire.url, process="test-wire", min_size=0) as pool,
         Doorbell(pool, {}).open() as doorbell,
-        Settler(pool, bench.worker_id, doorbell, bench.equipment.metrics).open() as settler,
+        Settler(
+            pool.timed_by(bench.equipment.metrics.query),
+            bench.worker_id,
+            doorbell,
+            bench.equipment.metrics,
+        ).open() as settler,
     ):
         yield settler
 

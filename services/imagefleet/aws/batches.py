@@ -1,18 +1,27 @@
-"""SQS's batch calls: ten entries at most, each with an answer of its own."""
+"""Batch calls, whose entries have an answer each; what one refused is tried again, one by one.
+
+Of SQS ten entries at most, of deletes from S3 a thousand.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict
 
+from imagefleet.aws.calls import Line
 from imagefleet.errors import FleetError, Unavailable
 
 if TYPE_CHECKING:
+    from types_aiobotocore_s3.client import S3Client
+    from types_aiobotocore_s3.type_defs import ObjectIdentifierTypeDef
     from types_aiobotocore_sqs.type_defs import BatchResultErrorEntryTypeDef
+
 
 MOST_ENTRIES: Final = 10
 MOST_BYTES: Final = 256 * 1024  # what every SQS has taken since 2013; newer ones take 1 MiB
-TRIES_ALONE: Final = 2  # after the one in the batch
+MOST_DELETES: Final = 1000  # of one call
+MOST_ALONE: Final = 100  # of one call: when S3 refuses everything, asking a thousand times is worse
+TRIES_ALONE: Final = 2  # after the one with the others
 PAUSE: Final = 0.1  # seconds before a try alone, doubled each time
 
 BatchCall: TypeAlias = Callable[
@@ -22,7 +31,7 @@ BatchCall: TypeAlias = Callable[
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EntryFailure:
     """Why one entry was not taken, or is not known to have been."""
 
     code: str
@@ -31,7 +40,7 @@ class Failure:
     """The same entry would be refused again."""
 
 
-Failures: TypeAlias = tuple[Failure | None, ...]
+Failures: TypeAlias = tuple[EntryFailure | None, ...]
 """One answer an entry, in the order of the entries; None is success."""
 
 
@@ -40,8 +49,8 @@ async def in_batches(sizes: Sequence[int], call: BatchCall) -> Failures:
 
     When SQS cannot be reached at all, what was not sent yet is not tried either.
     """
-    failures: list[Failure | None] = [None] * len(sizes)
-    unreached: Failure | None = None
+    failures: list[EntryFailure | None] = [None] * len(sizes)
+    unreached: EntryFailure | None = None
     for batch in _batches(sizes):
         if unreached is None:
             failed, unreached = await _send(batch, call)
@@ -55,27 +64,31 @@ async def in_batches(sizes: Sequence[int], call: BatchCall) -> Failures:
     return tuple(failures)
 
 
-async def _send(batch: Sequence[int], call: BatchCall) -> tuple[dict[int, Failure], Failure | None]:
+async def _send(
+    batch: Sequence[int], call: BatchCall
+) -> tuple[dict[int, EntryFailure], EntryFailure | None]:
     """The entries that failed; the second is set when SQS was not reached."""
     try:
         answers = await call(batch)
     except Unavailable as error:
-        unreached = Failure(error.code, str(error), final=False)
+        unreached = EntryFailure(error.code, str(error), final=False)
         return dict.fromkeys(batch, unreached), unreached
     except FleetError as error:
         # The request as a whole was refused: one entry may have spoiled it for the others.
-        refused = Failure(error.code, str(error), final=len(batch) == 1)
+        refused = EntryFailure(error.code, str(error), final=len(batch) == 1)
         return dict.fromkeys(batch, refused), None
     failed = {
-        int(answer["Id"]): Failure(answer["Code"], answer.get("Message", ""), answer["SenderFault"])
+        int(answer["Id"]): EntryFailure(
+            answer["Code"], answer.get("Message", ""), answer["SenderFault"]
+        )
         for answer in answers
     }
     return failed, None
 
 
 async def _send_alone(
-    index: int, failure: Failure, call: BatchCall
-) -> tuple[Failure | None, Failure | None]:
+    index: int, failure: EntryFailure, call: BatchCall
+) -> tuple[EntryFailure | None, EntryFailure | None]:
     """What became of the entry; the second is set when SQS was not reached."""
     for attempt in range(TRIES_ALONE):
         await asyncio.sleep(PAUSE * 2**attempt)
@@ -99,3 +112,99 @@ def _batches(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
         filled_bytes += size
     if batch:
         yield batch
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """One version of an object, or a delete marker; None is whatever is current."""
+
+    key: str
+    version_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """S3's answers to a deletion. What never existed counts as deleted."""
+
+    deleted: tuple[Version, ...] = ()
+    failures: Mapping[Version, str] = field(default_factory=dict)
+    """The error code of each that is still there."""
+    errors: int = 0
+    """Refusals of single versions, whether they were deleted in the end or not."""
+
+
+class Deletes:
+    """Deletions in one bucket."""
+
+    def __init__(self, client: "S3Client", line: Line) -> None:
+        self._client = client
+        self._line = line
+        self._bucket = line.resource
+
+    async def delete(self, versions: Sequence[Version]) -> Deleted:
+        """Delete these, however many; those that S3 refuses are asked for again by themselves."""
+        failures: dict[Version, str] = {}
+        errors = 0
+        for start in range(0, len(versions), MOST_DELETES):
+            refused = await self._call(versions[start : start + MOST_DELETES])
+            errors += len(refused)
+            for version in list(refused)[:MOST_ALONE]:
+                errors += await self._delete_alone(version, refused)
+            failures |= refused
+        return Deleted(
+            deleted=tuple(version for version in versions if version not in failures),
+            failures=failures,
+            errors=errors,
+        )
+
+    async def _delete_alone(self, version: Version, refused: dict[Version, str]) -> int:
+        """Take it out of `refused` when it is deleted; how often it was refused again."""
+        for attempt in range(TRIES_ALONE):
+            await asyncio.sleep(PAUSE * 2**attempt)
+            again = await self._call([version])
+            if not again:
+                del refused[version]
+                return attempt
+            refused |= again
+        return TRIES_ALONE
+
+    async def _call(self, versions: Sequence[Version]) -> dict[Version, str]:
+        """The error code of each that was refused."""
+        async with self._line.calling("DeleteObjects"):
+            answer = await self._client.delete_objects(
+                Bucket=self._bucket,
+                Delete={"Objects": [_identifier(version) for version in versions], "Quiet": True},
+            )
+        return {
+            Version(error["Key"], error.get("VersionId")): error["Code"]
+            for error in answer.get("Errors", ())
+        }
+
+    async def pages(self, prefix: str) -> AsyncIterator[list[Version]]:
+        """Every version and delete marker below a prefix, by name, up to a thousand at a time."""
+        after: _VersionsAfter = {}
+        while True:
+            async with self._line.calling("ListObjectVersions"):
+                page = await self._client.list_object_versions(
+                    Bucket=self._bucket, Prefix=prefix, **after
+                )
+            found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+            if found:
+                yield [Version(entry["Key"], entry["VersionId"]) for entry in found]
+            if not page["IsTruncated"]:
+                return
+            after = {
+                "KeyMarker": page["NextKeyMarker"],
+                "VersionIdMarker": page["NextVersionIdMarker"],
+            }
+
+
+class _VersionsAfter(TypedDict, total=False):
+    KeyMarker: str
+    VersionIdMarker: str
+
+
+def _identifier(version: Version) -> "ObjectIdentifierTypeDef":
+    if version.version_id is None:
+        return {"Key": version.key}
+    return {"Key": version.key, "VersionId": version.version_id}

@@ -21,6 +21,7 @@ from botocore.exceptions import (
 )
 
 from imagefleet.errors import FleetError, NotFound, Unavailable
+from imagefleet.telemetry.tracing import Tracing
 
 Service: TypeAlias = Literal["sqs", "s3", "cloudfront"]
 
@@ -110,7 +111,7 @@ class Call:
     """The name of the queue or bucket, or the id of the distribution."""
 
 
-class Calls(Protocol):
+class CallWatcher(Protocol):
     """Somebody who watches every call, for metrics and traces. Must not raise."""
 
     def during(self, call: Call) -> AbstractContextManager[None]:
@@ -139,7 +140,7 @@ class Unobserved:
 class Line:
     """The line to one queue, bucket or distribution, over which all its calls go."""
 
-    def __init__(self, service: Service, resource: str, calls: Calls, within: float) -> None:
+    def __init__(self, service: Service, resource: str, calls: CallWatcher, within: float) -> None:
         self.resource = resource
         self._service: Service = service
         self._calls = calls
@@ -216,3 +217,47 @@ def _of_answer(service: Service, error: ClientError) -> FleetError:
     return FleetError(
         f"{service}_rejected", "Something went wrong on our side.", detail[:LONGEST_DETAIL]
     )
+
+
+class AwsCounts(Protocol):
+    """The metrics of a process that speaks to AWS."""
+
+    def call_ended(
+        self, service: str, operation: str, resource: str, seconds: float, error_code: str | None
+    ) -> None:
+        """Take how a call went; None is no error."""
+
+    def request_sent(self, service: str, operation: str) -> None:
+        """Count one HTTP request."""
+
+
+class AwsCalls:
+    """The watcher of a session: what it sees becomes metrics, and spans of traces."""
+
+    def __init__(self, metrics: AwsCounts, tracing: Tracing) -> None:
+        self._metrics = metrics
+        self._tracing = tracing
+
+    @contextmanager
+    def during(self, call: Call) -> Iterator[None]:
+        """Surround the call with a span, where it is made for the sake of something traced.
+
+        Nothing else gets one: polls alone would fill any store of traces.
+        """
+        name = f"{call.service} {call.operation}"
+        attributes = {
+            "rpc.system": "aws-api",
+            "rpc.service": call.service,
+            "rpc.method": call.operation,
+            "aws.resource": call.resource,
+        }
+        with self._tracing.child(name, "client", attributes):
+            yield
+
+    def ended(self, call: Call, seconds: float, error_code: str | None) -> None:
+        """Hear how the call went."""
+        self._metrics.call_ended(call.service, call.operation, call.resource, seconds, error_code)
+
+    def sent(self, service: str, operation: str) -> None:
+        """Count one HTTP request, of which a call that is retried costs several."""
+        self._metrics.request_sent(service, operation)

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, TypedDict
 
 from botocore.exceptions import ClientError
 
+from imagefleet.aws.batches import Deleted, Deletes, Version
 from imagefleet.aws.calls import Line, unavailable
-from imagefleet.aws.deletes import Deleted, Deletes, Version
-from imagefleet.aws.transfers import of_body, save, seconds_for
-from imagefleet.aws.writes import AlreadyThere, Headers, Stored, Write, is_refused_condition
+from imagefleet.aws.transfers import (
+    AlreadyThere,
+    Headers,
+    Stored,
+    Write,
+    is_refused_condition,
+    of_body,
+    save,
+    seconds_for,
+)
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.lifecycle import failure_sentence
 
@@ -21,19 +29,19 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyThere",
     "Deleted",
-    "Facts",
-    "Form",
     "Headers",
     "Listed",
+    "Listing",
+    "ObjectFacts",
     "Objects",
-    "Page",
+    "PostForm",
     "Stored",
     "Version",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ObjectFacts:
     """What S3 knows about an object."""
 
     bytes: int
@@ -54,7 +62,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Listing:
     """Some objects of a listing, by name; there is at least one unless it is the last page."""
 
     objects: tuple[Listed, ...]
@@ -62,7 +70,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PostForm:
     """What a browser or curl posts, as multipart/form-data, with the file as the last field."""
 
     url: str
@@ -115,11 +123,11 @@ class Objects:
             raise unavailable("s3_unavailable", f"{digest.bytes} bytes only of {key}")
         return Stored(bytes=digest.bytes, sha256=digest.sha256, etag=answer["ETag"])
 
-    async def head(self, key: str) -> Facts:
+    async def head(self, key: str) -> ObjectFacts:
         """Ask about an object; NotFound when there is none."""
         async with self._line.calling("HeadObject"):
             answer = await self._client.head_object(Bucket=self.bucket, Key=key)
-        return Facts(
+        return ObjectFacts(
             bytes=answer["ContentLength"],
             etag=answer["ETag"],
             content_type=answer["ContentType"],
@@ -159,7 +167,7 @@ class Objects:
                 return
             page = await self.page(prefix, after=page.objects[-1].key)
 
-    async def page(self, prefix: str, *, after: str = "") -> Page:
+    async def page(self, prefix: str, *, after: str = "") -> Listing:
         """The first thousand objects below a prefix whose names come behind `after`."""
         async with self._line.calling("ListObjectsV2"):
             page = await self._client.list_objects_v2(
@@ -174,7 +182,7 @@ class Objects:
             )
             for entry in page.get("Contents", ())
         )
-        return Page(found, is_last=not page["IsTruncated"])
+        return Listing(found, is_last=not page["IsTruncated"])
 
     async def delete(self, keys: Iterable[str]) -> Deleted:
         """Delete objects; in a versioned bucket this only hides them."""
@@ -209,7 +217,7 @@ class Objects:
 
     async def presigned_post(
         self, key: str, *, content_type: str, min_bytes: int, max_bytes: int, expires: timedelta
-    ) -> Form:
+    ) -> PostForm:
         """Let whoever has the form store this key, of this type and size, until it expires."""
         async with self._line.calling("PresignPost"):  # signed here; may ask for credentials
             form = await self._client.generate_presigned_post(
@@ -222,7 +230,7 @@ class Objects:
                 ],
                 ExpiresIn=int(expires.total_seconds()),
             )
-        return Form(form["url"], form["fields"])
+        return PostForm(form["url"], form["fields"])
 
     def _writing(self, key: str, headers: Headers, *, only_new: bool) -> Write:
         return Write(self._client, self._line, key, headers, only_new=only_new)

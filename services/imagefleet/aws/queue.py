@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from imagefleet.aws.batches import MOST_ENTRIES, BatchCall, Failure, Failures, in_batches
+from imagefleet.aws.batches import MOST_ENTRIES, BatchCall, EntryFailure, Failures, in_batches
 from imagefleet.aws.calls import Line
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobMessage, Ring, encode_message
@@ -60,7 +60,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
+class QueueDepth:
     """How many messages a queue holds, as SQS estimates it."""
 
     visible: int
@@ -183,14 +183,14 @@ class Queue:
         failures = await _by_handle(handles, call)
         return tuple(failures[handle] for handle in newest)
 
-    async def depth(self) -> Depth:
+    async def depth(self) -> QueueDepth:
         """Ask how many messages there are; estimates, seconds old."""
         visible, in_flight, delayed = await self._attributes(
             "ApproximateNumberOfMessages",
             "ApproximateNumberOfMessagesNotVisible",
             "ApproximateNumberOfMessagesDelayed",
         )
-        return Depth(visible=int(visible), in_flight=int(in_flight), delayed=int(delayed))
+        return QueueDepth(visible=int(visible), in_flight=int(in_flight), delayed=int(delayed))
 
     async def visibility(self) -> timedelta:
         """Ask for how long a message that was received stays invisible, if nothing changes that."""
@@ -258,7 +258,7 @@ class Queue:
             del self._newest[next(iter(self._newest))]
 
 
-async def _by_handle(handles: Sequence[str], call: BatchCall) -> dict[str, Failure | None]:
+async def _by_handle(handles: Sequence[str], call: BatchCall) -> dict[str, EntryFailure | None]:
     failures = await in_batches([_size_of(handle) for handle in handles], call)
     return dict(zip(handles, failures, strict=True))
 

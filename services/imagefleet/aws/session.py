@@ -15,7 +15,7 @@ import aioboto3
 from aiobotocore.client import AioBaseClient
 from aiobotocore.config import AioConfig
 
-from imagefleet.aws.calls import Calls, Line, Service, Unobserved
+from imagefleet.aws.calls import CallWatcher, Line, Service, Unobserved
 from imagefleet.aws.edge import Edge
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import LONGEST_WAIT, Queue
@@ -42,18 +42,22 @@ class Credentials:
 
 @asynccontextmanager
 async def open_session(
-    settings: Aws, *, calls: Calls | None = None, credentials: Credentials | None = None
-) -> AsyncIterator["Session"]:
+    settings: Aws, *, calls: CallWatcher | None = None, credentials: Credentials | None = None
+) -> AsyncIterator["AwsSession"]:
     """Give a session for the life of a process; its end closes every client."""
     async with AsyncExitStack() as stack:
-        yield Session(settings, stack, calls or Unobserved(), credentials)
+        yield AwsSession(settings, stack, calls or Unobserved(), credentials)
 
 
-class Session:
+class AwsSession:
     """Hands out what speaks to one queue, bucket or distribution; all share its clients."""
 
     def __init__(
-        self, settings: Aws, stack: AsyncExitStack, calls: Calls, credentials: Credentials | None
+        self,
+        settings: Aws,
+        stack: AsyncExitStack,
+        calls: CallWatcher,
+        credentials: Credentials | None,
     ) -> None:
         self._settings = settings
         self._stack = stack

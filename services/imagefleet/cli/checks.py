@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from imagefleet.aws.objects import Headers
-from imagefleet.aws.session import Session, open_session
+from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.model import Lane
 from imagefleet.settings import Aws, Database, load
@@ -149,7 +149,7 @@ async def _examine_aws(settings: Aws) -> list[Check]:
         return [await ask(name, question, LOOK_AT_AWS) for name, question in questions]
 
 
-def _queue(session: Session, url: str) -> Callable[[], Awaitable[str]]:
+def _queue(session: AwsSession, url: str) -> Callable[[], Awaitable[str]]:
     async def question() -> str:
         depth = await (await session.queue(url)).depth()
         return f"{depth.visible} waiting, {depth.in_flight} in flight"
@@ -157,7 +157,7 @@ def _queue(session: Session, url: str) -> Callable[[], Awaitable[str]]:
     return question
 
 
-def _bucket(session: Session, bucket: str) -> Callable[[], Awaitable[str]]:
+def _bucket(session: AwsSession, bucket: str) -> Callable[[], Awaitable[str]]:
     """Write an object, find it, delete it; its age tells the difference of the clocks."""
 
     async def question() -> str:
@@ -174,7 +174,7 @@ def _bucket(session: Session, bucket: str) -> Callable[[], Awaitable[str]]:
     return question
 
 
-def _distribution(session: Session, distribution_id: str) -> Callable[[], Awaitable[str]]:
+def _distribution(session: AwsSession, distribution_id: str) -> Callable[[], Awaitable[str]]:
     async def question() -> str:
         edge = await session.edge(distribution_id)
         try:

@@ -22,9 +22,10 @@ from imagefleet.cli.output import (
     told,
 )
 from imagefleet.client.api import ApiClient
-from imagefleet.client.shapes import Deletion, Image, Job
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.images import Deletion, ImageView
+from imagefleet.jobs.shapes.jobs import JobView
 
 AT_ONCE: Final = 4
 WAIT_WITHIN: Final = 300  # seconds
@@ -112,14 +113,15 @@ async def _delete(
         return
     clock = asyncio.get_running_loop().time
     deadline = clock() + within
-    job = await client.finished_job(str(accepted.job_id), within=timedelta(seconds=within))
+    job = (await client.finished_job(str(accepted.job_id), within=timedelta(seconds=within))).shape
     document["status"] = job.status.value
     if job.status is JobState.FAILED:
         document["error"] = _why(job)
         return
     while True:
-        image = await client.image(image_id)
-        document |= image.document() if image.deletion and image.deletion.dark_at else {}
+        answer = await client.image(image_id)
+        image = answer.shape
+        document |= answer.document if image.deletion and image.deletion.dark_at else {}
         if image.deletion is None or image.deletion.dark_at is not None:
             return
         if clock() >= deadline:
@@ -128,7 +130,7 @@ async def _delete(
         await asyncio.sleep(ASK_EVERY)
 
 
-def _why(failed: Job) -> str:
+def _why(failed: JobView) -> str:
     return failed.failure.message if failed.failure else "It failed."
 
 
@@ -171,7 +173,8 @@ async def _replace(image_id: str, file: Path, recipe: str | None, within: float 
         }
         if within is None:
             return document, ExitCode.DONE
-        job = await client.finished_job(str(accepted.job_id), within=timedelta(seconds=within))
+        ended = await client.finished_job(str(accepted.job_id), within=timedelta(seconds=within))
+        job = ended.shape
         document["status"] = job.status.value
         if job.status is JobState.FAILED:
             document["error"] = _why(job)
@@ -179,7 +182,7 @@ async def _replace(image_id: str, file: Path, recipe: str | None, within: float 
         return document, ExitCode.DONE
 
 
-def show_receipt(image: Image) -> None:
+def show_receipt(image: ImageView) -> None:
     """The deletion of an image, for people."""
     gone = image.deletion
     if gone is None:

@@ -8,7 +8,8 @@ from imagefleet.cli.connection import open_api
 from imagefleet.cli.image_changes import delete, replace, show_receipt
 from imagefleet.cli.output import Json, complain, print_json, print_table, run_async, say
 from imagefleet.cli.reprocessing import reprocess
-from imagefleet.client.shapes import Image, ImagePage
+from imagefleet.client.api import Answer
+from imagefleet.jobs.shapes.images import ImagePage, ImageView
 
 app = typer.Typer(
     rich_markup_mode="markdown", no_args_is_help=True, help="Look at images, change them."
@@ -29,10 +30,11 @@ def show(
 
         imagefleet images show --json 0199a5c2-... | jq -r '.variants[].url'
     """
-    image = run_async(_show(image_id))
+    answer = run_async(_show(image_id))
     if as_json:
-        print_json(image.document())
+        print_json(answer.document)
         return
+    image = answer.shape
     source = image.source
     size = f", {source.format} of {source.width}x{source.height}" if source else ""
     revision = f", revision {image.revision}" if image.revision is not None else ""
@@ -61,19 +63,21 @@ def list_images(
     """
     page = run_async(_list({"reference": reference, "limit": str(limit), "cursor": cursor}))
     if as_json:
-        print_json(page.document())
+        print_json(page.document)
         return
-    rows = [(one.image_id, one.status, one.reference, len(one.variants)) for one in page.images]
+    rows = [
+        (one.image_id, one.status, one.reference, len(one.variants)) for one in page.shape.images
+    ]
     print_table(("image", "status", "reference", "variants"), rows)
-    if page.next_cursor:
-        complain(f"there are more: --cursor {page.next_cursor}")
+    if page.shape.next_cursor:
+        complain(f"there are more: --cursor {page.shape.next_cursor}")
 
 
-async def _show(image_id: str) -> Image:
+async def _show(image_id: str) -> Answer[ImageView]:
     async with open_api() as client:
         return await client.image(image_id)
 
 
-async def _list(parameters: dict[str, str | None]) -> ImagePage:
+async def _list(parameters: dict[str, str | None]) -> Answer[ImagePage]:
     async with open_api() as client:
         return await client.images(parameters)

@@ -22,10 +22,10 @@ from imagefleet.cli.output import (
     say,
     show_document,
 )
-from imagefleet.client.api import ApiClient
-from imagefleet.client.shapes import Job, JobPage
+from imagefleet.client.api import Answer, ApiClient
 from imagefleet.errors import Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.jobs import JobPage, JobView
 
 POLL: Final = 2.0  # seconds; where events do not get through, a look now and then will do
 
@@ -66,10 +66,11 @@ def show(
         return
     job = run_async(_show(job_id, wait))
     if as_json:
-        print_json(job.document())
+        print_json(job.document)
     else:
-        print_table(("", ""), [(name, value) for name, value in _lines(job) if value is not None])
-    _finish_with(job)
+        lines = _lines(job.shape)
+        print_table(("", ""), [(name, value) for name, value in lines if value is not None])
+    _finish_with(job.shape)
 
 
 @app.command("list")
@@ -114,16 +115,16 @@ def list_jobs(
         raise Misconfigured(detail)
     page = run_async(_list(parameters | {"imageId": image}))
     if as_json:
-        print_json(page.document())
+        print_json(page.document)
         return
     rows = [
         (job.job_id, job.job_type, job.status.value, f"{job.created_at:%Y-%m-%d %H:%M:%S}",
          job.steps, job.failure.code if job.failure else None)
-        for job in page.jobs
+        for job in page.shape.jobs
     ]  # fmt: skip
     print_table(("job", "type", "status", "created (UTC)", "progress", "failure"), rows)
-    if page.next_cursor:
-        complain(f"there are more: --cursor {page.next_cursor}")
+    if page.shape.next_cursor:
+        complain(f"there are more: --cursor {page.shape.next_cursor}")
 
 
 @app.command()
@@ -140,19 +141,19 @@ def watch(job_id: JobId, as_json: Json = False) -> None:
     _finish_with(run_async(_watch(job_id, as_json=as_json)))
 
 
-async def _show(job_id: str, wait: float) -> Job:
+async def _show(job_id: str, wait: float) -> Answer[JobView]:
     async with open_api() as client:
         return await client.job(job_id, wait=timedelta(seconds=wait) if wait else None)
 
 
-async def _list(parameters: dict[str, str | None]) -> JobPage:
+async def _list(parameters: dict[str, str | None]) -> Answer[JobPage]:
     async with open_api() as client:
         return await client.jobs(parameters)
 
 
-async def _watch(job_id: str, *, as_json: bool) -> Job:
+async def _watch(job_id: str, *, as_json: bool) -> JobView:
     async with open_api() as client:
-        seen: Job | None = None
+        seen: JobView | None = None
         while seen is None or not seen.over:
             try:
                 async for job in client.events(job_id):
@@ -167,16 +168,17 @@ async def _watch(job_id: str, *, as_json: bool) -> Job:
     return seen
 
 
-async def _look(client: ApiClient, job_id: str, seen: Job | None) -> Job:
+async def _look(client: ApiClient, job_id: str, seen: JobView | None) -> Answer[JobView]:
     if seen is not None:
         await asyncio.sleep(POLL)
     return await client.job(job_id)
 
 
-def _told_if_new(job: Job, seen: Job | None, *, as_json: bool) -> Job:
+def _told_if_new(answer: Answer[JobView], seen: JobView | None, *, as_json: bool) -> JobView:
+    job = answer.shape
     if seen is None or job.updated_at != seen.updated_at or job.status != seen.status:
         if as_json:
-            print_json_line(job.document())
+            print_json_line(answer.document)
         else:
             why = f"  {job.failure.code}: {job.failure.message}" if job.failure else ""
             steps = f"  {job.steps}" if job.steps else ""
@@ -184,7 +186,7 @@ def _told_if_new(job: Job, seen: Job | None, *, as_json: bool) -> Job:
     return job
 
 
-def _lines(job: Job) -> list[tuple[str, object]]:
+def _lines(job: JobView) -> list[tuple[str, object]]:
     return [
         ("job", job.job_id),
         ("type", job.job_type),
@@ -199,5 +201,5 @@ def _lines(job: Job) -> list[tuple[str, object]]:
     ]
 
 
-def _finish_with(job: Job) -> None:
+def _finish_with(job: JobView) -> None:
     finish(ExitCode.FAILED if job.status is JobState.FAILED else ExitCode.DONE)

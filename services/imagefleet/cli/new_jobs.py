@@ -10,9 +10,10 @@ import typer
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import filled
 from imagefleet.cli.output import ExitCode, Json, complain, finish, print_json, run_async, say
-from imagefleet.client.shapes import AcceptedJob, Job
+from imagefleet.client.api import Answer
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
 
 WAIT_WITHIN: Final = 300  # seconds
 MOST_BYTES: Final = 2**20  # of a payload; the API takes less, and says so
@@ -62,12 +63,13 @@ def submit(
         maxAttempts=max_attempts,
     )
     given = timedelta(seconds=within) if wait else None
-    job = run_async(_submit(job_type, _payload(payload), more, idempotency_key, given))
+    answer = run_async(_submit(job_type, _payload(payload), more, idempotency_key, given))
+    job = answer.shape
     if as_json:
-        print_json(job.document())
+        print_json(answer.document)
     else:
         say(f"{job.job_id} is {job.status}")
-    if isinstance(job, Job) and job.status is JobState.FAILED:
+    if isinstance(job, JobView) and job.status is JobState.FAILED:
         complain(job.failure.message if job.failure else "failed")
         finish(ExitCode.FAILED)
 
@@ -78,12 +80,12 @@ async def _submit(
     more: dict[str, object],
     idempotency_key: str | None,
     within: timedelta | None,
-) -> AcceptedJob | Job:
+) -> Answer[AcceptedJob] | Answer[JobView]:
     async with open_api() as client:
         accepted = await client.submit_job(job_type, payload, more, idempotency_key)
         if within is None:
             return accepted
-        return await client.finished_job(str(accepted.job_id), within=within)
+        return await client.finished_job(str(accepted.shape.job_id), within=within)
 
 
 def _payload(text: str) -> dict[str, object]:

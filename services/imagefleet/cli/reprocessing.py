@@ -20,9 +20,9 @@ from imagefleet.cli.output import (
     told,
 )
 from imagefleet.client.api import ApiClient
-from imagefleet.client.shapes import Job
 from imagefleet.errors import FleetError, Misconfigured
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.jobs import JobView
 
 AT_ONCE: Final = 4  # requests
 WAIT_WITHIN: Final = 300  # seconds
@@ -91,7 +91,7 @@ class _Result:
     def failed(self, error: FleetError) -> None:
         self.error, self.code = told(error), exit_code_of(error)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: JobView) -> None:
         self.status, self.progress = job.status.value, job.steps
         if job.status is JobState.FAILED:
             self.code = ExitCode.FAILED
@@ -105,7 +105,7 @@ class _Result:
 async def _reprocess_set(payload: dict[str, object], within: float | None) -> _Result:
     result = _Result()
     async with open_api() as client:
-        accepted = await client.submit_job("reprocess_images", payload)
+        accepted = (await client.submit_job("reprocess_images", payload)).shape
         result.job_id, result.status = str(accepted.job_id), accepted.status.value
         await _wait(client, result, within)
     return result
@@ -139,7 +139,7 @@ async def _wait(client: ApiClient, result: _Result, within: float | None) -> Non
         except FleetError as error:
             result.failed(error)
         else:
-            result.ended(job)
+            result.ended(job.shape)
 
 
 def _tell(results: Sequence[_Result], *, as_json: bool) -> None:

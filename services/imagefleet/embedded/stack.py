@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
-from imagefleet.embedded.environments import Facts
-from imagefleet.embedded.ports import HOST, Ports
+from imagefleet.embedded.machine import HOST, Ports, StateFolder
 from imagefleet.embedded.postgres import EmbeddedPostgres
-from imagefleet.embedded.state import StateFolder
+from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain

@@ -15,14 +15,11 @@ from pathlib import Path
 import orjson
 
 from imagefleet.client.api import open_client
-from imagefleet.embedded.announcement import ready_document, what_to_try
-from imagefleet.embedded.environments import forget_cloud_account
-from imagefleet.embedded.ports import Ports, chosen
-from imagefleet.embedded.processes import Processes
+from imagefleet.embedded.machine import DEFAULT_FOLDER, Ports, StateFolder, chosen, write_private
+from imagefleet.embedded.processes import Processes, forget_cloud_account
 from imagefleet.embedded.stack import Stack
-from imagefleet.embedded.state import DEFAULT_FOLDER, StateFolder, write_private
 from imagefleet.embedded.supervisor import Supervisor
-from imagefleet.embedded.terminal import Terminal
+from imagefleet.embedded.terminal import Terminal, ready_document, what_to_try
 from imagefleet.errors import FleetError
 from imagefleet.runtime import Drain, run_until_signalled, supervise, unless
 from imagefleet.telemetry.logs import configure

@@ -7,12 +7,12 @@ half of it does:
 
     headers/ sniff     what the first bytes say, read by our own parsers     no Pillow
     limits             how much of it we are willing to pay for              no Pillow
-    recipes geometry   which variants are wanted, and how large each one is  no Pillow
+    recipes            which variants are wanted, and how large each one is  no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
-    codecs             the door to Pillow: formats, faults, versions
-    colour encode      profiles to sRGB; a clean picture to bytes
+    codecs             the door to Pillow: formats, faults, and pictures to bytes
+    colour             profiles to sRGB
     steps              the pipeline, as a list one can read
-    render             runs that list
+    render             runs that list, and warms up for it
 
 The upper half serves processes that have no Pillow installed; they import those modules by name,
 and this file imports nothing for the same reason.

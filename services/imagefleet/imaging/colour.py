@@ -10,7 +10,7 @@ from functools import cache
 
 from PIL import Image, ImageCms
 
-from imagefleet.imaging.caveats import Caveat
+from imagefleet.imaging.recipes import Caveat
 
 _SPACES = {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}
 _PROFILE_FAULTS = (ImageCms.PyCMSError, OSError, TypeError, ValueError)

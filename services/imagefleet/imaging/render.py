@@ -2,22 +2,30 @@
 
 import base64
 import hashlib
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
+from PIL import Image, ImageCms
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.caveats import Caveat
-from imagefleet.imaging.encode import encode, fit, flatten
-from imagefleet.imaging.geometry import Level, Size, too_small
+from imagefleet.imaging.codecs import check_installation, encode, fit, flatten
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
-from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
+from imagefleet.imaging.recipes import (
+    RECIPES,
+    Caveat,
+    Fit,
+    Recipe,
+    Size,
+    SizeLevel,
+    VariantSpec,
+    too_small,
+)
 from imagefleet.imaging.sniff import check_pixels, check_restarts, count_scans, sniff
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 
@@ -26,7 +34,7 @@ Checkpoint = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RenderedSource:
     """What came in; width and height are upright, frames None where they could not be counted."""
 
     format: ImageFormat
@@ -38,13 +46,13 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Placeholder:
+class RenderedPlaceholder:
     thumbhash: str  # base64
     color: str  # #rrggbb
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RenderedVariant:
     """One encoded output; its bytes went to the sink under this name and format."""
 
     name: str
@@ -59,9 +67,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    source: Source
-    placeholder: Placeholder
-    variants: tuple[Variant, ...]
+    source: RenderedSource
+    placeholder: RenderedPlaceholder
+    variants: tuple[RenderedVariant, ...]
 
 
 def render(
@@ -97,7 +105,7 @@ def _render(
     for step in STEPS:
         checkpoint()
         work = step(work)
-    variants: list[Variant] = []
+    variants: list[RenderedVariant] = []
     picture = work.picture
     for level, picture in cascade(work):
         variants += _make(level, picture, work, sink, checkpoint)
@@ -133,8 +141,8 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
 
 
 def _make(
-    level: Level, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
-) -> Iterator[Variant]:
+    level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
+) -> Iterator[RenderedVariant]:
     """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
     for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
         variants = tuple(alike)
@@ -156,8 +164,8 @@ def _outcome(variant: VariantSpec) -> tuple[str, int, str, int, int]:
 
 def _variant(
     variant: VariantSpec, size: Size, encoded: bytes, warnings: tuple[Caveat, ...]
-) -> Variant:
-    return Variant(
+) -> RenderedVariant:
+    return RenderedVariant(
         variant.name,
         variant.format,
         size.width,
@@ -169,8 +177,8 @@ def _variant(
     )
 
 
-def _source(data: bytes, work: Work) -> Source:
-    return Source(
+def _source(data: bytes, work: Work) -> RenderedSource:
+    return RenderedSource(
         work.facts.format,
         work.size.width,
         work.size.height,
@@ -180,10 +188,60 @@ def _source(data: bytes, work: Work) -> Source:
     )
 
 
-def _placeholder(picture: Image.Image) -> Placeholder:
+def _placeholder(picture: Image.Image) -> RenderedPlaceholder:
     longest = max(picture.size)
     side = min(longest, PLACEHOLDER_SIDE)
     size = Size(*(max(1, round(length * side / longest)) for length in picture.size))
     rgba = resized(picture, size).convert("RGBA").tobytes()
     hashed = thumbhash(size.width, size.height, rgba)
-    return Placeholder(base64.b64encode(hashed).decode(), dominant_color(rgba))
+    return RenderedPlaceholder(base64.b64encode(hashed).decode(), dominant_color(rgba))
+
+
+PHOTO = (2560, 1920)
+
+
+def warm() -> None:
+    """Load every codec by using it; Misconfigured where Pillow is too old or lacks one.
+
+    For the parent of decoding processes: a child may be forbidden to open files, and an import is
+    one, so whatever Pillow loads on first use has to be loaded before the fork.
+    """
+    check_installation()
+    for sample in _samples():
+        for recipe in RECIPES.values():
+            render(sample, recipe, Limits(), _nowhere)
+    # The size of a photo, for what the C library learns of it: a heap that has met large pictures
+    # asks the kernel less often, and every child inherits it (2 % of a photo's CPU).
+    photo = _saved(Image.linear_gradient("L").resize(PHOTO).convert("RGB"), "JPEG")
+    render(photo, RECIPES["default"], Limits(), _nowhere)
+
+
+def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:
+    pass
+
+
+def _samples() -> Iterator[bytes]:
+    """One small picture a format, with everything in it that takes a path of its own."""
+    colours = Image.new("RGBA", (16, 16), (200, 100, 50, 128))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    tagged = {"exif": exif, "icc_profile": profile}
+    yield _saved(colours.convert("RGB"), "JPEG", progressive=True, **tagged)
+    yield _saved(colours.convert("CMYK"), "JPEG")
+    yield _saved(colours, "PNG", **tagged)
+    yield _saved(colours.convert("P"), "PNG", transparency=0)
+    yield _saved(Image.new("I;16", (16, 16), 500), "PNG")
+    yield _saved(colours, "WEBP", **tagged)
+    yield _saved(
+        colours.convert("P"), "GIF", save_all=True, append_images=[Image.new("P", (16, 16))]
+    )
+    yield _saved(colours, "AVIF", max_threads=1, **tagged)
+    frames = [Image.new("RGB", (16, 16), "navy")]
+    yield _saved(colours.convert("RGB"), "MPO", save_all=True, append_images=frames)
+
+
+def _saved(picture: Image.Image, pillow_format: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, pillow_format, **options)
+    return out.getvalue()

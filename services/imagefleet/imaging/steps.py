@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.codecs import open_image, reading
 from imagefleet.imaging.colour import to_srgb
-from imagefleet.imaging.geometry import Level, Size, levels
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
 from imagefleet.imaging.headers.jpeg import overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
-from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes import Caveat, Recipe, Size, SizeLevel, levels
 
 # How much larger than the largest variant a JPEG is decoded: below, the decoder's own crude
 # scaling would show; above, it saves less.
@@ -50,7 +48,7 @@ class Work:
     limits: Limits
     size: Size  # of the source, upright, whatever has happened to the picture since
     orientation: int = 1
-    levels: tuple[Level, ...] = ()
+    levels: tuple[SizeLevel, ...] = ()
     profile: bytes | None = None
     caveats: tuple[Caveat, ...] = ()
 
@@ -201,7 +199,7 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def cascade(work: Work) -> Iterator[tuple[Level, Image.Image]]:
+def cascade(work: Work) -> Iterator[tuple[SizeLevel, Image.Image]]:
     """Every level with its picture, each made from the one before, largest first."""
     picture = work.picture
     for level in work.levels:

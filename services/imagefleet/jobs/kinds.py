@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 
 from imagefleet.errors import Misconfigured, RequestRejected
 from imagefleet.jobs.model import CancelCode, JsonObject, Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {
@@ -248,9 +248,22 @@ class Noop(Payload):
     note: Annotated[str, Field(max_length=200)] = ""
 
 
+_IMAGE: Final = "image:"
+
+
 def image_target(image_id: UUID) -> str:
     """Return the target of all jobs of one image."""
-    return f"image:{image_id}"
+    return f"{_IMAGE}{image_id}"
+
+
+def image_of_target(target: str | None) -> UUID | None:
+    """The image that a job of this target is about, if it is about one."""
+    if target is None or not target.startswith(_IMAGE):
+        return None
+    try:
+        return UUID(target.removeprefix(_IMAGE))
+    except ValueError:
+        return None  # somebody else's target
 
 
 def _target_of_image(payload: ProcessImage | DeleteImage) -> str:

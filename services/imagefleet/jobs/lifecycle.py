@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, assert_never
 
 from imagefleet.jobs.images import Emptied, Publication
 from imagefleet.jobs.model import CancelCode, JobState, JsonObject, Lane, Submission
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 
 
 class Actor(StrEnum):

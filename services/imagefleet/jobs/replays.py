@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from imagefleet.jobs.kinds import BUILT_IN, JobKind, choose_lane
+from imagefleet.jobs.kinds import BUILT_IN, JobKind, choose_lane, image_of_target
 from imagefleet.jobs.model import JobId, JsonObject, Lane, Submission, TenantId, new_job_id
 
 _PINNED: Final = BUILT_IN["process_image"].name
@@ -86,13 +86,7 @@ def _lane(failed: _Snapshot, kind: JobKind | None) -> Lane:
 
 def image_of(submission: Submission) -> UUID | None:
     """The image that a replay cannot do without; None for what deletes it, or is about none."""
-    name, _, image_id = (submission.target or "").partition(":")
-    if submission.preempts or name != "image":
-        return None
-    try:
-        return UUID(image_id)
-    except ValueError:
-        return None  # somebody else's target
+    return None if submission.preempts else image_of_target(submission.target)
 
 
 def _payload(failed: _Snapshot) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from uuid import UUID
 import structlog
 
 from imagefleet.maintenance.pace import Rest, keep_at
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
 from imagefleet.store.fleet.proofs import Proof, prove_hour
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "bookkeeper"
 FOLD_EVERY: Final = timedelta(seconds=2)  # also renews the office, which is free after ten
@@ -56,10 +56,9 @@ class Bookkeeper:
 
         async def batch() -> bool:
             nonlocal folded
-            with self._metrics.query("fold"):
-                async with acquire(self._pool) as connection:
-                    entries = await fold_entries(connection, limit=ENTRIES)
-                    submits = await fold_ledger(connection, limit=ENTRIES)
+            async with self._pool.use("fold") as connection:
+                entries = await fold_entries(connection, limit=ENTRIES)
+                submits = await fold_ledger(connection, limit=ENTRIES)
             folded += entries + submits
             self._metrics.upkept("fold", entries + submits)
             return max(entries, submits) >= ENTRIES
@@ -76,11 +75,10 @@ class Bookkeeper:
             nonlocal hours
             if not await self._is_elected():
                 return False
-            with self._metrics.query("prove"):
-                async with acquire(self._pool) as connection:
-                    proof = await prove_hour(
-                        connection, every=self._again, page=PAGE, between=self._between_pages
-                    )
+            async with self._pool.use("prove") as connection:
+                proof = await prove_hour(
+                    connection, every=self._again, page=PAGE, between=self._between_pages
+                )
             self._tell(proof)
             hours += proof is not None
             self._metrics.upkept("prove", 0 if proof is None else proof.jobs)
@@ -94,12 +92,11 @@ class Bookkeeper:
 
     async def resign(self) -> None:
         """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
-        with self._metrics.query("resign"):
-            async with acquire(self._pool) as connection:
-                await resign(connection, OFFICE, self._holder)
+        async with self._pool.use("resign") as connection:
+            await resign(connection, OFFICE, self._holder)
 
     async def _is_elected(self) -> bool:
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             return await hold_election(connection, OFFICE, self._holder) is not None
 
     async def _between_pages(self) -> None:

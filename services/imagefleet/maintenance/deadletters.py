@@ -29,7 +29,7 @@ from imagefleet.jobs.model import (
     parse_message,
 )
 from imagefleet.maintenance.pace import Rest, keep_at
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.letters.deadmail import (
     STAYS,
@@ -41,7 +41,7 @@ from imagefleet.store.letters.deadmail import (
     take_due_sends,
 )
 from imagefleet.store.letters.replays import close_replayed
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=5)  # two requests for ten messages that wait, each time
 WAIT: Final = timedelta(seconds=1)  # a receive that waits asks all of SQS's servers
@@ -102,18 +102,16 @@ class DeadLetterSender:
         return Sent(due=due, sent=sent)
 
     async def _send_batch(self) -> Sent:
-        with self._metrics.query("take_due_sends"):
-            async with acquire(self._pool) as connection:
-                due = await take_due_sends(connection, limit=self._batch)
+        async with self._pool.use("take_due_sends") as connection:
+            due = await take_due_sends(connection, limit=self._batch)
         if not due:
             return Sent(due=0, sent=0)
         failures = await self._dead_letters.send([announcing(send) for send in due])
         taken = [
             send.letter_id for send, failure in zip(due, failures, strict=True) if failure is None
         ]
-        with self._metrics.query("forget_sends"):
-            async with acquire(self._pool) as connection:
-                await forget_sends(connection, taken)
+        async with self._pool.use("forget_sends") as connection:
+            await forget_sends(connection, taken)
         self._metrics.upkept("announce_letters", len(taken))
         log.info("dead_letter.sent", due=len(due), sent=len(taken))
         return Sent(due=len(due), sent=len(taken))
@@ -163,15 +161,14 @@ class DeadLetterSweeper:
 
     async def run_once(self) -> Swept:
         """Sweep if nobody has taken the current period yet."""
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             start = await begin_period(connection, "sweep_dead_letters", PERIOD, self._holder)
         if start is None:
             return Swept(taken=False)
-        with self._metrics.query("close_replayed"):
-            async with acquire(self._pool) as connection:
-                closed = await close_replayed(connection, limit=LETTERS_AT_ONCE)
+        async with self._pool.use("close_replayed") as connection:
+            closed = await close_replayed(connection, limit=LETTERS_AT_ONCE)
         found = await self.sweep()
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             report: dict[str, object] = {"found": dict(found), "closed": closed}
             await finish_period(connection, "sweep_dead_letters", start, report)
         if found:
@@ -197,9 +194,8 @@ class DeadLetterSweeper:
         return found
 
     async def _judge(self, received: Sequence[Received]) -> list[Judgement]:
-        with self._metrics.query("judge_messages"):
-            async with acquire(self._pool) as connection:
-                return await judge_messages(connection, [read(one) for one in received])
+        async with self._pool.use("judge_messages") as connection:
+            return await judge_messages(connection, [read(one) for one in received])
 
     async def _clear(
         self, received: Sequence[Received], judgements: Sequence[Judgement]

@@ -18,14 +18,14 @@ import structlog
 from imagefleet.aws.objects import Deleted, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import originals_prefix, outputs_prefix
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.emptying import (
     darken_without_edge,
     list_to_empty_again,
     record_emptied_again,
 )
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 AGAIN_AFTER: Final = timedelta(hours=24)
@@ -71,32 +71,26 @@ class DeletionKeeper:
         """Empty what is due if nobody has taken the period yet. Call it every few seconds."""
         if not self._has_edge:
             await self._darken()
-        with self._metrics.query("begin_period"):
-            async with acquire(self._pool) as connection:
-                start = await begin_period(connection, "deletions", PERIOD, self._holder)
+        async with self._pool.use("begin_period") as connection:
+            start = await begin_period(connection, "deletions", PERIOD, self._holder)
         if start is None:
             return Emptied(taken=False)
         emptied = await self._empty_due()
-        with self._metrics.query("finish_period"):
-            async with acquire(self._pool) as connection:
-                await finish_period(connection, "deletions", start, asdict(emptied))
+        async with self._pool.use("finish_period") as connection:
+            await finish_period(connection, "deletions", start, asdict(emptied))
         return emptied
 
     async def _darken(self) -> None:
-        with self._metrics.query("darken_without_edge"):
-            async with acquire(self._pool) as connection:
-                self._metrics.darkened(await darken_without_edge(connection))
+        async with self._pool.use("darken_without_edge") as connection:
+            self._metrics.darkened(await darken_without_edge(connection))
 
     async def _empty_due(self) -> Emptied:
         clock = asyncio.get_running_loop().time
         ends_at = clock() + LONGEST
         images = found = 0
         while clock() < ends_at:
-            with self._metrics.query("list_to_empty_again"):
-                async with acquire(self._pool) as connection:
-                    due = await list_to_empty_again(
-                        connection, after=self._again_after, limit=BATCH
-                    )
+            async with self._pool.use("list_to_empty_again") as connection:
+                due = await list_to_empty_again(connection, after=self._again_after, limit=BATCH)
             for image_id in due:
                 if clock() >= ends_at:
                     break
@@ -110,10 +104,9 @@ class DeletionKeeper:
         """Empty one image's prefixes; how many versions that deleted."""
         outputs = _all(await self._outputs.delete_all(outputs_prefix(image_id)))
         originals = _all(await self._originals.delete_all(originals_prefix(image_id)))
-        with self._metrics.query("record_emptied_again"):
-            async with acquire(self._pool) as connection:
-                # What was public for a moment may have been kept by the edge.
-                await record_emptied_again(connection, image_id, owes=outputs > 0)
+        async with self._pool.use("record_emptied_again") as connection:
+            # What was public for a moment may have been kept by the edge.
+            await record_emptied_again(connection, image_id, owes=outputs > 0)
         if outputs or originals:
             told = {"outputs": outputs, "originals": originals}
             log.warning("image.emptied_again", image_id=str(image_id), **told)

@@ -21,7 +21,7 @@ from imagefleet.jobs.model import JobId, Lane, Ring
 from imagefleet.live import Live
 from imagefleet.maintenance.window import Turns, Window
 from imagefleet.settings.in_force import Horizon
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.jobs.dispatching import (
     FIRST_PLACE,
     Holds,
@@ -48,7 +48,7 @@ from imagefleet.store.jobs.rings import (
     forget_lost,
     ring_heads,
 )
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 LOOK_EVERY: Final = timedelta(milliseconds=200)  # while something waits or is announced
 LEVELS: Final = 256  # of one page
@@ -132,13 +132,12 @@ class Dispatcher:
         if self._now() < self._look_at:
             return Dispatched(sent=0)
         in_use, of_types = self._live.now.slots_of_lanes(), self._live.now.slots_of_types()
-        with self._metrics.query("look_at_lanes"):
-            async with acquire(self._pool) as connection:
-                lanes = await hold_lanes(connection, self._holder)
-                fleets = await look_at_fleet(connection, in_use) if lanes else {}
-                holds = await look_at_holds(connection) if lanes else None
-                adopted = await adopt_rings(connection, limit=self._batch) if lanes else 0
-                self._rooms = await look_at_types(connection, of_types) if of_types else {}
+        async with self._pool.use("look_at_lanes") as connection:
+            lanes = await hold_lanes(connection, self._holder)
+            fleets = await look_at_fleet(connection, in_use) if lanes else {}
+            holds = await look_at_holds(connection) if lanes else None
+            adopted = await adopt_rings(connection, limit=self._batch) if lanes else 0
+            self._rooms = await look_at_types(connection, of_types) if of_types else {}
         for lane in self._works.keys() - lanes:  # whoever has it now knows its pace and its turns
             del self._works[lane]
         sent = 0
@@ -154,14 +153,13 @@ class Dispatcher:
 
     async def leave(self) -> None:
         """Leave the lanes to others, at the end."""
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             await leave_lanes(connection, self._holder)
 
     async def ring_expired(self) -> int:
         """Ring jobs whose worker is gone and was not rescued; call it every minute."""
-        with self._metrics.query("find_expired"):
-            async with acquire(self._pool) as connection:
-                rings = await find_expired(connection, limit=self._batch)
+        async with self._pool.use("find_expired") as connection:
+            rings = await find_expired(connection, limit=self._batch)
         taken = await ring_jobs(self._queues, rings)
         if rings:
             log.warning("job.expired", due=len(rings), sent=len(taken))
@@ -175,9 +173,8 @@ class Dispatcher:
         """
         until, rung = self._now() + HEADS_WITHIN, 0
         while self._now() < until:
-            with self._metrics.query("ring_heads"):
-                async with acquire(self._pool) as connection:
-                    page = await ring_heads(connection, self._walked_to, limit=HEADS)
+            async with self._pool.use("ring_heads") as connection:
+                page = await ring_heads(connection, self._walked_to, limit=HEADS)
             rung += page.rung
             self._walked_to = NO_JOB if page.last is None else page.last
             if page.looked_at < HEADS:
@@ -193,11 +190,10 @@ class Dispatcher:
             return 0
         window = work.window
         lost = await self._forget_lost(lane, fleet, work)
-        with self._metrics.query("count_announced"):
-            async with acquire(self._pool) as connection:
-                announced = await count_announced(
-                    connection, lane, within=window.lately, limit=4 * window.size + self._batch
-                )
+        async with self._pool.use("count_announced") as connection:
+            announced = await count_announced(
+                connection, lane, within=window.lately, limit=4 * window.size + self._batch
+            )
         window.lost(lost)
         room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
         levels = await self._find_levels(lane, work)
@@ -208,7 +204,7 @@ class Dispatcher:
         sent, waiting = await self._announce(lane, work, ready, most, most_of)
         work.busy = announced > 0 or bool(ready)
         waiting = waiting or not everybody
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             await publish_room(
                 connection,
                 lane,
@@ -223,15 +219,14 @@ class Dispatcher:
         if self._now() < work.forget_lost_at:
             return 0
         work.forget_lost_at = self._now() + FORGET_LOST_EVERY
-        with self._metrics.query("forget_lost"):
-            async with acquire(self._pool) as connection:
-                lost = await forget_lost(
-                    connection,
-                    lane,
-                    silent=fleet.silent_at,
-                    heard=fleet.heard_at,
-                    limit=LOST_AT_ONCE,
-                )
+        async with self._pool.use("forget_lost") as connection:
+            lost = await forget_lost(
+                connection,
+                lane,
+                silent=fleet.silent_at,
+                heard=fleet.heard_at,
+                limit=LOST_AT_ONCE,
+            )
         if lost:
             log.warning("ring.lost", lane=lane, jobs=lost)
         return lost
@@ -240,9 +235,8 @@ class Dispatcher:
         """What waits in a lane; where there is more than one look reads, the next one goes on."""
         found: list[Level] = []
         for _ in range(PAGES):
-            with self._metrics.query("find_levels"):
-                async with acquire(self._pool) as connection:
-                    page = await find_levels(connection, lane, work.behind, limit=LEVELS)
+            async with self._pool.use("find_levels") as connection:
+                page = await find_levels(connection, lane, work.behind, limit=LEVELS)
             found += page
             work.behind = page[-1].place if len(page) == LEVELS else FIRST_PLACE
             if work.behind == FIRST_PLACE:
@@ -292,9 +286,8 @@ class Dispatcher:
             if name not in self._manners or self._manners[name][1] < now
         ]
         if unknown:
-            with self._metrics.query("read_manners"):
-                async with acquire(self._pool) as connection:
-                    found = await read_manners(connection, unknown)
+            async with self._pool.use("read_manners") as connection:
+                found = await read_manners(connection, unknown)
             good_until = now + MANNERS_ARE_GOOD_FOR
             self._manners |= {name: (one, good_until) for name, one in found.items()}
         return {name: self._manners[name][0] for name in of_type if name in self._manners}
@@ -317,17 +310,16 @@ class Dispatcher:
                 break
             weights = {tenant: levels[0].weight for tenant, levels in waiting.items()}
             shares = work.turns.share(weights, room - sent)
-            with self._metrics.query("take_rings"):
-                async with acquire(self._pool) as connection:
-                    taken = await take_rings(
-                        connection,
-                        lane,
-                        (
-                            (level, min(share, most_of.get(level.place, share)))
-                            for tenant, share in shares.items()
-                            for level in waiting[tenant]
-                        ),
-                    )
+            async with self._pool.use("take_rings") as connection:
+                taken = await take_rings(
+                    connection,
+                    lane,
+                    (
+                        (level, min(share, most_of.get(level.place, share)))
+                        for tenant, share in shares.items()
+                        for level in waiting[tenant]
+                    ),
+                )
             bounded = {ring.job_id: level for level, ring in taken if level.place in most_of}
             chosen = [
                 ring
@@ -361,9 +353,8 @@ class Dispatcher:
         except TimeoutError:
             log.warning("ring.failed", lane=lane, jobs=len(rings), code="timeout")
         if took:
-            with self._metrics.query("confirm_rings"):
-                async with acquire(self._pool) as connection:
-                    await confirm_rings(connection, took)
+            async with self._pool.use("confirm_rings") as connection:
+                await confirm_rings(connection, took)
         else:
             work.rests_until = self._now() + REST_AFTER_REFUSAL
         work.window.sent(len(took))

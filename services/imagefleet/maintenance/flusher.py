@@ -22,7 +22,7 @@ from imagefleet.aws.edge import MOST_ITEMS, Edge
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from imagefleet.jobs.images import cache_tag
 from imagefleet.runtime import pause_after
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.edge.batches import (
     Accepted,
     Taken,
@@ -43,7 +43,7 @@ from imagefleet.store.edge.invalidations import (
     look_at_owed,
 )
 from imagefleet.store.fleet.elections import hold_election, resign
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "flusher"
 FLUSH_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal
@@ -120,12 +120,11 @@ class Flusher:
                 log.info("flusher.idle", why="there is no CLOUDFRONT_DISTRIBUTION_ID")
             self._said = True
             return Flushed(elected=False)
-        with self._metrics.query("look_at_owed"):
-            async with acquire(self._pool) as connection:
-                self._hold(await hold_election(connection, OFFICE, self._holder))
-                if self._term is None:
-                    return Flushed(elected=False)
-                owed = await look_at_owed(connection, limit=MOST_ITEMS)
+        async with self._pool.use("look_at_owed") as connection:
+            self._hold(await hold_election(connection, OFFICE, self._holder))
+            if self._term is None:
+                return Flushed(elected=False)
+            owed = await look_at_owed(connection, limit=MOST_ITEMS)
         settled, restless = self._ripe(owed)
         completed = await self._follow(self._edge)
         await self._commit(settled, restless)
@@ -136,9 +135,8 @@ class Flusher:
         """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
         if self._term is None:
             return
-        with self._metrics.query("resign"):
-            async with acquire(self._pool) as connection:
-                await resign(connection, OFFICE, self._holder)
+        async with self._pool.use("resign") as connection:
+            await resign(connection, OFFICE, self._holder)
         self._hold(None)
 
     def _hold(self, term: int | None) -> None:
@@ -170,16 +168,14 @@ class Flusher:
         debts = [*settled, *restless]
         if not debts or self._is_quiet():
             return
-        with self._metrics.query("commit_batch"):
-            async with acquire(self._pool) as connection:
-                unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
-                if not any(_may_succeed(batch) for batch in unsent):
-                    await commit_batch(connection, debts, self._item, within=LIMITS, again=restless)
+        async with self._pool.use("commit_batch") as connection:
+            unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
+            if not any(_may_succeed(batch) for batch in unsent):
+                await commit_batch(connection, debts, self._item, within=LIMITS, again=restless)
 
     async def _send(self, edge: Edge) -> int:
-        with self._metrics.query("list_unsent"):
-            async with acquire(self._pool) as connection:
-                unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
+        async with self._pool.use("list_unsent") as connection:
+            unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
         sent = 0
         for batch in unsent:
             if self._is_quiet():
@@ -188,18 +184,18 @@ class Flusher:
         return sent
 
     async def _send_one(self, edge: Edge, batch: Batch) -> bool:
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             if not await begin_send(connection, batch.id):
                 return False
         try:
             taken = await edge.create_invalidation(batch.items, caller_reference=str(batch.id))
         except FleetError as error:
             self._refused(error, batch.id)
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 await defer_batch(connection, batch.id, _told(error))
             return False
         self._refusals = 0
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             news = await accept_batch(connection, batch.id, taken.id)
         if news is not None:
             self._count(batch, news)
@@ -223,9 +219,8 @@ class Flusher:
 
     async def _follow(self, edge: Edge) -> int:
         """Ask about those that were not asked about for longest."""
-        with self._metrics.query("list_accepted"):
-            async with acquire(self._pool) as connection:
-                accepted = await list_accepted(connection, limit=FOLLOWED)
+        async with self._pool.use("list_accepted") as connection:
+            accepted = await list_accepted(connection, limit=FOLLOWED)
         self._asked = {one.batch_id: self._asked.get(one.batch_id, 0.0) for one in accepted}
         longest = sorted(accepted, key=lambda one: self._asked[one.batch_id])
         completed = 0
@@ -241,7 +236,7 @@ class Flusher:
             is_complete = (await edge.get_invalidation(accepted.cloudfront_id)).completed
         except NotFound as error:
             # Forgotten, or of another distribution. A repeat of what was done does no harm.
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 await doubt_batch(connection, accepted, _told(error))
             return False
         except FleetError as error:
@@ -250,7 +245,7 @@ class Flusher:
         self._refusals = 0
         if not is_complete:
             return False
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             agreed = await complete_batch(connection, accepted)
         if agreed is None:
             return False

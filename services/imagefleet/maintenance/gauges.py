@@ -15,12 +15,12 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.aws.queue import Depth, Queue
+from imagefleet.aws.queue import Queue, QueueDepth
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.live import Live
 from imagefleet.maintenance.sweeper import WALK_EVERY
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.edge import sample_invalidations
 from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.store.fleet.breakers import list_breakers
@@ -30,7 +30,7 @@ from imagefleet.store.fleet.queues import count_stuck
 from imagefleet.store.images.walks import read_walk
 from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
 from imagefleet.store.letters.deadletters import count_unacknowledged
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "sampler"
 RENEW_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds after its last renewal
@@ -108,12 +108,11 @@ class Sampler:
     async def resign(self) -> None:
         """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
         self._metrics.unelected()
-        with self._metrics.query("resign"):
-            async with acquire(self._pool) as connection:
-                await resign(connection, OFFICE, self._holder)
+        async with self._pool.use("resign") as connection:
+            await resign(connection, OFFICE, self._holder)
 
     async def _run_once(self) -> Sampled:
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             term = await hold_election(connection, OFFICE, self._holder)
         if term is None:
             self._metrics.unelected()
@@ -131,9 +130,8 @@ class Sampler:
     async def _took(self, name: str, take: Take) -> bool:
         try:
             async with asyncio.timeout(self._within):
-                with self._metrics.query(f"sample_{name}"):
-                    async with acquire(self._pool) as connection:
-                        await take(connection)
+                async with self._pool.use(f"sample_{name}") as connection:
+                    await take(connection)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to be shown
             self._metrics.unsampled(name)
             code = error.code if isinstance(error, FleetError) else type(error).__name__
@@ -210,7 +208,7 @@ class Sampler:
                     in_flight=depth.in_flight,
                 )
 
-    async def _depth(self, lane: Lane, queue: Queue) -> Depth | None:
+    async def _depth(self, lane: Lane, queue: Queue) -> QueueDepth | None:
         try:
             async with asyncio.timeout(self._within):
                 return await queue.depth()

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import structlog
 
+from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.edge import Edge
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
@@ -31,12 +32,11 @@ from imagefleet.runtime import Drain, Parts, Step, every, supervise
 from imagefleet.settings import MaintenanceSettings
 from imagefleet.settings.in_force import defaults_of_maintenance
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, acquire, connect, open_pool
+from imagefleet.store.database import Pool, connect, open_pool
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import Check, Pulse, Vital, serve_health
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.tracing import open_tracing
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue
@@ -65,9 +65,7 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
     live = Live()
     async with AsyncExitStack() as stack:
         pool, queues, dead_letters, edge, buckets = await reach_out(settings, metrics, live, stack)
-        doorbell = await stack.enter_async_context(
-            Doorbell(pool, queues, confirming=lambda: metrics.query("confirm_rings")).open()
-        )
+        doorbell = await stack.enter_async_context(Doorbell(pool, queues).open())
         duties = Duties(
             settings, metrics, live, pool, queues, dead_letters, edge, buckets, doorbell, drain
         )
@@ -106,14 +104,14 @@ async def reach_out(
             statement_within=settings.database.statement_timeout.total_seconds(),
         )
     )
-    async with acquire(pool) as connection:
+    async with pool.connection() as connection:
         await require_schema(connection)
+    pool = pool.timed_by(metrics.query)
     await stack.enter_async_context(
         live.open(
             pool,
             "maintenance",
             defaults_of_maintenance(settings.maintenance),
-            reading=lambda: metrics.query("read_live"),
         )
     )
     metrics.watch_settings(lambda: live.age)

@@ -17,13 +17,13 @@ from uuid import UUID
 import structlog
 
 from imagefleet.maintenance.pace import Rest, keep_at
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.edge import prune_batches
 from imagefleet.store.fleet.elections import begin_period, finish_period, forget_periods
 from imagefleet.store.fleet.ledger import forget_empty_counts
 from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 BATCH: Final = 500  # rows looked at by one statement
@@ -90,9 +90,8 @@ class Pruner:
 
     async def run_once(self) -> Pruned:
         """Prune if nobody has taken the current period yet."""
-        with self._metrics.query("begin_period"):
-            async with acquire(self._pool) as connection:
-                start = await begin_period(connection, "prune", PERIOD, self._holder)
+        async with self._pool.use("begin_period") as connection:
+            start = await begin_period(connection, "prune", PERIOD, self._holder)
         if start is None:
             return Pruned(taken=False)
         self._look_again()
@@ -102,12 +101,11 @@ class Pruner:
             gone[name], late = await self._prune(name, prune)
             behind = max(behind, late)
         pruned = Pruned(taken=True, **gone, behind_seconds=behind.total_seconds())
-        with self._metrics.query("forget"):
-            async with acquire(self._pool) as connection:
-                await prune_workers(connection)
-                await forget_empty_counts(connection)
-                await forget_periods(connection)
-                await finish_period(connection, "prune", start, asdict(pruned))
+        async with self._pool.use("forget") as connection:
+            await prune_workers(connection)
+            await forget_empty_counts(connection)
+            await forget_periods(connection)
+            await finish_period(connection, "prune", start, asdict(pruned))
         if any(gone.values()):
             log.info("job.pruned", **gone)
         return pruned
@@ -125,9 +123,8 @@ class Pruner:
 
         async def batch() -> bool:
             nonlocal pruned, behind
-            with self._metrics.query(f"prune_{name}"):
-                async with acquire(self._pool) as connection:
-                    page = await prune(connection, limit=limit, after=self._places.get(name))
+            async with self._pool.use(f"prune_{name}") as connection:
+                page = await prune(connection, limit=limit, after=self._places.get(name))
             self._metrics.upkept(f"prune_{name}", page.pruned)
             self._places[name] = page.last or self._places.get(name)
             pruned += page.pruned

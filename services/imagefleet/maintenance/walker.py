@@ -15,12 +15,19 @@ import structlog
 
 from imagefleet.aws.objects import Listed, Objects
 from imagefleet.errors import NotFound
-from imagefleet.jobs.images import image_at, is_original_key, parse_output_key
-from imagefleet.jobs.sweeping import PREFIXES, Bucket, Missing, Progress
-from imagefleet.store.database import Pool, acquire
+from imagefleet.jobs.images import (
+    PREFIXES,
+    Bucket,
+    Missing,
+    SweepProgress,
+    image_at,
+    is_original_key,
+    parse_output_key,
+)
+from imagefleet.store.database import Pool
 from imagefleet.store.images.sweeping import judge_originals, judge_outputs
 from imagefleet.store.images.walks import Named, list_named
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 # No request is that long under way; clocks of S3 and Postgres may differ by the hour.
 OLDER_THAN: Final = timedelta(hours=25)
@@ -61,7 +68,7 @@ class Walker:
         self._deletes = deletes
         self._older_than = older_than
 
-    async def walk(self, progress: Progress, ends_at: float) -> tuple[Progress, bool]:
+    async def walk(self, progress: SweepProgress, ends_at: float) -> tuple[SweepProgress, bool]:
         """Go one page further, or less when it is late; whether that was the end of both buckets.
 
         A page that needs many questions is not taken whole.
@@ -79,7 +86,9 @@ class Walker:
         is_through = end is None and bucket == "originals"
         return walked.model_copy(update=told).passed(end, missing), is_through
 
-    async def _needed(self, progress: Progress, end: str | None) -> tuple[list[Named], str | None]:
+    async def _needed(
+        self, progress: SweepProgress, end: str | None
+    ) -> tuple[list[Named], str | None]:
         """What must be there up to `end`, by key; and a nearer end where that is too much."""
         first = image_at(progress.after)
         last = None if end is None else image_at(end)
@@ -95,9 +104,8 @@ class Walker:
     async def _named(
         self, bucket: Bucket, first: UUID, last: UUID | None, *, images: int
     ) -> tuple[list[Named], UUID | None]:
-        with self._metrics.query("list_named"):
-            async with acquire(self._pool) as connection:
-                return await list_named(connection, bucket, first, last, images=images)
+        async with self._pool.use("list_named") as connection:
+            return await list_named(connection, bucket, first, last, images=images)
 
     async def _ask(
         self, bucket: Bucket, lacking: Sequence[Named], end: str | None, ends_at: float
@@ -153,13 +161,12 @@ class Walker:
         ours = [(one, place) for one in passed if (place := parse_output_key(one.key))]
         if not ours:
             return Judgement(litter=(), unknown=len(passed))
-        with self._metrics.query("judge_outputs"):
-            async with acquire(self._pool) as connection:
-                judged = await judge_outputs(
-                    connection,
-                    [(one.key, one.modified_at, place) for one, place in ours],
-                    older_than=self._older_than,
-                )
+        async with self._pool.use("judge_outputs") as connection:
+            judged = await judge_outputs(
+                connection,
+                [(one.key, one.modified_at, place) for one, place in ours],
+                older_than=self._older_than,
+            )
         return Judgement(
             litter=[one for one, _ in ours if one.key in judged.litter],
             unknown=len(passed) - len(ours) + len(judged.unknown),
@@ -170,19 +177,20 @@ class Walker:
         unknown = len(passed) - len(ours)
         if not ours:
             return Judgement(litter=(), unknown=unknown)
-        with self._metrics.query("judge_originals"):
-            async with acquire(self._pool) as connection:
-                stray = await judge_originals(
-                    connection,
-                    [(one.key, one.modified_at) for one in ours],
-                    older_than=self._older_than,
-                )
+        async with self._pool.use("judge_originals") as connection:
+            stray = await judge_originals(
+                connection,
+                [(one.key, one.modified_at) for one in ours],
+                older_than=self._older_than,
+            )
         if len(stray) >= SUSPICIOUS and 2 * len(stray) > len(ours):
             log.error("sweep.held_back", originals=len(stray), of=len(ours), first=min(stray))
             return Judgement(litter=(), unknown=unknown, held_back=len(stray))
         return Judgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
 
-    async def _clear(self, bucket: Bucket, judgement: Judgement, before: Progress) -> Progress:
+    async def _clear(
+        self, bucket: Bucket, judgement: Judgement, before: SweepProgress
+    ) -> SweepProgress:
         """Delete the litter, if we may; the progress with what came of it."""
         litter = judgement.litter
         gone: list[Listed] = []

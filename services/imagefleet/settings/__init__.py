@@ -3,14 +3,14 @@
 A slice is what one part needs (`Database`, `Worker`, ...); a process is a few slices. `load` reads
 all of them from a mapping and reports every fault at once, naming variable, expected form and given
 value. Secrets may come from a file instead: the same name with `_FILE` behind it. An empty variable
-counts as unset. `masked` is what may be logged, `reference` what the documentation shows.
+counts as unset. `masked` is what may be logged, `reference` what the documentation shows. What
+operators turn while everything runs is declared in `live`, and `in_force` says what holds then.
+Nothing here asks anybody: who follows Postgres is `imagefleet.live`.
 """
 
 from pydantic import BaseModel, ConfigDict
 
 from imagefleet.settings.loading import load, masked
-from imagefleet.settings.reference import reference
-from imagefleet.settings.roles import Roles
 from imagefleet.settings.slices import (
     Api,
     Aws,
@@ -20,10 +20,12 @@ from imagefleet.settings.slices import (
     Maintenance,
     Person,
     Retry,
+    Roles,
     Slice,
     Telemetry,
     Worker,
 )
+from imagefleet.settings.variables import reference
 
 
 class Process(BaseModel):

@@ -17,8 +17,8 @@ from pydantic import (
     StringConstraints,
 )
 
-from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Lane
+from imagefleet.jobs.policies import BreakerLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from datetime import timedelta
 from typing import Final
 
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.breakers import STANDARD, BreakerLimits
 from imagefleet.jobs.kinds import TIMEOUTS, JobKind, Kinds
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import STANDARD, BreakerLimits, RetryPolicy
 from imagefleet.settings.forms import BreakerNumbers
 from imagefleet.settings.live import EVERYTHING_ELSE, Value, find_setting
 from imagefleet.settings.slices import Maintenance, Worker

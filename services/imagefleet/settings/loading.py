@@ -1,4 +1,9 @@
-"""Reading the environment, all faults at once, and showing what was read without its secrets."""
+"""Reading the environment, all faults at once, and showing what was read without its secrets.
+
+Of pydantic-settings only the model is used, and this was judged: its own sources take `_FILE` from
+no variable (a folder of secrets is another thing), tell faults by field and not by the variable's
+name and form, and read the environment of whoever makes a slice in a test.
+"""
 
 import os
 from collections.abc import Mapping

@@ -10,9 +10,14 @@ from typing import Annotated, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from imagefleet.jobs.breakers import STANDARD, BreakerLimits
 from imagefleet.jobs.model import Lane
-from imagefleet.jobs.retry import LONGEST_CAP, MOST_ATTEMPTS, RetryPolicy
+from imagefleet.jobs.policies import (
+    LONGEST_CAP,
+    MOST_ATTEMPTS,
+    STANDARD,
+    BreakerLimits,
+    RetryPolicy,
+)
 from imagefleet.settings.forms import (
     BreakerNumbers,
     Breakers,
@@ -32,6 +37,9 @@ from imagefleet.settings.forms import (
 
 def _span(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
+
+
+Password = Annotated[SecretStr, Form("printable ASCII characters")]
 
 
 class Slice(BaseSettings):
@@ -322,3 +330,30 @@ class Person(Slice):
 
     name: Text | None = Field(None, validation_alias="IMAGEFLEET_ACTOR")
     """Who acts, as the audit tells it; if it is not set, the user of this machine."""
+
+
+class Roles(Slice):
+    """The login roles of Postgres, while they are made."""
+
+    admin_url: DatabaseUrl = Field(validation_alias="ADMIN_DATABASE_URL")
+    """Postgres as somebody who may create roles and databases."""
+    owner: Password = Field(validation_alias="OWNER_DATABASE_PASSWORD")
+    """Of imagefleet_owner, which owns the schema and only migrates."""
+    api: Password = Field(validation_alias="API_DATABASE_PASSWORD")
+    """Of imagefleet_api."""
+    worker: Password = Field(validation_alias="WORKER_DATABASE_PASSWORD")
+    """Of imagefleet_worker."""
+    maintenance: Password = Field(validation_alias="MAINTENANCE_DATABASE_PASSWORD")
+    """Of imagefleet_maintenance."""
+    operator: Password = Field(validation_alias="OPERATOR_DATABASE_PASSWORD")
+    """Of imagefleet_operator."""
+    admin: Password = Field(validation_alias="ADMIN_DATABASE_PASSWORD")
+    """Of imagefleet_admin, which makes tenants and keys, and nothing else."""
+
+    def passwords(self) -> dict[str, str]:
+        """Return them by the role's full name."""
+        return {
+            f"imagefleet_{name}": secret.get_secret_value()
+            for name, secret in self
+            if name != "admin_url"
+        }

@@ -1,4 +1,4 @@
-"""What is known about each variable: its names, form, default and meaning, and how it is shown."""
+"""What is known about each variable, and the page of all of them, docs/settings.md."""
 
 import json
 import re
@@ -12,6 +12,7 @@ from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
 from imagefleet.settings.forms import Form
+from imagefleet.settings.live import DECLARED
 from imagefleet.settings.slices import Slice
 
 _USERINFO: Final = re.compile(r"//[^/@]*@")
@@ -124,3 +125,98 @@ def _form(field: FieldInfo) -> str:
             case _:
                 pass
     return " ".join(part for part in (f"{text}," if low else text, low, high) if part)
+
+
+SLICES: Final = tuple(
+    part for part in Slice.__subclasses__() if part.__module__ == Slice.__module__
+)
+
+
+FOREWORD: Final = """\
+# Settings
+
+Everything is a variable of the environment. `imagefleet settings` prints this page.
+
+A process names every fault at once, and does not start with one (exit code 2).
+An empty variable is an unset one.
+Any of them may come from a file, as secrets should: the same name with `_FILE` behind it and the
+path of the file, instead of the variable itself.
+
+## What is no variable
+
+What is turned while everything runs: [live settings](#live-settings), below.
+How long finished jobs, their attempts and their idempotency keys are kept is one of them,
+`retention.jobs_days`: 30 days unless it is turned. Less than 30 days is refused: so long a key is
+promised to hold.
+
+```sh
+imagefleet settings live set retention.jobs_days 90 --reason "questions come late"
+```
+"""
+
+LIVE_FOREWORD: Final = """\
+What an operator turns during an incident is no variable but a row in Postgres; the environment is
+its default, and shown beside it, as the last process that started and has it said: a worker of one
+lane says nothing of the others, and what no process has any more stays shown.
+`imagefleet settings live set NAME VALUE --reason R` turns one,
+`imagefleet settings live reset NAME --reason R` gives the default back, and
+`imagefleet settings live list` shows all of them. Each change is in the audit. Every process looks
+once a second, so it is in force within 5 s for whatever is decided from then on. A process that
+cannot read keeps what it read last (`live_settings_age_seconds`).
+
+`<service>` is that of a circuit breaker, `<policy>` a job type; `*` in the place of either is every
+one that is named neither here nor by the environment, nor brings a policy of its own. `<lane>` is
+fast, general or quarantine. Names that a release does not know, and values that it does not allow,
+it ignores with a line in its log (`setting.ignored`). A rescued job is due within seconds whatever
+its policy says.
+"""
+
+
+def reference() -> str:
+    """Return the page: after the foreword a section for each slice, with a row a variable."""
+    return "\n".join((FOREWORD, *(_section(part) for part in SLICES), *_live_reference()))
+
+
+def _section(part: type[Slice]) -> str:
+    rows = [
+        f"## {part.__name__}",
+        "",
+        (part.__doc__ or "").strip(),
+        "",
+        "| variable | expected | default | meaning |",
+        "|---|---|---|---|",
+        *(_row(variable) for variable in variables(part)),
+        "",
+    ]
+    return "\n".join(rows)
+
+
+def _row(variable: Variable) -> str:
+    names = [*variable.names, *([f"{variable.name}_FILE"] if variable.secret else [])]
+    default = "must be set" if variable.required else variable.default or "unset"
+    cells = (
+        " or ".join(f"`{name}`" for name in names),
+        variable.form,
+        default,
+        " ".join(variable.description.split()),
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _live_reference() -> Iterator[str]:
+    """Write the section of docs/settings.md: a row a setting."""
+    yield "## Live settings"
+    yield ""
+    yield LIVE_FOREWORD
+    yield "| setting | value | default | read by | meaning |"
+    yield "|---|---|---|---|---|"
+    for one in DECLARED:
+        cells = (
+            f"`{one.name}`",
+            one.allowed,
+            f"`{one.default}`" if one.default.isupper() and "," not in one.default else one.default,
+            ", ".join(one.read_by),
+            one.meaning,
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""

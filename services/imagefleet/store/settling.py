@@ -34,8 +34,8 @@ from imagefleet.jobs.model import (
     TenantId,
     WorkerId,
 )
-from imagefleet.jobs.retry import RetryPolicy
-from imagefleet.store.database import Connection, translated
+from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.store.database import Connection
 from imagefleet.store.images.emptying import record_emptied
 from imagefleet.store.images.images import publish_images
 from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
@@ -144,9 +144,8 @@ async def _settle_alone(
 async def _settle_at_once(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
-    with translated():
-        async with connection.transaction():
-            return await _settle_in_transaction(connection, worker_id, settlements)
+    async with connection.transaction():
+        return await _settle_in_transaction(connection, worker_id, settlements)
 
 
 async def _settle_in_transaction(

@@ -2,9 +2,10 @@
 
 /healthz says whether a restart would help: the event loop answers, and each vital sign is there. A
 vital sign never asks another service, or an outage of Postgres would restart the whole fleet.
-/readyz says whether to send work here, and if not, why. Written by hand, as only the API has a web
-framework. Whoever reaches the port can cost us little: a request is small, quick and alone on its
-connection, and of too many connections the oldest is dropped, so that a probe still gets through.
+/readyz says whether to send work here, and if not, why. Written by hand, and this was judged:
+aiohttp.web would cost 4 MB a process and has no bound on connections. Whoever reaches the port can
+cost us little: a request is small, quick and alone on its connection, and of too many connections
+the oldest is dropped, so that a probe still gets through.
 """
 
 import asyncio
@@ -99,7 +100,7 @@ class LoopLag:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HealthAnswer:
     """A response."""
 
     status: HTTPStatus
@@ -107,7 +108,7 @@ class Answer:
     content_type: str = "application/json"
 
     @classmethod
-    def of_checks(cls, found: Mapping[str, str | None]) -> "Answer":
+    def of_checks(cls, found: Mapping[str, str | None]) -> "HealthAnswer":
         """Return 200 if no check found anything, else 503; the reasons either way."""
         fine = all(reason is None for reason in found.values())
         body = {"status": "ok" if fine else "failing", "checks": found}
@@ -186,18 +187,18 @@ class HealthServer:
         self._connections: dict[asyncio.Task[object], None] = {}  # the oldest first
         self._closed = False
 
-    async def answer(self, path: str) -> Answer:
+    async def answer(self, path: str) -> HealthAnswer:
         """Return what GET of this path gets."""
         match path:
             case "/healthz":
                 found = {name: _judge(name, vital) for name, vital in self._vitals.items()}
-                return Answer.of_checks(found)
+                return HealthAnswer.of_checks(found)
             case "/readyz":
-                return Answer.of_checks(await self._readiness.found())
+                return HealthAnswer.of_checks(await self._readiness.found())
             case "/metrics":
-                return Answer(HTTPStatus.OK, self._metrics.exposition(), CONTENT_TYPE)
+                return HealthAnswer(HTTPStatus.OK, self._metrics.exposition(), CONTENT_TYPE)
             case _:
-                return Answer(HTTPStatus.NOT_FOUND)
+                return HealthAnswer(HTTPStatus.NOT_FOUND)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the one request of a connection, and end it whatever happens."""
@@ -232,22 +233,22 @@ class HealthServer:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _read_and_answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _read_and_answer(self, reader: asyncio.StreamReader) -> HealthAnswer:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            return Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            return HealthAnswer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         request = _REQUEST.match(head)
         if request is None:
-            return Answer(HTTPStatus.BAD_REQUEST)
+            return HealthAnswer(HTTPStatus.BAD_REQUEST)
         method, target = request.groups()
         if method != b"GET":
-            return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+            return HealthAnswer(HTTPStatus.METHOD_NOT_ALLOWED)
         try:
             return await self.answer(target.partition(b"?")[0].decode("ascii"))
         except Exception:  # one broken gauge must not end the server
             log.exception("health.broke")
-            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return HealthAnswer(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 @asynccontextmanager

@@ -1,19 +1,45 @@
-"""Every series of every process, each made here and nowhere else; maintenance's are in `upkeep.py`.
+"""Every series of every process, each made here, or in `maintenance.py`, and nowhere else.
 
 One class a process, each with its own registry: made once by `main`, passed to whoever counts. The
 same name may have other labels in another process (`db_query_duration_seconds`). Callers say what
 happened; which series that moves, and which values a label may have, is decided here.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
+
+import structlog
 
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import CancelCode, Ended, Lane, Verdict
-from imagefleet.telemetry import labels
-from imagefleet.telemetry.series import Series, Timed
+from imagefleet.telemetry.logs import ids_of
+from imagefleet.telemetry.series import (
+    Series,
+    Timed,
+    Vocabulary,
+    codes,
+    image_type,
+    methods,
+    names,
+    routes,
+    status_code,
+)
+
+END_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "completed": "job.completed",
+        "retried": "job.retried",
+        "failed": "job.failed",
+        "released": "job.released",
+        "rescued": "job.rescued",
+        "taken_over": "job.taken_over",
+        "exhausted": "job.exhausted",
+    }
+)
+"""By the outcome in the attempt's row."""
 
 API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
 AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
@@ -23,6 +49,8 @@ UPLOAD_BYTES: Final = (
     *(1024 * 2**doublings for doublings in range(11)),
     *(mebibytes * 2**20 for mebibytes in (2, 5, 10, 20, 50)),
 )
+
+log = structlog.get_logger()
 
 
 class ProcessMetrics(Series):
@@ -45,11 +73,11 @@ class ProcessMetrics(Series):
 
 
 class AwsMetrics(ProcessMetrics):
-    """What every process tells that speaks to AWS, by way of `aws_calls.AwsCalls`."""
+    """What every process tells that speaks to AWS, by way of `aws.calls.AwsCalls`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._operation, self._code = labels.codes(), labels.codes()
+        self._operation, self._code = codes(), codes()
         self._sqs_requests = self._counter("sqs_requests_total", "what SQS bills", "operation")
 
     def request_sent(self, service: str, operation: str) -> None:
@@ -63,15 +91,15 @@ class ApiMetrics(AwsMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self._method, self._route = labels.methods(), labels.routes()
-        self._service, self._table = labels.names(), labels.codes()
+        self._method, self._route = methods(), routes()
+        self._service, self._table = names(), codes()
         http = ("method", "route", "status_code")
         query, call = ("operation", "table"), ("service", "operation")
         self._http_seconds = self._histogram(
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
-        self._limit = labels.Vocabulary({*LIMITS, "least_rate"})
+        self._limit = Vocabulary({*LIMITS, "least_rate"})
         self._limited = self._counter(
             "limit_refusals_total", "requests beyond a limit of a tenant or key", "limit"
         )
@@ -82,7 +110,7 @@ class ApiMetrics(AwsMetrics):
         self._query_errors = self._counter(
             "db_query_error_total", "database queries that failed", *query, "error_code"
         )
-        self._refusal = labels.names()
+        self._refusal = names()
         self._refused_keys = self._counter(
             "auth_failures_total", "requests whose key was refused", "reason"
         )
@@ -95,7 +123,7 @@ class ApiMetrics(AwsMetrics):
 
     def answered(self, method: str, route: str | None, status: int, duration: timedelta) -> None:
         """Count a request; `route` is the route's template, None where no route matched."""
-        told = (self._method(method), self._route(route), labels.status_code(status))
+        told = (self._method(method), self._route(route), status_code(status))
         self._http.labels(*told).inc()
         self._http_seconds.labels(*told).observe(duration.total_seconds())
 
@@ -105,7 +133,7 @@ class ApiMetrics(AwsMetrics):
 
     def uploaded(self, mime_type: str | None, size_bytes: int) -> None:
         """Count an upload that arrived whole."""
-        self._uploads.labels(labels.mime_type(mime_type)).observe(size_bytes)
+        self._uploads.labels(image_type(mime_type)).observe(size_bytes)
 
     def authentication_failed(self, reason: str) -> None:
         """Count a request whose key was refused, by the reason that refusals.py has for it."""
@@ -138,7 +166,7 @@ class FleetMetrics(AwsMetrics):
 
     def __init__(self, job_types: Collection[str]) -> None:
         super().__init__()
-        self._type, self._bucket = labels.Vocabulary(job_types), labels.names()
+        self._type, self._bucket = Vocabulary(job_types), names()
         self._query_seconds = self._histogram(
             "db_query_duration_seconds", "duration of queries", WORK_SECONDS, "query_type"
         )
@@ -159,15 +187,16 @@ class FleetMetrics(AwsMetrics):
         self._attempts = self._counter("job_attempts_total", "attempts, as recorded", "outcome")
 
     def attempt_ended(self, ended: Ended) -> None:
-        """Count the end of a claim that this process wrote; call it by `endings.tell_ends`."""
+        """Count the end of a claim that this process wrote; call it by `tell_ends`."""
         told = (self._type(ended.type), ended.state.value)
         self._attempts.labels(ended.outcome).inc()
         self._jobs.labels(*told).inc()
         self._job_seconds.labels(*told).observe(ended.duration.total_seconds())
 
-    def query(self, query_type: str) -> Timed:
+    def query(self, operation: str, table: str = "") -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
-        name = self._operation(query_type)
+        del table  # is not a label here
+        name = self._operation(operation)
         return Timed(
             self._query_seconds.labels(name).observe,
             lambda code: self._query_errors.labels(name, self._code(code)).inc(),
@@ -233,3 +262,34 @@ class WorkerMetrics(FleetMetrics):
         """Take how a lane's slots are used; reserved ones belong to a receive on its way."""
         for state, slots in (("free", free), ("reserved", reserved), ("busy", busy)):
             self._slots.labels(lane.value, state).set(slots)
+
+
+def tell_ends(metrics: FleetMetrics, ended: Iterable[Ended]) -> None:
+    """Count each end of an attempt, and write its line: how long, what came of it and why.
+
+    Once, by whoever wrote its row. Most attempts end with their worker's own settlement. A dead
+    worker's are ended by the rescuer, and one whose lock ran out by the claim that finds it so.
+    Whoever that is calls this once its transaction is committed; nobody else does. A process that
+    is killed between the two has told nothing of what it had just written, and nobody makes up for
+    it: at most the jobs that one settle, one claim or one rescue can end. The same is so of a claim
+    or a rescue whose answer is lost on the way: its rows do not say who wrote them. A settle is
+    asked again.
+    """
+    for one in ended:
+        metrics.attempt_ended(one)
+        log.info(
+            END_EVENTS[one.outcome],
+            **ids_of(one),
+            worker_id=str(one.worker_id),
+            duration_seconds=_seconds(one.duration),
+            queue_seconds=_seconds(one.queue_time),
+            outcome=one.outcome,
+            why=one.why,
+            retries=max(0, one.attempts - 1),
+            max_attempts=one.max_attempts,
+            state=one.state.value,
+        )
+
+
+def _seconds(span: timedelta) -> float:
+    return round(span.total_seconds(), 3)

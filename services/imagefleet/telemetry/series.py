@@ -1,7 +1,12 @@
-"""How series are made and shown; which ones there are is said in `metrics.py`."""
+"""How series are made and shown; which ones there are is said in `metrics.py`.
 
+A series is kept for ever, so nobody may invent values of labels without end.
+"""
+
+import asyncio
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, TypeAlias
 
@@ -16,9 +21,16 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from imagefleet.telemetry.labels import error_code
+from imagefleet.errors import ClaimLost, FleetError, RequestRejected
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+OTHER: Final = "other"
+UNMATCHED: Final = "unmatched"
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/{}-]{1,100}")
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+_MIME_TYPES: Final = ("avif", "gif", "jpeg", "png", "webp")
 
 Values: TypeAlias = Mapping[tuple[str, ...], float]
 Family: TypeAlias = GaugeMetricFamily | CounterMetricFamily
@@ -46,8 +58,8 @@ class Series:
     ) -> Histogram:
         return Histogram(name, meaning, labels, registry=self._registry, buckets=tuple(buckets))
 
-    def _sampled(self, *families: tuple[str, ...]) -> "Sampled":
-        sampled = Sampled(families)
+    def _sampled(self, *families: tuple[str, ...]) -> "SampledSeries":
+        sampled = SampledSeries(families)
         self._registry.register(sampled)
         return sampled
 
@@ -92,7 +104,7 @@ class Timed:
             self._failed(code)
 
 
-class Sampled(Collector):
+class SampledSeries(Collector):
     """Series that one elected process reads for the whole fleet; `forget` when another one is.
 
     A gauge that kept its value would go on telling what the fleet looked like when this process was
@@ -130,3 +142,66 @@ class Sampled(Collector):
             for told, value in values.items():
                 shown.add_metric(told, value)
             yield shown
+
+
+class Vocabulary:
+    """The values of one label: the known ones, and the first few plain ones that come beyond."""
+
+    def __init__(self, known: Collection[str] = (), *, room: int = 0, other: str = OTHER) -> None:
+        self._words = set(known)
+        self._most = len(self._words) + room
+        self._other = other
+
+    def __call__(self, value: str | None) -> str:
+        """Return the value, or the word that stands for all others."""
+        if value is None:
+            return self._other
+        if value in self._words:
+            return value
+        if len(self._words) < self._most and _PLAIN.fullmatch(value):
+            self._words.add(value)
+            return value
+        return self._other
+
+
+def methods() -> Vocabulary:
+    """HTTP methods: the standard ones."""
+    return Vocabulary(_METHODS)
+
+
+def routes() -> Vocabulary:
+    """Templates of routes, such as `/v1/jobs/{job_id}`; there are far fewer than this."""
+    return Vocabulary(room=200, other=UNMATCHED)
+
+
+def codes() -> Vocabulary:
+    """Codes of errors, names of statements and operations: ours are fixed, a handler's are not."""
+    return Vocabulary(room=100)
+
+
+def names() -> Vocabulary:
+    """Names from the settings: buckets, services."""
+    return Vocabulary(room=20)
+
+
+def image_type(value: str | None) -> str:
+    """The type without its parameters, if we take images of it."""
+    kind, _, subtype = (value or "")[:100].partition(";")[0].strip().lower().partition("/")
+    return f"image/{subtype}" if kind == "image" and subtype in _MIME_TYPES else OTHER
+
+
+def status_code(value: int) -> str:
+    return str(value) if 100 <= value <= 599 else OTHER  # noqa: PLR2004 - what HTTP has
+
+
+def error_code(error: BaseException | None) -> str | None:
+    """What an error is counted as; None for none, and for refusals, which are answers."""
+    match error:
+        case None | RequestRejected() | ClaimLost():
+            return None
+        case FleetError():
+            return error.code
+        case asyncio.CancelledError():
+            return "cancelled"
+        case _:
+            return "bug"

@@ -22,7 +22,6 @@ from imagefleet.jobs.kinds import JobKind, Payload, read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, Fence, JsonObject
 from imagefleet.runtime import Parts
-from imagefleet.store.database import acquire
 from imagefleet.store.jobs.leases import Hold, report_progress
 from imagefleet.store.settling import Receipt, Settled, Settlement
 from imagefleet.telemetry.logs import bind_job
@@ -197,11 +196,10 @@ class Attempt:
     async def _report_progress(
         self, done: int, total: int | None = None, cursor: JsonObject | None = None
     ) -> None:
-        with self._equipment.metrics.query("report_progress"):
-            async with acquire(self._equipment.pool) as connection:
-                cancelled = await report_progress(
-                    connection, self.hold, done=done, total=total, cursor=cursor
-                )
+        async with self._equipment.pool.use("report_progress") as connection:
+            cancelled = await report_progress(
+                connection, self.hold, done=done, total=total, cursor=cursor
+            )
         if cancelled:
             self.stop(Stop.CANCELLED)
             await asyncio.sleep(0)  # the stop arrives at this await

@@ -17,9 +17,9 @@ from typing import Final
 import structlog
 
 from imagefleet.errors import FleetError
-from imagefleet.jobs.breakers import BreakerLimits
 from imagefleet.jobs.model import Claim
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.jobs.policies import BreakerLimits
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,
@@ -137,10 +137,9 @@ class BreakerReports:
         if not telling:
             return
         try:
-            with self._metrics.query("report_breakers"):
-                async with acquire(self._pool) as connection:
-                    for service, tally in telling.items():
-                        await self._tell(connection, service, tally)
+            async with self._pool.use("report_breakers") as connection:
+                for service, tally in telling.items():
+                    await self._tell(connection, service, tally)
         except FleetError as error:
             log.warning("breakers.unreported", code=error.code, services=sorted(telling))
             for tally in telling.values():

@@ -18,11 +18,10 @@ from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId
 from imagefleet.runtime import Drain, unless
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.glances import find_types
-from imagefleet.telemetry.endings import tell_ends
-from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Delivery
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
@@ -218,15 +217,14 @@ class Consumer:
         left: list[tuple[Delivery, ClaimAnswer]] = []
         reserved: list[str] = []
         try:
-            with self._ears.metrics.query("claim"):
-                async with acquire(self._ears.pool) as connection:
-                    questions = await self._questions(connection, unanswered, reserved)
-                    while questions:
-                        answers = await self._claim(connection, lane, questions.pop(0))
-                        # What was answered is committed: it is not lost with the next question.
-                        left += self._start_ours(lane, answers, ended)
-                        self._unreserve(reserved)
-                        unanswered = [one for question in questions for one in question.deliveries]
+            async with self._ears.pool.use("claim") as connection:
+                questions = await self._questions(connection, unanswered, reserved)
+                while questions:
+                    answers = await self._claim(connection, lane, questions.pop(0))
+                    # What was answered is committed: it is not lost with the next question.
+                    left += self._start_ours(lane, answers, ended)
+                    self._unreserve(reserved)
+                    unanswered = [one for question in questions for one in question.deliveries]
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
             unclaimed.give_back(queue, [one.received for one in unanswered], CONTENDED_FOR)

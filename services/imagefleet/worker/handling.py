@@ -6,7 +6,7 @@ A handler needs nothing beyond this module and `imagefleet.jobs.kinds`, where it
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +20,9 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.images.originals import Original, find_original
 from imagefleet.store.jobs.leases import Hold
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -189,12 +189,9 @@ class JobContext:
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
 
-    @asynccontextmanager
-    async def database(self, use: str) -> AsyncIterator[Connection]:
+    def database(self, use: str) -> AbstractAsyncContextManager[Connection]:
         """A connection for a moment, which is measured under this name."""
-        with self._equipment.metrics.query(use):
-            async with acquire(self._equipment.pool) as connection:
-                yield connection
+        return self._equipment.pool.use(use)
 
     def ring(self, rings: Iterable[Ring]) -> None:
         """Announce jobs that were committed a moment ago."""

@@ -25,7 +25,7 @@ import structlog
 from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import Fence, JobMessage, Lane, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.jobs.leases import Beat, Heard, renew_claims

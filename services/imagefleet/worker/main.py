@@ -23,22 +23,22 @@ from uuid import uuid4
 
 import structlog
 
+from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.queue import Queue
-from imagefleet.aws.session import Session, open_session
+from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import WorkerSettings
 from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, acquire, open_pool
+from imagefleet.store.database import Pool, open_pool
 from imagefleet.store.fleet.control import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.telemetry.aws_calls import AwsCalls
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -73,7 +73,6 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
                 outside.pool,
                 "worker",
                 defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers)),
-                reading=lambda: metrics.query("read_live"),
             )
         )
         metrics.watch_settings(lambda: live.age)
@@ -111,7 +110,7 @@ class Outside:
 
     tracing: Tracing
     pool: Pool
-    session: Session
+    session: AwsSession
     queues: Mapping[Lane, Queue]
     dead_letters: Queue
 
@@ -131,13 +130,13 @@ async def reach_out(
             statement_within=settings.database.statement_timeout.total_seconds(),
         )
     )
-    async with acquire(pool) as connection:
+    async with pool.connection() as connection:
         await require_schema(connection)
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(
         tracing=tracing,
-        pool=pool,
+        pool=pool.timed_by(metrics.query),
         session=session,
         queues={lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane},
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
@@ -153,9 +152,7 @@ async def equip(
     stack: AsyncExitStack,
 ) -> Equipment:
     """Open what handlers use."""
-    doorbell = Doorbell(
-        outside.pool, outside.queues, confirming=lambda: metrics.query("confirm_rings")
-    )
+    doorbell = Doorbell(outside.pool, outside.queues)
     configured = settings.worker.breakers
     breakers = BreakerReports(
         outside.pool, metrics, lambda service: rules.live.now.breaker(service, configured)
@@ -256,7 +253,7 @@ class Shift:
             types=tuple(handlers),
             slots={lane: one.total for lane, one in self.slots.items()},
         )
-        async with acquire(self.pool) as connection:
+        async with self.pool.connection() as connection:
             await register_worker(connection, card)
         log.info(
             "worker.started",
@@ -284,7 +281,7 @@ class Shift:
         await drain.wait()
         self.attempts.tally.clear()  # from here on it tells what became of what was running
         with suppress(Unavailable):
-            async with acquire(self.pool) as connection:
+            async with self.pool.connection() as connection:
                 await start_drain(connection, self.worker_id)
         if await self._all_free(grace):
             return
@@ -312,7 +309,7 @@ class Shift:
             self._tell_the_end(drain, dead=True)
             return
         try:
-            async with acquire(self.pool) as connection:
+            async with self.pool.connection() as connection:
                 retired = await retire_worker(connection, self.worker_id)
         except Unavailable as error:
             # The rescuer will find out: this id does not beat any more.

@@ -16,10 +16,9 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ended, Fence, WorkerId
 from imagefleet.runtime import Batcher
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
-from imagefleet.telemetry.endings import tell_ends
-from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
 
 LINGER: Final = 0.005  # seconds
 MOST_AT_ONCE: Final = 100
@@ -84,10 +83,9 @@ class Settler:
         while True:
             again = self._unanswered & fences
             try:
-                with self._metrics.query("settle"):
-                    async with acquire(self._pool) as connection:
-                        self._unanswered |= fences  # nothing was sent before
-                        report = await settle_jobs(connection, self._worker_id, settlements)
+                async with self._pool.use("settle") as connection:
+                    self._unanswered |= fences  # nothing was sent before
+                    report = await settle_jobs(connection, self._worker_id, settlements)
             except Unavailable as error:
                 log.warning("settle.delayed", jobs=len(settlements), code=error.code)
                 if self._given_up:

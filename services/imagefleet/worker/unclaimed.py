@@ -17,7 +17,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, Unavailable
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import ClaimAnswer, JobMessage, Verdict, parse_message
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.messages import Delivery, Messages
@@ -156,7 +156,7 @@ class Redrives:
         if message.dead_letter is None:
             return True
         try:
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 replayed = await replay_redriven(connection, message.job_id, self._kinds)
         except Unavailable as error:
             log.warning("redrive.failed", job_id=str(message.job_id), code=error.code)

@@ -1,14 +1,13 @@
 """Operators and jobs: lists across tenants, everything about one, and orders."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
-from imagefleet.api.operators.schemas import WholeJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState
+from imagefleet.jobs.shapes.jobs import WholeJob
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
 from tests.support.api import Running
@@ -23,12 +22,6 @@ from tests.support.rows import job_row, ring_row
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 IMAGE = "image:1"
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 @pytest.fixture

@@ -1,19 +1,16 @@
 """Operators and S3: what was swept, what waits, what is missing."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import pytest
 
-from imagefleet.jobs.sweeping import Missing, Progress
+from imagefleet.jobs.images import Missing, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.conftest import OpenConnection
-from tests.support.api import Running
 from tests.support.publishing import published, uploaded
 
 IMAGE = uuid4()
@@ -29,19 +26,13 @@ RUN: dict[str, object] = {
 }
 
 
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
-
-
 async def asked(client: httpx.AsyncClient) -> Any:  # noqa: ANN401 - JSON
     answer = await client.get("/v1/operator/sweep")
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def a_walk(maintenance: Connection, progress: Progress, *, is_through: bool) -> None:
+async def a_walk(maintenance: Connection, progress: SweepProgress, *, is_through: bool) -> None:
     start = await begin_period(maintenance, WALK, timedelta(hours=6), uuid4())
     assert start is not None
     await save_walk(maintenance, start, progress, is_through=is_through)
@@ -58,7 +49,9 @@ async def test_before_anything_was_swept_there_is_nothing_to_tell(
 async def test_a_walk_under_way_tells_how_far_it_is(
     operating: httpx.AsyncClient, maintenance: Connection
 ) -> None:
-    progress = Progress(listed=9, litter=2, litter_bytes=20, swept=1, swept_bytes=10, unknown=3)
+    progress = SweepProgress(
+        listed=9, litter=2, litter_bytes=20, swept=1, swept_bytes=10, unknown=3
+    )
     await a_walk(maintenance, progress.passed(KEY, []), is_through=False)
 
     walk = (await asked(operating))["walk"]
@@ -83,7 +76,7 @@ async def test_what_is_missing_says_what_helps(
     missing = Missing(
         bucket="outputs", key=KEY, tenant_id="acme", image_id=IMAGE, found_at=NOW, reprocess=True
     )
-    progress = Progress(missing=(missing,), unnamed=4, bucket="originals")
+    progress = SweepProgress(missing=(missing,), unnamed=4, bucket="originals")
     await a_walk(maintenance, progress, is_through=True)
 
     found = await asked(operating)
@@ -130,7 +123,7 @@ async def test_runs_that_did_something_are_shown_and_versions_that_wait(
 async def test_what_another_version_wrote_about_a_walk_breaks_nothing(
     operating: httpx.AsyncClient, maintenance: Connection, superuser: Connection
 ) -> None:
-    await a_walk(maintenance, Progress(), is_through=False)
+    await a_walk(maintenance, SweepProgress(), is_through=False)
     await superuser.execute("""UPDATE periods SET report = '{"listed": "many"}'""")
 
     assert 0 == (await asked(operating))["walk"]["listed"]

@@ -33,6 +33,11 @@ POINTS: frozenset[str] = frozenset(GIVEN.get("points", ()))
 PROCESS = sys.orig_argv[-1] if "imagefleet" in sys.orig_argv else ""
 # The job whose attempt the current task belongs to; tasks inherit it.
 JOB: contextvars.ContextVar[str] = contextvars.ContextVar("job")
+# In a process that is to tell where it walks, `walking.py` and what it has begun.
+WALKING: Any = None
+if "walk" in GIVEN and PROCESS in {"api", "worker", "maintenance"}:
+    WALKING = importlib.import_module("walking")
+    WALKING.begin(GIVEN["walk"], PROCESS)
 
 
 def told(point: str, jobs: Sequence[str]) -> bytes:
@@ -111,7 +116,7 @@ def replacing(
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-@after_loading("imagefleet.embedded.environments", "environment_of")
+@after_loading("imagefleet.embedded.processes", "environment_of")
 def _hand_on(module: ModuleType) -> None:
     def make(environment_of: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
         def with_faults(process: str, *args: object, **named: object) -> dict[str, str]:
@@ -246,7 +251,7 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
-@after_loading("imagefleet.aws.deletes", "Deletes.delete")
+@after_loading("imagefleet.aws.batches", "Deletes.delete")
 def _emptying(module: ModuleType) -> None:
     """A page of versions is listed; then S3 has deleted it."""
 
@@ -356,6 +361,21 @@ def _deleting(module: ModuleType) -> None:
         return delete_after
 
     replacing(module.Messages, "delete", make)
+
+
+@after_loading("imagefleet.store.database", "open_pool")
+def _statements(_module: ModuleType) -> None:
+    if WALKING is not None:
+        WALKING.tell_statements()
+
+
+@after_loading("imagefleet.worker.isolation.nursery", "BOOT")
+def _walked_children(module: ModuleType) -> None:
+    """The zygote has an empty environment; it is told by what it is started with."""
+    if WALKING is not None:
+        before, first, rest = module.BOOT.partition("from imagefleet")
+        begin = f"import walking; walking.begin({GIVEN['walk']!r}, 'zygote'); "
+        module.BOOT = before + begin + first + rest  # type: ignore[attr-defined]
 
 
 class Loader(importlib.abc.Loader):

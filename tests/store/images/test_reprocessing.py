@@ -7,17 +7,17 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.errors import ClaimLost, IdempotencyConflict, NotFound, RequestRejected
+from imagefleet.jobs.bulk import LOW_PRIORITY, SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages, image_target, validate_payload
 from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Submission, Submitted, TenantId
-from imagefleet.jobs.reprocessing import LOW_PRIORITY, Walk
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
 from imagefleet.store.images.reprocessing import PAGE, Page, count_set, reprocess_image, submit_page
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settlement, settle_jobs
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
     MadeJob,
@@ -39,14 +39,14 @@ from tests.support.rows import job_row, ring_row
 RIVAL = TenantId("rival")
 
 
-async def begun(worker: Connection, **payload: object) -> tuple[Claim, ReprocessImages, Walk]:
+async def begun(worker: Connection, **payload: object) -> tuple[Claim, ReprocessImages, SetWalk]:
     """A claimed job of a set, before its first page."""
     submission = a_set(**payload)
     await submit_job(worker, submission)
     claim = await claimed_by(worker, submission.job_id)
     wanted = validate_payload(BUILT_IN["reprocess_images"], claim.payload)
     assert isinstance(wanted, ReprocessImages)
-    return claim, wanted, Walk(total=await count_set(worker, claim.tenant_id, wanted))
+    return claim, wanted, SetWalk(total=await count_set(worker, claim.tenant_id, wanted))
 
 
 async def walked(worker: Connection, **payload: object) -> tuple[JobId, list[Page]]:
@@ -214,7 +214,7 @@ async def test_a_later_attempt_goes_on_behind_the_last_page(
     await settle_job(worker, await held(worker, claim), Released(why="drain"))
 
     again = await claimed_by(worker, claim.job_id)
-    resumed = Walk.of(again.cursor)
+    resumed = SetWalk.of(again.cursor)
     assert resumed is not None
     page = await submit_page(worker, again, hold_of(again), wanted, resumed)
 
@@ -372,7 +372,7 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
     """A deletion writes its job, which locks the target, and its tombstone in one transaction."""
     image_id = await an_image(api)
     claim, wanted, walk = await begun(worker)
-    deleting = api.transaction()
+    deleting = driver_of(api).transaction()
     await deleting.start()
     await submit_job(api, once_more(image_id, type="delete_image", preempts=True))
     await bury(api, image_id)

@@ -25,6 +25,7 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
 from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
@@ -42,7 +43,7 @@ from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.deadletters import get_dead_letter
 from imagefleet.store.letters.replays import ReplayOutcome, replay_letters, replay_redriven
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     CORRUPT,
     TENANT,
@@ -167,7 +168,7 @@ async def test_the_tombstone_its_job_and_the_ring_are_one(
     await uploaded(api, image_id)
     before = await counts(superuser)
 
-    undone = api.transaction()
+    undone = driver_of(api).transaction()
     await undone.start()
     await deleted(api, image_id)
     await undone.rollback()
@@ -349,7 +350,7 @@ async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dar
     gone = await get_deletion(api, image_id, TENANT)
     (debt,) = await superuser.fetch("SELECT id, reason FROM invalidations")
     assert gone is not None
-    assert gone.objects == {"deleted": 2, "not_there": 1, "errors": 0, "keys": ["a", "b"]}
+    assert gone.objects == DeletedObjects(deleted=2, not_there=1, errors=0, keys=["a", "b"])
     assert (debt["id"], "deleted") == (gone.invalidation_id, debt["reason"])
     assert gone.objects_deleted_at is not None
     assert gone.dark_at is None

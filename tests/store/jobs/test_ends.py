@@ -7,12 +7,12 @@ import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Ended, JobId, JobState, Lane
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
-from imagefleet.telemetry.endings import EVENTS
+from imagefleet.telemetry.metrics import END_EVENTS
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     ALL_LANES,
@@ -154,7 +154,7 @@ WAYS: dict[str, tuple[End, tuple[str, str, JobState, int]]] = {
 
 
 def test_the_table_has_every_end_that_is_told() -> None:
-    assert {row[0] for _, row in WAYS.values()} == set(EVENTS)
+    assert {row[0] for _, row in WAYS.values()} == set(END_EVENTS)
 
 
 @pytest.mark.parametrize("way", WAYS)

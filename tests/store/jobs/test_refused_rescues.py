@@ -14,7 +14,7 @@ from imagefleet.store.jobs import rescue as upkeep
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
-from imagefleet.telemetry.upkeep import MaintenanceMetrics
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.conftest import OpenConnection
 from tests.support.factories import (
     ALL_LANES,

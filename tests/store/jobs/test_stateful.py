@@ -30,7 +30,8 @@ from hypothesis.stateful import (
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, ResultReason, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, WorkerId
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
@@ -38,9 +39,9 @@ from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settlement, settle_jobs
+from tests.store.jobs.model import Bell, End, Fleet, Job, Span, exactly
 from tests.support.database import INVARIANTS, Database, Server, copied_database
 from tests.support.factories import ALL_LANES, TENANT, TYPES, a_submission, a_worker, due_rings
-from tests.support.model import Bell, End, Fleet, Job, Span, exactly
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "60"))  # noqa: TID251 - a setting of this test
 STEPS = 40
@@ -135,7 +136,7 @@ class World:
         self.worker = await enter(database.connect("worker"))
         self.maintenance = await enter(database.connect("maintenance"))
         self.operator = await enter(database.connect("operator"))
-        self.superuser: asyncpg.Connection = await enter(database.connect("superuser"))
+        self.superuser: Connection = await enter(database.connect("superuser"))
 
     def close(self) -> None:
         self.loop.run_until_complete(self._stack.aclose())

@@ -27,9 +27,9 @@ from imagefleet.worker.isolation.report import (
 )
 from imagefleet.worker.isolation.zygote import BESIDE_DATA
 from tests.support import children as tasks
-from tests.support import hoards
 from tests.support.children import TASKS, children_of, task
-from tests.support.hoards import HOARDS, MIB, hoard
+from tests.worker import hoards
+from tests.worker.hoards import HOARDS, MIB, hoard
 
 BUDGET = 128 * MIB
 MARGIN = 32 * MIB  # over the budget, where a call is refused
@@ -181,9 +181,9 @@ async def test_tables_of_pages_count_as_well(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("preload", "killed", "most"),
     [
-        (("tests.support.unfiltered",), None, BUDGET + MARGIN),
+        (("tests.worker.unfiltered",), None, BUDGET + MARGIN),
         (
-            ("tests.support.unfiltered", "tests.support.unlimited"),
+            ("tests.worker.unfiltered", "tests.worker.unlimited"),
             Killed.MEMORY,
             BUDGET + BESIDE_DATA + LATE,
         ),
@@ -205,7 +205,7 @@ async def test_behind_each_barrier_there_is_another(
 async def test_a_child_that_has_too_much_from_the_start_is_killed_and_its_neighbour_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    preload = ("tests.support.unlimited",)
+    preload = ("tests.worker.unlimited",)
     async with watched(monkeypatch, *preload) as (renderer, seen), asyncio.TaskGroup() as group:
         neighbour = group.create_task(attack(renderer, tasks.echo, {"still": "here"}))
         with pytest.raises(InputRejected, match="memory"):

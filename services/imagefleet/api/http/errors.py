@@ -13,13 +13,13 @@ import orjson
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, Unavailable
+from imagefleet.jobs.shapes.problems import Fault, Problem
 
 log = structlog.get_logger()
 
@@ -84,26 +84,6 @@ FRAMEWORK_DETAILS: Final = MappingProxyType(
 )
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 FAULTS_SHOWN: Final = 20
-
-
-class Fault(BaseModel):
-    """One thing that is wrong with a request."""
-
-    field: str
-    problem: str
-
-
-class Problem(BaseModel):
-    """Why a request did not succeed (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    errors: list[Fault] | None = None
-    limit: str | None = None
-    """With 429: which limit it is."""
 
 
 class InvalidRequest(RequestRejected):

@@ -17,7 +17,7 @@ import orjson
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from imagefleet.api.http.errors import Fault, InvalidRequest
+from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.forms import OVERHEAD, file_of
 from imagefleet.api.http.heads import Heads
 from imagefleet.api.http.limiting import Limiting
@@ -28,6 +28,7 @@ from imagefleet.aws.transfers import digest_of
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.limits import judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES, HeaderFacts
+from imagefleet.jobs.shapes.problems import Fault
 from imagefleet.store.fleet.keys import ApiKey
 
 JSON_WITHIN: Final = timedelta(seconds=15)

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
-from imagefleet.api.http.errors import PROBLEM_TYPE, Problem
+from imagefleet.api.http.errors import PROBLEM_TYPE
 from imagefleet.imaging.headers.facts import ImageFormat
+from imagefleet.jobs.shapes.problems import Problem
 
 _BODIES: Final[dict[type[BaseModel], None]] = {Problem: None}  # and those that routes name, below
 

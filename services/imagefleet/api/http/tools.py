@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Annotated, Final, TypeAlias, cast
 
-from fastapi import Request
+from fastapi import Depends, Request
+from starlette.responses import Response
 
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
@@ -14,10 +15,13 @@ from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, Submitted
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.jobs.shapes.images import AcceptedImage
+from imagefleet.jobs.shapes.jobs import AcceptedJob
+from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.rings import rings_for
@@ -63,20 +67,12 @@ class Tools:
         return Limits(max_bytes=self.settings.max_upload_bytes)
 
     @asynccontextmanager
-    async def database(self, operation: str, table: str) -> AsyncIterator[Connection]:
-        """A connection for one use, which is timed under this name."""
-        with self.metrics.query(operation, table):
-            async with acquire(self.pool) as connection:
-                yield connection
-
-    @asynccontextmanager
     async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
         """The same under the operator's role, to look; who changes something is `acting`."""
         if self.operators is None:  # then nobody has these routes
             raise NotFound(_ROUTE)
-        with self.metrics.query(operation, table):
-            async with acquire(self.operators) as connection:
-                yield connection
+        async with self.operators.use(operation, table) as connection:
+            yield connection
 
     @asynccontextmanager
     async def acting(
@@ -100,3 +96,16 @@ class Tools:
 def tools_of(request: Request) -> Tools:
     """The dependency of every route."""
     return cast("Tools", request.app.state.tools)
+
+
+ToolsHere: TypeAlias = Annotated[Tools, Depends(tools_of)]
+
+
+def answer(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The shape as it is sent; the framework would look at every field of it once more."""
+    return Response(shape.encoded(), status, headers, "application/json")
+
+
+def accepted(shape: AcceptedJob | AcceptedImage) -> Response:
+    """202: recorded, and it will be done."""
+    return answer(shape, 202, {"Location": shape.links.self})

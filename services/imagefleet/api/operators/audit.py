@@ -5,16 +5,16 @@ from datetime import datetime
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
-from imagefleet.api.http.tools import Tools, tools_of
-from imagefleet.api.operators.schemas import TENANT, shown
-from imagefleet.api.producers.schemas import Outgoing, RunAt
-from imagefleet.api.producers.views import answer
+from imagefleet.api.http.tools import ToolsHere, answer
+from imagefleet.api.operators.schemas import TENANT
+from imagefleet.api.producers.schemas import RunAt
 from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.store.fleet.audit import AuditFilter, AuditLine, list_audit
 
 MOST_ON_A_PAGE: Final = 500
@@ -25,12 +25,11 @@ ACTOR: Final = r"^[^\x00]{1,255}$"
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 router = APIRouter()
 
 
-class AuditLineView(Outgoing):
+class AuditLineView(Shape):
     """One line. `at` and `role` are Postgres's own; the rest is what the process knew."""
 
     id: int
@@ -48,7 +47,7 @@ class AuditLineView(Outgoing):
     reason: str | None = None
 
 
-class AuditLines(Outgoing):
+class AuditLines(Shape):
     """The newest first. A page may be short, or empty: there is more where `nextCursor` says so."""
 
     lines: list[AuditLineView]
@@ -99,4 +98,4 @@ async def read_audit(
 
 def _line(line: AuditLine) -> AuditLineView:
     fields = {name: getattr(line, name) for name in AuditLine.__dataclass_fields__}
-    return shown(AuditLineView, fields | {"tenant": line.tenant_id})
+    return AuditLineView.model_validate(fields | {"tenant": line.tenant_id}, from_attributes=True)

@@ -4,12 +4,12 @@ from dataclasses import asdict
 from typing import Annotated, Final
 
 import structlog
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.fleet_schemas import (
     Breakers,
     BreakerView,
@@ -18,8 +18,7 @@ from imagefleet.api.operators.fleet_schemas import (
     WorkerView,
 )
 from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import Why, shown
-from imagefleet.api.producers.views import answer
+from imagefleet.api.operators.schemas import Why
 from imagefleet.errors import NotFound
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import (
@@ -32,7 +31,6 @@ from imagefleet.store.fleet.breakers import (
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.oversight import HeldJob, WorkerReport, list_workers
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 Service = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_.-]{0,62}$")]
 Everybody = Annotated[
     bool, Query(alias="all", description="Also those that ended within the last day.")
@@ -56,7 +54,11 @@ async def find_breakers(_key: Operator, tools: ToolsHere) -> Response:
     """One for each service that was ever reported or forced."""
     async with tools.operating("list_breakers", "circuit_breakers") as connection:
         found = await list_breakers(connection)
-    return answer(Breakers(breakers=[shown(BreakerView, each) for each in found]))
+    return answer(
+        Breakers(
+            breakers=[BreakerView.model_validate(each, from_attributes=True) for each in found]
+        )
+    )
 
 
 @router.post(
@@ -77,7 +79,7 @@ async def open_breaker(
         await acting.record(_act("open", service, before, after, reason))
     if before is None or not before.forced:
         _log("breaker.opened", key, after, reason)
-    return answer(shown(BreakerView, after))
+    return answer(BreakerView.model_validate(after, from_attributes=True))
 
 
 @router.post(
@@ -99,7 +101,7 @@ async def close_breaker(
         await acting.record(_act("reset", service, before, after, reason))
     if before is not None and before.state != "closed":
         _log("breaker.closed", key, after, reason)
-    return answer(shown(BreakerView, after))
+    return answer(BreakerView.model_validate(after, from_attributes=True))
 
 
 def _log(event: str, key: ApiKey, after: Breaker | None, reason: str | None) -> None:

@@ -1,17 +1,17 @@
 """Operators and the edge: what it is owed, what that costs, and telling it by hand."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.edge_schemas import (
     BatchView,
     EdgeStatus,
@@ -22,8 +22,6 @@ from imagefleet.api.operators.edge_schemas import (
     OwedInvalidations,
 )
 from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import shown
-from imagefleet.api.producers.views import answer
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.edge.edge import (
     InvalidationReport,
@@ -41,7 +39,6 @@ MOST_BYTES: Final = 16_384  # of the JSON
 UNFINISHED: Final = 20  # batches that are shown
 COMPLETE: Final = 5
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 log = structlog.get_logger()
 router = APIRouter()
@@ -68,9 +65,11 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
             oldest_owed_for=sample.oldest_age or timedelta(0),
             paths_in_flight=sample.in_flight,
             month=_month(month, tools.edge_monthly_paths),
-            flusher=None if flusher is None else shown(FlusherView, flusher),
+            flusher=None
+            if flusher is None
+            else FlusherView.model_validate(flusher, from_attributes=True),
             last_error=errors[-1] if errors else None,
-            batches=[shown(BatchView, one) for one in batches],
+            batches=[BatchView.model_validate(one, from_attributes=True) for one in batches],
         )
     )
 

@@ -6,13 +6,14 @@ from uuid import UUID
 
 from pydantic import Field
 
-from imagefleet.api.operators.schemas import Reason, Seconds
-from imagefleet.api.producers.schemas import Incoming, Outgoing
+from imagefleet.api.operators.schemas import Reason
+from imagefleet.api.producers.schemas import Incoming
+from imagefleet.jobs.shapes.shape import Seconds, Shape
 
 MOST_IMAGES: Final = 100
 
 
-class MonthView(Outgoing):
+class MonthView(Shape):
     """What CloudFront took this month of UTC; `debts` of one image share a path."""
 
     month: date
@@ -23,7 +24,7 @@ class MonthView(Outgoing):
     batches: int
 
 
-class FlusherView(Outgoing):
+class FlusherView(Shape):
     """Who tells CloudFront; its log says `flusher.elected` with this `holder`."""
 
     holder: UUID
@@ -32,7 +33,7 @@ class FlusherView(Outgoing):
     holds: bool
 
 
-class BatchView(Outgoing):
+class BatchView(Shape):
     """One invalidation of CloudFront's, from before it was sent."""
 
     batch_id: UUID
@@ -45,7 +46,7 @@ class BatchView(Outgoing):
     last_error: str | None = None
 
 
-class EdgeStatus(Outgoing):
+class EdgeStatus(Shape):
     """How the edge stands; of batches the oldest unfinished ones, then the last complete ones."""
 
     taken_at: datetime
@@ -65,7 +66,7 @@ class NewInvalidations(Incoming):
     reason: Reason | None = None
 
 
-class InvalidationView(Outgoing):
+class InvalidationView(Shape):
     """One image's invalidation; `completedAt` is when the edge agreed."""
 
     invalidation_id: UUID
@@ -84,7 +85,7 @@ class InvalidationView(Outgoing):
     last_error: str | None = None
 
 
-class OwedInvalidations(Outgoing):
+class OwedInvalidations(Shape):
     """One for each image, by the image's id."""
 
     invalidations: list[InvalidationView]

@@ -5,12 +5,13 @@ and its last beat, the lanes that somebody takes.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias, assert_never
 from uuid import UUID
 
-from imagefleet.api.operators.schemas import ExplanationView
 from imagefleet.jobs.model import JobState, Lane, Verdict
+from imagefleet.jobs.shapes.jobs import ExplanationView
 from imagefleet.store.fleet.breakers import Breaker
 from imagefleet.store.fleet.control import PauseScope, StandingPause
 from imagefleet.store.fleet.queues import Room
@@ -66,33 +67,9 @@ def explanation(
 ) -> ExplanationView:
     """The verdict in words, and the facts."""
     reason, sentence = told(found, room, pauses, breakers)
-    return ExplanationView(
-        job_id=job_id,
-        tenant=found.tenant_id,
-        verdict=found.verdict,
-        reason=reason,
-        sentence=sentence,
-        until=found.until,
-        why=found.why,
-        status=found.state,
-        lane=found.lane,
-        job_type=found.type,
-        target=found.target,
-        claim_no=found.claim_no,
-        attempts=found.attempts,
-        max_attempts=found.max_attempts,
-        crashes=found.crashes,
-        locked_by=found.locked_by,
-        ring_due_at=found.ring_due_at,
-        announced_at=found.announced_at,
-        rung=found.rung,
-        ahead=found.ahead,
-        weight=found.weight,
-        max_open_jobs=found.max_open_jobs,
-        workers=room.workers,
-        slots=room.slots,
-        busy_slots=room.busy,
-    )
+    words = {"job_id": job_id, "reason": reason, "sentence": sentence}
+    places = {"workers": room.workers, "slots": room.slots, "busy_slots": room.busy}
+    return ExplanationView.of(asdict(found) | words | places)
 
 
 def told(

@@ -6,9 +6,10 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Seconds
-from imagefleet.api.producers.schemas import Incoming, Outgoing
+from imagefleet.api.operators.schemas import TARGET, TENANT, Reason
+from imagefleet.api.producers.schemas import Incoming
 from imagefleet.jobs.model import Lane
+from imagefleet.jobs.shapes.shape import Seconds, Shape
 from imagefleet.store.fleet.control import PauseScope
 
 
@@ -46,7 +47,7 @@ class NewPause(Incoming):
         return self
 
 
-class PauseView(Outgoing):
+class PauseView(Shape):
     """A pause; `running` jobs began before it. `known`: the name is a type that this API takes."""
 
     scope: PauseScope
@@ -60,13 +61,13 @@ class PauseView(Outgoing):
     known: bool | None = None
 
 
-class Pauses(Outgoing):
+class Pauses(Shape):
     """Every pause that stands."""
 
     pauses: list[PauseView]
 
 
-class Resumed(Outgoing):
+class Resumed(Shape):
     """The pause is gone; what it held back is announced within a second, in turn."""
 
     scope: PauseScope
@@ -74,7 +75,7 @@ class Resumed(Outgoing):
     tenant: str | None = None
 
 
-class MessagesView(Outgoing):
+class MessagesView(Shape):
     """What SQS says that a queue holds: estimates."""
 
     visible: int
@@ -82,7 +83,7 @@ class MessagesView(Outgoing):
     delayed: int
 
 
-class LaneView(Outgoing):
+class LaneView(Shape):
     """A lane: who works in it, what runs, and what waits; no messages where SQS did not answer.
 
     Of what waits, so many were announced and not claimed yet; that is never much more than the
@@ -101,7 +102,7 @@ class LaneView(Outgoing):
     messages: MessagesView | None = None
 
 
-class DepthView(Outgoing):
+class DepthView(Shape):
     """Open jobs of one type, state and lane."""
 
     job_type: str
@@ -113,7 +114,7 @@ class DepthView(Outgoing):
     """No living worker takes this type in this lane: they wait until one does."""
 
 
-class FlowView(Outgoing):
+class FlowView(Shape):
     """Attempts of the last hour that ended in one way."""
 
     job_type: str
@@ -125,7 +126,7 @@ class FlowView(Outgoing):
     mean_queue_time: Seconds
 
 
-class FailuresView(Outgoing):
+class FailuresView(Shape):
     """Jobs that failed for one reason within the last hour."""
 
     job_type: str
@@ -134,7 +135,7 @@ class FailuresView(Outgoing):
     latest: datetime
 
 
-class StuckView(Outgoing):
+class StuckView(Shape):
     """A job that has been running for over an hour."""
 
     job_id: UUID
@@ -149,7 +150,7 @@ class StuckView(Outgoing):
     beat_at: datetime | None = None
 
 
-class QueueingView(Outgoing):
+class QueueingView(Shape):
     """A tenant that waits or runs; `waiting` has no message, and is counted up to a thousand."""
 
     tenant: str
@@ -160,7 +161,7 @@ class QueueingView(Outgoing):
     paused: bool
 
 
-class QueueStats(Outgoing):
+class QueueStats(Shape):
     """How the queues are; taken at most two seconds ago."""
 
     taken_at: datetime
@@ -176,7 +177,7 @@ class QueueStats(Outgoing):
     stuck: list[StuckView]
 
 
-class DriftView(Outgoing):
+class DriftView(Shape):
     """What waits in Postgres, and what SQS holds; they agree only while nothing moves."""
 
     lane: Lane
@@ -186,7 +187,7 @@ class DriftView(Outgoing):
     drift: int | None = None
 
 
-class LedgerView(Outgoing):
+class LedgerView(Shape):
     """accepted = open + completed + failed + pruned, or something is missing."""
 
     taken_at: datetime
@@ -199,7 +200,7 @@ class LedgerView(Outgoing):
     drift: list[DriftView]
 
 
-class PruneRunView(Outgoing):
+class PruneRunView(Shape):
     """One period in which a maintenance process pruned."""
 
     period_start: datetime
@@ -208,7 +209,7 @@ class PruneRunView(Outgoing):
     jobs: int | None = None
 
 
-class PruneView(Outgoing):
+class PruneView(Shape):
     """What is past retention, and what the last periods did about it."""
 
     retention_days: float
@@ -217,7 +218,7 @@ class PruneView(Outgoing):
     runs: list[PruneRunView]
 
 
-class BreakerView(Outgoing):
+class BreakerView(Shape):
     """A service's circuit breaker: `closed`, `open` or `half_open`."""
 
     service: str
@@ -234,13 +235,13 @@ class BreakerView(Outgoing):
     updated_at: datetime
 
 
-class Breakers(Outgoing):
+class Breakers(Shape):
     """Every service that was ever reported."""
 
     breakers: list[BreakerView]
 
 
-class HeldJobView(Outgoing):
+class HeldJobView(Shape):
     """A job in a worker's hands."""
 
     job_id: UUID
@@ -254,7 +255,7 @@ class HeldJobView(Outgoing):
     cancel_requested: bool
 
 
-class WorkerView(Outgoing):
+class WorkerView(Shape):
     """A worker process, and what it holds."""
 
     worker_id: UUID
@@ -274,7 +275,7 @@ class WorkerView(Outgoing):
     held: list[HeldJobView]
 
 
-class Workers(Outgoing):
+class Workers(Shape):
     """Worker processes."""
 
     workers: list[WorkerView]

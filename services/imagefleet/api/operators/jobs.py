@@ -1,50 +1,40 @@
 """Operators and jobs: any tenant's, with everything about them; and the orders one can give."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
-from imagefleet.api.operators.schemas import (
-    TARGET,
-    TENANT,
-    TYPE,
+from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
+from imagefleet.api.producers.idempotency import fingerprint
+from imagefleet.api.producers.submitting import draft
+from imagefleet.jobs.kinds import CancelJob
+from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
+from imagefleet.jobs.shapes.jobs import (
     Attempts,
-    AttemptView,
-    Because,
     ExplanationView,
     OperatorLinks,
     OrderedJob,
     OutcomesView,
     OverseenJobPage,
-    OverseenJobView,
     RetryNow,
-    WatchedJobs,
     WholeJob,
-    Why,
-    shown,
 )
-from imagefleet.api.producers.idempotency import fingerprint
-from imagefleet.api.producers.submitting import draft
-from imagefleet.api.producers.views import answer
-from imagefleet.jobs.kinds import CancelJob
-from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.control import list_pauses, ring_now
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.fleet.queues import room_for_job
 from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.oversight import OverseenJob, oversee_jobs
+from imagefleet.store.jobs.oversight import oversee_jobs
 from imagefleet.store.jobs.reports import JobFilter, get_operator_job, list_attempts
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.replays import count_outcomes
@@ -53,7 +43,6 @@ MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
 _KIND: Final = "job"
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 router = APIRouter()
 
@@ -94,7 +83,7 @@ async def oversee(
         )
     page = found[:limit]
     more = page[-1].job_id if len(found) > limit else None
-    return answer(OverseenJobPage(jobs=[_overseen(job) for job in page], next_cursor=more))
+    return answer(OverseenJobPage(jobs=page, next_cursor=more))
 
 
 @router.get(
@@ -106,10 +95,7 @@ async def oversee(
 async def show_whole(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """Its whole row, with payload, claims, keys and its ring."""
     async with tools.operating("get_operator_job", "jobs") as connection:
-        row = dict(await get_operator_job(connection, JobId(job_id)))
-    renamed = {"job_id": "id", "tenant": "tenant_id", "job_type": "type", "status": "state"}
-    row |= {name: row.pop(column) for name, column in renamed.items()}
-    return answer(WholeJob.model_validate(row | {"links": _links(job_id)}))
+        return answer(await get_operator_job(connection, JobId(job_id)))
 
 
 @router.get(
@@ -123,7 +109,7 @@ async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Respo
     async with tools.operating("list_attempts", "attempts") as connection:
         await get_operator_job(connection, JobId(job_id))
         found = await list_attempts(connection, JobId(job_id))
-    return answer(Attempts(attempts=[shown(AttemptView, each) for each in found]))
+    return answer(Attempts(attempts=found))
 
 
 @router.get(
@@ -182,7 +168,7 @@ async def _end(
         victim = await get_operator_job(acting.connection, JobId(job_id))
         submission = replace(
             draft(request, kind, by=key, key=None, correlation_id=None),
-            tenant_id=TenantId(str(victim["tenant_id"])),
+            tenant_id=TenantId(victim.tenant),
             payload=payload,
             dedup_key=f"operator:{code}:{job_id}",
             fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload),
@@ -200,7 +186,7 @@ async def _end(
             )
         )
     tools.ring([(submission, submitted)])
-    links = _links(submitted.job_id)
+    links = OperatorLinks.from_job(submitted.job_id)
     ordered = OrderedJob(job_id=submitted.job_id, status=submitted.state, links=links)
     return answer(ordered, 202, {"Location": links.self})
 
@@ -225,15 +211,14 @@ async def retry_now(
                     action="retry_now",
                     kind=_KIND,
                     name=str(job_id),
-                    tenant_id=TenantId(str(job["tenant_id"])),
+                    tenant_id=TenantId(job.tenant),
                     before=_where_it_is(job),
                     after=_where_it_is(became),
                     reason=reason,
                 )
             )
     tools.doorbell.ring(rings)
-    state = JobState(str(became["state"]))
-    return answer(RetryNow(job_id=job_id, status=state, rung=bool(rings)))
+    return answer(RetryNow(job_id=job_id, status=became.status, rung=bool(rings)))
 
 
 @router.post(
@@ -248,20 +233,14 @@ async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Respon
     asked = await read_json(request, WatchedJobs, most_bytes=MOST_BYTES)
     async with tools.operating("count_outcomes", "jobs") as connection:
         found = await count_outcomes(connection, [JobId(each) for each in asked.job_ids])
-    return answer(shown(OutcomesView, found))
+    return answer(found)
 
 
-def _where_it_is(job: Mapping[str, object]) -> dict[str, object]:
+def _where_it_is(job: WholeJob) -> dict[str, object]:
     """What the audit keeps of a job: by then the row may be forgotten."""
-    return {name: job[name] for name in ("type", "state", "run_at", "ring_due_at")}
-
-
-def _links(job_id: UUID) -> OperatorLinks:
-    self = f"/v1/operator/jobs/{job_id}"
-    return OperatorLinks(self=self, attempts=f"{self}/attempts", explain=f"{self}/explain")
-
-
-def _overseen(job: OverseenJob) -> OverseenJobView:
-    fields = {name: getattr(job, name) for name in OverseenJob.__dataclass_fields__}
-    renamed = {"tenant": job.tenant_id, "job_type": job.type, "status": job.state}
-    return OverseenJobView.model_validate(fields | renamed | {"links": _links(job.job_id)})
+    return {
+        "type": job.job_type,
+        "state": job.status,
+        "run_at": job.run_at,
+        "ring_due_at": job.ring_due_at,
+    }

@@ -7,7 +7,8 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason
-from imagefleet.api.producers.schemas import Incoming, Outgoing, RunAt
+from imagefleet.api.producers.schemas import Incoming, RunAt
+from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.store.letters.replays import MOST_AT_ONCE, ReplayOutcome
 
 CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
@@ -61,7 +62,7 @@ class ReplayRequest(_Chosen):
         return self._has_one_choice(self.ids)
 
 
-class LetterView(Outgoing):
+class LetterView(Shape):
     """A job that failed for good, or a message that is of no job."""
 
     id: UUID
@@ -85,14 +86,14 @@ class WholeLetter(LetterView):
     snapshot: dict[str, object]
 
 
-class LetterPage(Outgoing):
+class LetterPage(Shape):
     """Dead letters, oldest first: the order in which they are to be dealt with."""
 
     letters: list[LetterView]
     next_cursor: UUID | None = None
 
 
-class LetterGroupView(Outgoing):
+class LetterGroupView(Shape):
     """Open letters of one fault."""
 
     fingerprint: str
@@ -107,20 +108,20 @@ class LetterGroupView(Outgoing):
     tenants: int
 
 
-class LetterGroups(Outgoing):
+class LetterGroups(Shape):
     """The faults behind the open letters, the most frequent first."""
 
     groups: list[LetterGroupView]
 
 
-class Acknowledged(Outgoing):
+class Acknowledged(Shape):
     """How many letters were open until now; `more` says that the filter names further ones."""
 
     acknowledged: int
     more: bool
 
 
-class ReplayedLetter(Outgoing):
+class ReplayedLetter(Shape):
     """What became of one letter."""
 
     letter_id: UUID
@@ -129,7 +130,7 @@ class ReplayedLetter(Outgoing):
     replayed_as: UUID | None = None
 
 
-class ReplayAnswer(Outgoing):
+class ReplayAnswer(Shape):
     """What became of each letter; the next page is `after` the cursor, `died_until` the time."""
 
     replays: list[ReplayedLetter]

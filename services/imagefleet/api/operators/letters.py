@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.letter_schemas import (
     CODE,
     FINGERPRINT,
@@ -28,8 +28,7 @@ from imagefleet.api.operators.letter_schemas import (
     ReplayRequest,
     WholeLetter,
 )
-from imagefleet.api.operators.schemas import TENANT, TYPE, shown
-from imagefleet.api.producers.views import answer
+from imagefleet.api.operators.schemas import TENANT, TYPE
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.store.database import Connection
@@ -51,7 +50,6 @@ MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
 MOST_NAMED: Final = 100  # letters in one line of the audit
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 Tenant = Annotated[str | None, Query(pattern=TENANT)]
 JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
 LettersReason = Annotated[str | None, Query(pattern=CODE)]
@@ -198,7 +196,9 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
     tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
     return answer(
         ReplayAnswer(
-            replays=[shown(ReplayedLetter, one) for one in found.replayed],
+            replays=[
+                ReplayedLetter.model_validate(one, from_attributes=True) for one in found.replayed
+            ],
             next_cursor=None if found.last is None else found.last.id,
             as_of=found.as_of,
         )

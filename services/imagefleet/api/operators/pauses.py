@@ -3,20 +3,20 @@
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.errors import Fault, InvalidRequest
+from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.fleet_schemas import NewPause, Pauses, PauseView, Resumed, fits
 from imagefleet.api.operators.letters import who
 from imagefleet.api.operators.schemas import TARGET, TENANT, Why
-from imagefleet.api.producers.views import answer
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.shapes.problems import Fault
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.control import (
     Pause,
@@ -33,7 +33,6 @@ from imagefleet.store.fleet.tenants import require_tenant
 MOST_BYTES: Final = 16_384  # of the JSON
 _KIND: Final = "pause"
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 router = APIRouter()
 

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.fleet_schemas import (
     DepthView,
     DriftView,
@@ -33,8 +33,6 @@ from imagefleet.api.operators.fleet_schemas import (
     QueueStats,
     StuckView,
 )
-from imagefleet.api.operators.schemas import shown
-from imagefleet.api.producers.views import answer
 from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState, Lane
@@ -65,7 +63,6 @@ MOST_PRUNABLE: Final = 10_000
 RUNS_SHOWN: Final = 10
 
 Seen = TypeVar("Seen")
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 log = structlog.get_logger()
 router = APIRouter()
@@ -194,7 +191,7 @@ async def _messages(tools: Tools) -> tuple[Messages, MessagesView | None]:
 
 async def _held(queue: Queue) -> MessagesView | None:
     try:
-        return shown(MessagesView, await queue.depth())
+        return MessagesView.model_validate(await queue.depth(), from_attributes=True)
     except FleetError as error:
         log.warning("queue.depth_unknown", queue=queue.name, code=error.code)
         return None

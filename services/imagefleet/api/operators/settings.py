@@ -5,19 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, StrictBool, StrictFloat, StrictInt
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.letters import who
 from imagefleet.api.operators.schemas import SENTENCE, NewValue
-from imagefleet.api.producers.schemas import Outgoing
-from imagefleet.api.producers.views import answer
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.settings.in_force import contradictions, in_force
 from imagefleet.settings.live import (
     DECLARED,
@@ -45,7 +44,6 @@ MOST_BYTES: Final = 4096  # of the JSON
 _KIND: Final = "setting"
 _ALL: Final = "all"  # together they have to make sense, so they are turned one after the other
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 Name = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_.*-]{0,199}$")]
 WhyBack = Annotated[
     str, Query(alias="reason", pattern=SENTENCE, description="Why; kept in the audit.")
@@ -54,7 +52,7 @@ WhyBack = Annotated[
 router = APIRouter()
 
 
-class SettingView(Outgoing):
+class SettingView(Shape):
     """A live setting: what is in force, beside what is while nobody turned it."""
 
     name: str
@@ -75,7 +73,7 @@ class SettingView(Outgoing):
     reason: str | None = None
 
 
-class Settings(Outgoing):
+class Settings(Shape):
     """Every live setting, in the order of their page."""
 
     settings: list[SettingView]

@@ -1,19 +1,17 @@
 """Operators and S3: what sweeping has removed lately, what waits for it, and what is missing."""
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
-from imagefleet.api.http.tools import Tools, tools_of
-from imagefleet.api.operators.schemas import shown
-from imagefleet.api.producers.schemas import Outgoing
-from imagefleet.api.producers.views import answer
-from imagefleet.jobs.sweeping import Missing
+from imagefleet.api.http.tools import ToolsHere, answer
+from imagefleet.jobs.images import Missing
+from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.store.images.walks import (
     SweepRun,
     Walk,
@@ -25,12 +23,11 @@ from imagefleet.store.images.walks import (
 MOST_SUPERSEDED: Final = 10_000
 RUNS_SHOWN: Final = 10
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 router = APIRouter()
 
 
-class MissingView(Outgoing):
+class MissingView(Shape):
     """An object that a row names and S3 did not have; `reprocess` is whether that makes it anew."""
 
     bucket: str
@@ -41,7 +38,7 @@ class MissingView(Outgoing):
     reprocess: bool
 
 
-class WalkView(Outgoing):
+class WalkView(Shape):
     """A walk through both buckets; `bucket` and `after` are how far it is, while it goes on."""
 
     started_at: datetime
@@ -57,7 +54,7 @@ class WalkView(Outgoing):
     held_back: int
 
 
-class SweepRunView(Outgoing):
+class SweepRunView(Shape):
     """One period in which a maintenance process swept; the numbers are there once it was over."""
 
     period_start: datetime
@@ -70,7 +67,7 @@ class SweepRunView(Outgoing):
     bytes: int | None = None
 
 
-class SweepView(Outgoing):
+class SweepView(Shape):
     """What the newest walk has found, what the last periods removed, and what waits."""
 
     superseded: int
@@ -107,7 +104,7 @@ async def show_sweep(_key: Operator, tools: ToolsHere) -> Response:
 
 
 def _walk(walk: Walk) -> WalkView:
-    view = shown(WalkView, walk.progress.model_dump() | _times(walk))
+    view = WalkView.model_validate(walk.progress.model_dump() | _times(walk))
     if walk.finished_at is None:
         return view
     return view.model_copy(update={"bucket": None, "after": None})
@@ -118,7 +115,9 @@ def _times(walk: Walk) -> dict[str, object]:
 
 
 def _missing(one: Missing) -> MissingView:
-    return shown(MissingView, one.model_dump() | {"tenant": one.tenant_id})
+    return MissingView.model_validate(
+        one.model_dump() | {"tenant": one.tenant_id}, from_attributes=True
+    )
 
 
 def _run(run: SweepRun) -> SweepRunView:

@@ -9,23 +9,24 @@ from datetime import datetime
 from typing import Annotated, Final, Self
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import TENANT, TYPE, OperatorLinks, Reason, shown
+from imagefleet.api.operators.schemas import TENANT, TYPE, Reason
 from imagefleet.api.producers.idempotency import fingerprint
-from imagefleet.api.producers.schemas import Incoming, Outgoing, RunAt
+from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.api.producers.submitting import draft
-from imagefleet.api.producers.views import answer
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import JobState, Lane, Submission, TenantId
+from imagefleet.jobs.shapes.jobs import OperatorLinks
+from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.settings.in_force import Overlay
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.keys import ApiKey
@@ -49,13 +50,12 @@ HEAVIEST: Final = 100
 _KIND: Final = "tenant"
 
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 TenantHere = Annotated[str, Path(alias="tenant", pattern=TENANT)]
 
 router = APIRouter()
 
 
-class TenantView(Outgoing):
+class TenantView(Shape):
     """A tenant in a list; `openJobs` is counted up to a thousand."""
 
     tenant: str
@@ -68,14 +68,14 @@ class TenantView(Outgoing):
     paused_types: list[str]
 
 
-class TenantPage(Outgoing):
+class TenantPage(Shape):
     """Tenants, by their names."""
 
     tenants: list[TenantView]
     next_cursor: str | None = None
 
 
-class LimitView(Outgoing):
+class LimitView(Shape):
     """A limit: `default` unless it was set; `used` now, where that is known here.
 
     Of the columns of a tenant, its quota and its weight, the audit says who set them and why.
@@ -129,7 +129,7 @@ class NewCancellation(Incoming):
     reason: Reason
 
 
-class CancellationView(Outgoing):
+class CancellationView(Shape):
     """How many jobs it is about, of the newest 10,000 of each state; and the job that does it."""
 
     jobs: int
@@ -246,10 +246,9 @@ async def cancel_all(
             )
         )
     tools.ring([(submission, submitted)])
-    self = f"/v1/operator/jobs/{submitted.job_id}"
-    links = OperatorLinks(self=self, attempts=f"{self}/attempts", explain=f"{self}/explain")
+    links = OperatorLinks.from_job(submitted.job_id)
     ordered = {"job_id": submitted.job_id, "status": submitted.state, "links": links}
-    return answer(_counted(chosen).model_copy(update=ordered), 202, {"Location": self})
+    return answer(_counted(chosen).model_copy(update=ordered), 202, {"Location": links.self})
 
 
 def _cancelling(
@@ -306,7 +305,11 @@ def _whole(found: WholeTenant, now: Overlay) -> WholeTenantView:
             known, limit = deviations.get(name), LIMITS.get(name)
             turned = now.limit_for_all(name)
             default = turned if turned is not None or limit is None else limit.default
-            view = LimitView(name=name) if known is None else shown(LimitView, known)
+            view = (
+                LimitView(name=name)
+                if known is None
+                else LimitView.model_validate(known, from_attributes=True)
+            )
             value = default if known is None else known.value
             limits.append(view.model_copy(update={"default": default, "value": value}))
     return WholeTenantView.model_validate(

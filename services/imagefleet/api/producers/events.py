@@ -11,20 +11,19 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from imagefleet.api.http.auth import Keys, Reader
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere
 from imagefleet.api.http.watching import Watcher
 from imagefleet.api.producers.jobs import JobPath, read_job
-from imagefleet.api.producers.views import encoded, job_view
 from imagefleet.errors import FleetError
-from imagefleet.jobs.model import TERMINAL, TenantId
-from imagefleet.store.jobs.reports import PublicJob
+from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.jobs.shapes.jobs import JobView
 
 HEARTBEAT: Final = timedelta(seconds=15)  # below what proxies take for a dead connection
 LONGEST: Final = timedelta(hours=1)  # then the client comes back, perhaps to another process
@@ -57,7 +56,7 @@ class Streams:
 
     async def of(
         self,
-        job: PublicJob,
+        job: JobView,
         tenant_id: TenantId,
         seen: str | None,
         authorization: str | None,
@@ -72,10 +71,10 @@ class Streams:
                 if version_of(job) != seen:
                     seen = version_of(job)
                     yield event_of(job)
-                if job.state in TERMINAL or self._is_over(ends_at):
+                if job.over or self._is_over(ends_at):
                     return
                 if not await self._watcher.changed(
-                    job.job_id, job.updated_at, within=self._heartbeat
+                    JobId(job.job_id), job.updated_at, within=self._heartbeat
                 ):
                     if await self._keys.find(authorization, address=address) is None:
                         return  # the key was revoked while we spoke
@@ -104,17 +103,14 @@ class Following(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def version_of(job: PublicJob) -> str:
+def version_of(job: JobView) -> str:
     """A name for how a job is now: the microsecond of its last change."""
     return str((job.updated_at - _EPOCH) // timedelta(microseconds=1))
 
 
-def event_of(job: PublicJob) -> bytes:
+def event_of(job: JobView) -> bytes:
     """One event; its JSON has no line breaks."""
-    return b"id: %s\nevent: job\ndata: %s\n\n" % (
-        version_of(job).encode(),
-        encoded(job_view(job)),
-    )
+    return b"id: %s\nevent: job\ndata: %s\n\n" % (version_of(job).encode(), job.encoded())
 
 
 @router.get(
@@ -134,12 +130,12 @@ async def follow_job(
     request: Request,
     job_id: JobPath,
     key: Reader,
-    tools: Annotated[Tools, Depends(tools_of)],
+    tools: ToolsHere,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> Response:
     """Server-sent events until the job is completed or failed."""
     job = await read_job(tools, job_id, key.tenant_id)
-    if job.state in TERMINAL and version_of(job) == last_event_id:
+    if job.over and version_of(job) == last_event_id:
         return Response(status_code=204)
     streams: Streams = request.app.state.streams
     events = streams.of(

@@ -7,38 +7,26 @@ from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.intake import Intake, media_type
 from imagefleet.api.http.openapi import idempotency_header, image_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.idempotency import fingerprint, key_of
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import (
-    NO_CONTROLS,
-    AcceptedImage,
-    ImagePage,
-    ImageView,
-    StoredUpload,
-)
+from imagefleet.api.producers.schemas import NO_CONTROLS, StoredUpload
 from imagefleet.api.producers.submitting import draft, recipe_of
 from imagefleet.api.producers.uploads import accept_upload, payload_of
-from imagefleet.api.producers.views import (
-    accepted,
-    accepted_image,
-    answer,
-    deletion_view,
-    image_view,
-)
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
+from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.images.images import Image, get_image, list_images, submit_image
+from imagefleet.store.images.images import find_replaceable, get_image, list_images, submit_image
 from imagefleet.store.images.tombstones import delete_image, get_deletion, refuse_deleted
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
@@ -47,7 +35,6 @@ DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
 
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
@@ -105,10 +92,10 @@ async def replace_image(
     """Give an image another original; until that is made, the present one is shown."""
     chosen = None if recipe is None else recipe_of(recipe)
     submission = _draft(request, tools, image_id, key)
-    image = await _replaceable(tools, image_id, submission)
+    present = await _recipe_of_replaceable(tools, image_id, submission)
     repeats = await _admit(request, tools, submission)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen or image.recipe)
+    source = replace(stored, recipe=chosen or present)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked)
     return await _submit(tools, submission, source, digest, repeats=repeats)
@@ -128,14 +115,14 @@ async def find_images(
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first; with `reference`, those that bear it."""
-    async with tools.database("list_images", "images") as connection:
+    async with tools.pool.use("list_images", "images") as connection:
         found = await list_images(
             connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
         )
     page = found[:limit]
     more = page[-1].image_id if len(found) > limit else None
     base_url = tools.settings.public_base_url
-    return answer(ImagePage(images=[image_view(one, base_url) for one in page], next_cursor=more))
+    return answer(ImagePage(images=[one.at(base_url) for one in page], next_cursor=more))
 
 
 @router.get(
@@ -146,13 +133,12 @@ async def find_images(
 )
 async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
     """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
-    async with tools.database("get_image", "images") as connection:
+    async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    deletion = None if gone is None else deletion_view(gone)
-    return answer(image_view(image, tools.settings.public_base_url, deletion))
+    return answer(image.at(tools.settings.public_base_url, gone))
 
 
 @router.delete(
@@ -176,7 +162,7 @@ async def remove_image(
         dedup_key=str(image_id),
         fingerprint=fingerprint("DELETE /v1/images/{id}", payload),
     )
-    async with tools.database("delete_image", "image_tombstones") as connection:
+    async with tools.pool.use("delete_image", "image_tombstones") as connection:
         deleting = await delete_image(
             connection,
             submission,
@@ -184,7 +170,7 @@ async def remove_image(
             cancelling=lambda job_id: _cancelling(request, tools, submission, key, job_id),
         )
     tools.ring(deleting.submitted)
-    return accepted(accepted_image(deleting.answer, image_id))
+    return accepted(AcceptedImage.answering(deleting.answer, image_id))
 
 
 def _cancelling(
@@ -201,10 +187,10 @@ def _cancelling(
     )
 
 
-async def _replaceable(tools: Tools, image_id: UUID, submission: Submission) -> Image:
-    """The image to be replaced; one that was deleted only answers repeats."""
-    async with tools.database("get_image", "images") as connection:
-        image = await get_image(connection, image_id, submission.tenant_id)
+async def _recipe_of_replaceable(tools: Tools, image_id: UUID, submission: Submission) -> str:
+    """How the image to be replaced is made; one that was deleted only answers repeats."""
+    async with tools.pool.use("get_image", "images") as connection:
+        image, recipe = await find_replaceable(connection, image_id, submission.tenant_id)
         if image.status == DELETED and not await is_standing(
             connection,
             submission.tenant_id,
@@ -213,7 +199,7 @@ async def _replaceable(tools: Tools, image_id: UUID, submission: Submission) -> 
             dedup_key=None,
         ):
             await refuse_deleted(connection, image_id)
-    return image
+    return recipe
 
 
 def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Submission:
@@ -228,7 +214,7 @@ async def _admit(request: Request, tools: Tools, submission: Submission) -> bool
     Whether its key stands for something: then the body is compared with that, and not stored.
     """
     admission: Admission = request.app.state.admission
-    async with tools.database("admit", "jobs") as connection:
+    async with tools.pool.use("admit", "jobs") as connection:
         return await admission.admit_upload(connection, submission)
 
 
@@ -258,11 +244,11 @@ async def _submit(
     the sweeper, like any doubt.
     """
     submission = replace(submission, fingerprint=digest)
-    async with tools.database("submit_image", "jobs") as connection:
+    async with tools.pool.use("submit_image", "jobs") as connection:
         if repeats:
             submitted = await find_standing(connection, submission)
         else:
             submission = replace(submission, payload=payload_of(source))
             submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
-    return accepted(accepted_image(submitted, source.image_id))
+    return accepted(AcceptedImage.answering(submitted, source.image_id))

@@ -7,11 +7,11 @@ from time import monotonic
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.errors import LimitReached, Problem, problem_of
+from imagefleet.api.http.errors import LimitReached, problem_of
 from imagefleet.api.http.intake import (
     read_envelope,
     read_json,
@@ -21,35 +21,32 @@ from imagefleet.api.http.intake import (
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import idempotency_header, json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.http.watching import Watcher
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.idempotency import HEADER, fingerprint, key_of
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
-    AcceptedJob,
     BatchAnswer,
     BatchAnswers,
     Cancellation,
-    JobPage,
-    JobView,
     NewJob,
     NewJobs,
 )
 from imagefleet.api.producers.submitting import OF_OPERATORS, compose, draft
-from imagefleet.api.producers.views import accepted, accepted_job, answer, job_view
 from imagefleet.errors import FleetError, IdempotencyConflict, RequestRejected
 from imagefleet.jobs.kinds import CancelJob, image_target
 from imagefleet.jobs.model import (
-    TERMINAL,
     JobId,
     JobState,
     Submission,
     TenantId,
     new_job_id,
 )
+from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
+from imagefleet.jobs.shapes.problems import Problem
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.jobs.reports import JobFilter, PublicJob, get_job, list_jobs
+from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.jobs.submissions import Answer, submit_job, submit_jobs
 
 LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
@@ -65,7 +62,6 @@ _OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel 
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
 JobPath: TypeAlias = UUID
-ToolsHere = Annotated[Tools, Depends(tools_of)]
 
 router = APIRouter()
 
@@ -84,11 +80,11 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     idempotency_key = key_of(request, job.idempotency_key)
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
     admission: Admission = request.app.state.admission
-    async with tools.database("submit_job", "jobs") as connection:
+    async with tools.pool.use("submit_job", "jobs") as connection:
         await admission.admit(connection, submission)
         submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])
-    return accepted(accepted_job(submitted))
+    return accepted(AcceptedJob.answering(submitted))
 
 
 @router.post(
@@ -115,7 +111,7 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
             await asyncio.sleep(0)  # whoever asked meanwhile is answered in between
             begun = monotonic()
     admission: Admission = request.app.state.admission
-    async with tools.database("submit_jobs", "jobs") as connection:
+    async with tools.pool.use("submit_jobs", "jobs") as connection:
         places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
         asked = [one for one in composed if isinstance(one, Submission)]
         refusals = await admission.admit_batch(connection, asked)
@@ -159,7 +155,7 @@ def _answer_to(one: Submission | Problem, by_job: dict[JobId, Answer]) -> BatchA
         found = problem_of(found)
     if isinstance(found, Problem):
         return BatchAnswer(status=found.status, problem=found)
-    return BatchAnswer(status=202, job=accepted_job(found))
+    return BatchAnswer(status=202, job=AcceptedJob.answering(found))
 
 
 @router.get(
@@ -190,11 +186,11 @@ async def find_jobs(
         parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
     )
     before = None if cursor is None else JobId(cursor)
-    async with tools.database("list_jobs", "jobs") as connection:
+    async with tools.pool.use("list_jobs", "jobs") as connection:
         found = await list_jobs(connection, key.tenant_id, filters, before=before, limit=limit + 1)
     page = found[:limit]
     more = page[-1].job_id if len(found) > limit else None
-    return answer(JobPage(jobs=[job_view(job) for job in page], next_cursor=more))
+    return answer(JobPage(jobs=page, next_cursor=more))
 
 
 @router.get(
@@ -214,22 +210,22 @@ async def show_job(
 ) -> Response:
     """The job as it is now; with `wait`, as soon as it is over, or after that time."""
     job = await read_job(tools, job_id, key.tenant_id)
-    if wait and job.state not in TERMINAL:
+    if wait and not job.over:
         limiting: Limiting = request.app.state.limiting
         with limiting.stream(key):
             job = await _waited_for(request, tools, job, key.tenant_id, wait)
-    return answer(job_view(job))
+    return answer(job)
 
 
 async def _waited_for(
-    request: Request, tools: Tools, job: PublicJob, tenant_id: TenantId, seconds: int
-) -> PublicJob:
+    request: Request, tools: Tools, job: JobView, tenant_id: TenantId, seconds: int
+) -> JobView:
     watcher: Watcher = request.app.state.watcher
     clock = asyncio.get_running_loop().time
     ends_at = clock() + seconds
-    while job.state not in TERMINAL and clock() < ends_at and not watcher.closed:
+    while not job.over and clock() < ends_at and not watcher.closed:
         left = timedelta(seconds=ends_at - clock())
-        await watcher.changed(job.job_id, job.updated_at, within=left)
+        await watcher.changed(JobId(job.job_id), job.updated_at, within=left)
         job = await read_job(tools, job.job_id, tenant_id)
     return job
 
@@ -256,17 +252,17 @@ async def cancel_job(
         fingerprint=fingerprint("POST /v1/jobs/{id}/cancel", payload),
     )
     admission: Admission = request.app.state.admission
-    async with tools.database("submit_job", "jobs") as connection:
+    async with tools.pool.use("submit_job", "jobs") as connection:
         wanted = await get_job(connection, JobId(job_id), key.tenant_id)
-        if wanted.type in OF_OPERATORS:
+        if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
         await admission.admit_cancel(connection, submission, JobId(job_id))
         submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])
-    return accepted(accepted_job(submitted))
+    return accepted(AcceptedJob.answering(submitted))
 
 
-async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> PublicJob:
+async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> JobView:
     """The job as it is now; NotFound where it is another tenant's."""
-    async with tools.database("get_job", "jobs") as connection:
+    async with tools.pool.use("get_job", "jobs") as connection:
         return await get_job(connection, JobId(job_id), tenant_id)

@@ -1,22 +1,22 @@
 """`POST /v1/images/{id}/reprocess`: an image is rendered again, from the original it has."""
 
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.intake import read_json_if_any
 from imagefleet.api.http.openapi import idempotency_header, json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import ToolsHere, accepted
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.idempotency import fingerprint, key_of
-from imagefleet.api.producers.schemas import AcceptedImage, Reprocessing
+from imagefleet.api.producers.schemas import Reprocessing
 from imagefleet.api.producers.submitting import draft, recipe_of
-from imagefleet.api.producers.views import accepted, accepted_image
 from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.shapes.images import AcceptedImage
 from imagefleet.store.images.images import get_image
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 
@@ -37,7 +37,7 @@ async def reprocess_image(
     request: Request,
     image_id: UUID,
     key: Submitter,
-    tools: Annotated[Tools, Depends(tools_of)],
+    tools: ToolsHere,
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
     asked = await read_json_if_any(request, Reprocessing, most_bytes=MOST_BYTES)
@@ -55,9 +55,9 @@ async def reprocess_image(
         fingerprint=fingerprint("POST /v1/images/{id}/reprocess", wanted),
     )
     admission: Admission = request.app.state.admission
-    async with tools.database("reprocess_image", "jobs") as connection:
+    async with tools.pool.use("reprocess_image", "jobs") as connection:
         await get_image(connection, image_id, key.tenant_id)
         await admission.admit(connection, submission)
         submitted = await submit_reprocessing(connection, submission, image_id, recipe=recipe)
     tools.ring([(submission, submitted)])
-    return accepted(accepted_image(submitted, image_id))
+    return accepted(AcceptedImage.answering(submitted, image_id))

@@ -1,4 +1,4 @@
-"""The shapes on the wire: camelCase, nothing unknown coming in, nothing internal going out."""
+"""What producers send: camelCase, and nothing unknown coming in."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -7,10 +7,11 @@ from uuid import UUID
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from imagefleet.api.http.errors import Problem
 from imagefleet.api.http.observing import TOKEN
-from imagefleet.jobs.model import JobState
-from imagefleet.jobs.retry import MOST_ATTEMPTS
+from imagefleet.jobs.policies import MOST_ATTEMPTS
+from imagefleet.jobs.shapes.jobs import AcceptedJob
+from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.jobs.shapes.shape import Shape
 
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100
@@ -39,12 +40,6 @@ class Incoming(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, hide_input_in_errors=True
     )
-
-
-class Outgoing(BaseModel):
-    """Something that we answer; what has no value is left out."""
-
-    model_config = ConfigDict(alias_generator=to_camel, frozen=True, validate_by_name=True)
 
 
 IdempotencyKey = Annotated[str, Field(pattern=PRINTABLE_ASCII)]
@@ -104,71 +99,7 @@ class StoredUpload(Incoming):
     idempotency_key: IdempotencyKey | None = None
 
 
-class Failure(Outgoing):
-    """Why a job failed, or why it has to be tried again."""
-
-    code: str
-    message: str
-
-
-class Progress(Outgoing):
-    """How far a job is, in steps of its own kind."""
-
-    done: int
-    total: int | None = None
-
-
-class JobLinks(Outgoing):
-    """Where to go on from a job."""
-
-    self: str
-    events: str
-    cancel: str
-    image: str | None = None
-
-
-class JobView(Outgoing):
-    """A job, as its producer may see it."""
-
-    job_id: UUID
-    job_type: str
-    status: JobState
-    image_id: UUID | None = None
-    progress: Progress | None = None
-    failure: Failure | None = None
-    created_at: datetime
-    updated_at: datetime
-    finished_at: datetime | None = None
-    next_attempt_at: datetime | None = None
-    links: JobLinks
-
-
-class JobPage(Outgoing):
-    """Jobs, newest first."""
-
-    jobs: list[JobView]
-    next_cursor: UUID | None = None
-
-
-class AcceptedJob(Outgoing):
-    """The job that stands for the request; a repeat of it gets the same."""
-
-    job_id: UUID
-    job_type: str
-    status: JobState
-    links: JobLinks
-
-
-class AcceptedImage(Outgoing):
-    """The image, and the job that makes it."""
-
-    job_id: UUID
-    image_id: UUID
-    status: JobState
-    links: JobLinks
-
-
-class BatchAnswer(Outgoing):
+class BatchAnswer(Shape):
     """What came of one job of a batch."""
 
     status: int
@@ -176,90 +107,7 @@ class BatchAnswer(Outgoing):
     problem: Problem | None = None
 
 
-class BatchAnswers(Outgoing):
+class BatchAnswers(Shape):
     """One answer for each job, in order."""
 
     answers: list[BatchAnswer]
-
-
-class Source(Outgoing):
-    """What was uploaded."""
-
-    format: str
-    width: int
-    height: int
-    bytes: int
-
-
-class Placeholder(Outgoing):
-    """What to show until the image is there."""
-
-    thumbhash: str | None = None
-    color: str | None = None
-
-
-class VariantView(Outgoing):
-    """One made image."""
-
-    name: str
-    format: str
-    width: int
-    height: int
-    bytes: int
-    url: str
-    stable_url: str
-    warnings: list[str]
-
-
-class DeletedObjects(Outgoing):
-    """What S3 answered."""
-
-    deleted: int
-    not_there: int | None = None
-    errors: int
-    keys: list[str]
-
-
-class Deletion(Outgoing):
-    """How far the deletion of an image is; the receipt, once it is dark."""
-
-    requested_at: datetime
-    requested_by: str
-    objects_deleted_at: datetime | None = None
-    objects: DeletedObjects | None = None
-    invalidation_id: UUID | None = None
-    dark_at: datetime | None = None
-    seconds_to_dark: float | None = None
-    emptied_again_at: datetime | None = None
-
-
-class ImageView(Outgoing):
-    """An image, as its producer may see it."""
-
-    image_id: UUID
-    status: str
-    reference: str | None = None
-    revision: int | None = None
-    source: Source | None = None
-    placeholder: Placeholder | None = None
-    variants: list[VariantView]
-    srcset: dict[str, str]
-    deletion: Deletion | None = None
-
-
-class ImagePage(Outgoing):
-    """Images, newest first."""
-
-    images: list[ImageView]
-    next_cursor: UUID | None = None
-
-
-class UploadView(Outgoing):
-    """Leave to post one file to S3: a form whose last field is the file."""
-
-    upload_id: UUID
-    image_id: UUID
-    url: str
-    fields: dict[str, str]
-    max_bytes: int
-    expires_at: datetime

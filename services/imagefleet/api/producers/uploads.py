@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
@@ -13,18 +13,18 @@ from imagefleet.api.http.heads import Heads
 from imagefleet.api.http.intake import Intake, read_json
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.idempotency import fingerprint, key_of
-from imagefleet.api.producers.schemas import NewUpload, StoredUpload, UploadView
+from imagefleet.api.producers.schemas import NewUpload, StoredUpload
 from imagefleet.api.producers.submitting import draft, recipe_of
-from imagefleet.api.producers.views import accepted, accepted_image, answer
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import ProcessImage, image_target
 from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.jobs.shapes.images import AcceptedImage, UploadView
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.uploads import (
     TooManyForms,
@@ -51,9 +51,7 @@ router = APIRouter()
     responses=problems(400, 408, 413, 415, 429),
     openapi_extra=json_body(NewUpload),
 )
-async def prepare_upload(
-    request: Request, key: Submitter, tools: Annotated[Tools, Depends(tools_of)]
-) -> Response:
+async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """A form for exactly one file of this type, good for 15 minutes."""
     asked = await read_json(request, NewUpload, most_bytes=MOST_BYTES)
     if asked.content_type not in IMAGE_TYPES:
@@ -61,7 +59,7 @@ async def prepare_upload(
     judge_bytes(asked.max_bytes or 0, tools.limits)
     admission: Admission = request.app.state.admission
     limiting: Limiting = request.app.state.limiting
-    async with tools.database("admit", "jobs") as connection:
+    async with tools.pool.use("admit", "jobs") as connection:
         await admission.admit_form(connection, key.tenant_id)
     image_id, upload_id = new_job_id(), uuid4()
     form = await tools.originals.presigned_post(
@@ -71,7 +69,7 @@ async def prepare_upload(
         max_bytes=asked.max_bytes or tools.limits.max_bytes,
         expires=VALID_FOR,
     )
-    async with tools.database("create_upload", "uploads") as connection:
+    async with tools.pool.use("create_upload", "uploads") as connection:
         try:
             upload = await create_upload(
                 connection,
@@ -108,18 +106,18 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         request, tools.kinds["process_image"], by=key, key=idempotency_key, correlation_id=None
     )
     admission: Admission = request.app.state.admission
-    async with tools.database("get_upload", "uploads") as connection:
+    async with tools.pool.use("get_upload", "uploads") as connection:
         await admission.admit(connection, submission)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     source = _of_row(upload, asked) if upload.job_id else await _in_s3(request, key, upload, asked)
     submission = _completed(submission, source, asked.upload_id)
-    async with tools.database("submit_upload", "jobs") as connection:
+    async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)
     tools.ring([(submission, submitted)])
     if submitted.created:
         tools.metrics.uploaded(source.content_type, source.bytes)
-    return accepted(accepted_image(submitted, upload.image_id))
+    return accepted(AcceptedImage.answering(submitted, upload.image_id))
 
 
 def payload_of(source: NewSource) -> dict[str, object]:

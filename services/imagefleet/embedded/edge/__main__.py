@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.embedded.edge.server import serve_edge
-from imagefleet.embedded.environments import Facts
+from imagefleet.embedded.topology import Facts
 from imagefleet.errors import FleetError, Misconfigured
 from imagefleet.runtime import Drain, run_until_signalled, supervise
 from imagefleet.settings import Aws, load
@@ -45,7 +45,7 @@ def facts_of(settings: Aws) -> Facts:
     )
 
 
-class _Arguments(argparse.Namespace):
+class _EdgeArguments(argparse.Namespace):
     listen: str
     api_url: str
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="edge", description=__doc__.partition("\n")[0])
     parser.add_argument("--listen", default="127.0.0.1:8082", metavar="HOST:PORT")
     parser.add_argument("--api-url", required=True, help="who answers the stable addresses")
-    given = parser.parse_args(arguments, namespace=_Arguments())
+    given = parser.parse_args(arguments, namespace=_EdgeArguments())
     host, _, port = given.listen.rpartition(":")
     if not host or not port.isdigit():
         parser.error(f"--listen expects HOST:PORT, not {given.listen!r}")

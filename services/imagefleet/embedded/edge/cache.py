@@ -2,23 +2,44 @@
 
 An invalidation forgets what is there and whatever is on its way: an answer that was asked for
 before it may be the old one, so it is never kept after it.
+
+It is heard of where everybody hears of it: at the CloudFront API. The emulator takes invalidations
+down and says `Completed` at once; nobody carries them out. So the edge asks for the list again and
+again, and applies each that is new, once. For that long, `LOOK_EVERY` and the answer, a completed
+invalidation may not be in effect yet.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypedDict
+
+import structlog
+
+from imagefleet.aws.calls import translated
+from imagefleet.errors import FleetError
+
+if TYPE_CHECKING:  # stubs, which only a developer has
+    from types_aiobotocore_cloudfront.client import CloudFrontClient
+
 
 MOST_BYTES: Final = 128 * 2**20
 MOST_ENTRIES: Final = 20_000
 LARGEST_BODY: Final = 16 * 2**20
 OVERHEAD: Final = 1024  # bytes of an entry beside its body and its headers, about
+LOOK_EVERY: Final = 0.2  # seconds
+AFTER_FAILURE: Final = 1.0
+REST: Final = 10  # times as long as a look took, as it takes longer the more were made
 
 TAG_HEADER: Final = "x-amz-meta-cache-tag"
 """Where an answer bears its tags, as the distribution would be told; both origins send it."""
 
 Clock = Callable[[], float]
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +209,69 @@ class Cache:
 def names(item: str, path: str) -> bool:
     """Whether an item of an invalidation means this path; only at its end `*` is a wildcard."""
     return path.startswith(item[:-1]) if item.endswith("*") else path == item
+
+
+class _InvalidationsAfter(TypedDict, total=False):
+    Marker: str
+
+
+class Invalidations:
+    """Applies to the cache what is invalidated at its distribution."""
+
+    def __init__(
+        self, client: "CloudFrontClient", cache: Cache, distribution: Callable[[], str]
+    ) -> None:
+        """`distribution` tells its id now: an emulator that lost everything gets another one."""
+        self._client = client
+        self._cache = cache
+        self._distribution = distribution
+        self._watched: str | None = None
+        self._known: set[str] = set()
+        self._failing = False
+
+    async def follow(self) -> None:
+        """Look for ever; while CloudFront is away nobody can invalidate anything either."""
+        while True:
+            begun = monotonic()
+            try:
+                await self.look()
+            except FleetError as error:
+                if not self._failing:
+                    log.warning("edge.deaf", code=error.code, detail=error.detail)
+                self._failing = True
+                await asyncio.sleep(AFTER_FAILURE)
+            else:
+                self._failing = False
+                await asyncio.sleep(max(LOOK_EVERY, REST * (monotonic() - begun)))
+
+    async def look(self) -> None:
+        """Apply what is new. The first look only learns what is old, and opens the cache."""
+        distribution = self._distribution()
+        with translated("cloudfront"):
+            listed = await self._list(distribution)
+            if distribution != self._watched:
+                self._cache.forget_everything()
+                self._known = set(listed)
+                self._watched = distribution
+                self._cache.open()
+            for each in listed:
+                if each not in self._known:
+                    await self._apply(distribution, each)
+        self._known.intersection_update(listed)
+
+    async def _apply(self, distribution: str, invalidation: str) -> None:
+        found = await self._client.get_invalidation(DistributionId=distribution, Id=invalidation)
+        paths = found["Invalidation"]["InvalidationBatch"]["Paths"]
+        self._cache.forget(paths.get("Items", ()))
+        self._known.add(invalidation)
+
+    async def _list(self, distribution: str) -> list[str]:
+        listed: list[str] = []
+        after: _InvalidationsAfter = {}
+        while True:
+            answer = await self._client.list_invalidations(DistributionId=distribution, **after)
+            page = answer["InvalidationList"]
+            listed += [item["Id"] for item in page.get("Items", ())]
+            if not page["IsTruncated"]:
+                return listed
+            after = {"Marker": page["NextMarker"]}

@@ -1,9 +1,16 @@
-"""The host of every published address on this machine, in the place of CloudFront."""
+"""The host of every published address on this machine, in the place of CloudFront.
+
+A viewer gets all of an answer, a range, its headers alone, or nothing new; and is told beside it
+what the distribution's response headers policy says.
+"""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 
 import aioboto3
@@ -11,21 +18,43 @@ import aiohttp
 from aiobotocore.config import AioConfig
 from aiohttp import web
 
-from imagefleet.embedded.edge.cache import Answer, Cache, Fill, Kept
-from imagefleet.embedded.edge.freshness import ERROR_SECONDS, seconds_kept
-from imagefleet.embedded.edge.invalidations import Invalidations
-from imagefleet.embedded.edge.origins import UPSTREAM_WITHIN, Origins, TooLarge, passed_on
-from imagefleet.embedded.edge.viewers import answered, headers_of
-from imagefleet.embedded.environments import Facts
-from imagefleet.embedded.ports import HOST
-from imagefleet.embedded.topology import described
+from imagefleet.embedded.edge.cache import Answer, Cache, Fill, Invalidations, Kept
+from imagefleet.embedded.edge.origins import (
+    ERROR_SECONDS,
+    UPSTREAM_WITHIN,
+    Origins,
+    TooLarge,
+    passed_on,
+    seconds_kept,
+)
+from imagefleet.embedded.machine import HOST
+from imagefleet.embedded.topology import Facts, described
+from imagefleet.errors import Misconfigured
 
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_cloudfront.client import CloudFrontClient
     from types_aiobotocore_s3.client import S3Client
 
+
+OK: Final = 200
+PARTIAL: Final = 206
 NOT_MODIFIED: Final = 304
+NOT_SATISFIABLE: Final = 416
+
 FIRST_FAILURE: Final = 500
+ONE_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+ABOUT_THE_BODY: Final = frozenset({"Content-Type", "Accept-Ranges"})
+
+# AWS's managed policies, by the ids that are the same in every account. Strict-Transport-Security,
+# which this one has too, is not for an edge without TLS.
+MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "67f7725c-6f97-4210-82d7-5512b31e9d03": {  # SecurityHeadersPolicy
+        "Referrer-Policy": "strict-origin-when-cross-origin",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "SAMEORIGIN",
+        "X-XSS-Protection": "1; mode=block",
+    }
+}
 ASKED_FOR_LARGE: Final = ("Range", "If-Range", "If-None-Match", "If-Modified-Since")
 CONFIG: Final = AioConfig(
     signature_version="s3v4",
@@ -38,7 +67,7 @@ CONFIG: Final = AioConfig(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Served:
     """An answer, and how it was come by."""
 
     answer: Answer
@@ -55,7 +84,7 @@ class Flight:
     kept: Kept | None = None
 
 
-class Edge:
+class EdgeServer:
     """Answers GET and HEAD, from what it keeps if it can."""
 
     def __init__(self, cache: Cache, origins: Origins) -> None:
@@ -77,21 +106,21 @@ class Edge:
             headers["Age"] = str(found.age)
         return web.Response(status=told.status, headers=headers, body=told.body)
 
-    async def find(self, path: str) -> Found | TooLarge:
+    async def find(self, path: str) -> Served | TooLarge:
         """Ask the origin only for what is not kept, and once for all who ask meanwhile."""
         kept = self._cache.find(path)
         if kept is not None and self._cache.is_fresh(kept):
-            return Found(kept.answer, "Hit", self._cache.age(kept))
+            return Served(kept.answer, "Hit", self._cache.age(kept))
         flight = self._flights.get(path)
         if flight is None or not flight.fill.is_current:
             return await self._fly(path, kept)
         await flight.ended.wait()
         if flight.kept is not None:
-            return Found(flight.kept.answer, "Hit", self._cache.age(flight.kept))
+            return Served(flight.kept.answer, "Hit", self._cache.age(flight.kept))
         # What may not be kept was an answer to somebody else's question.
         return await self._fill(self._cache.begin(path), None, None)
 
-    async def _fly(self, path: str, stale: Kept | None) -> Found | TooLarge:
+    async def _fly(self, path: str, stale: Kept | None) -> Served | TooLarge:
         flight = self._flights[path] = Flight(self._cache.begin(path))
         try:
             return await self._fill(flight.fill, stale, flight)
@@ -102,7 +131,7 @@ class Edge:
 
     async def _fill(
         self, fill: Fill, stale: Kept | None, flight: Flight | None
-    ) -> Found | TooLarge:
+    ) -> Served | TooLarge:
         try:
             etag = stale.answer.headers.get("ETag") if stale is not None else None
             answer = await self._origins.ask(fill.path, etag)
@@ -116,20 +145,20 @@ class Edge:
             )
             if flight is not None:
                 flight.kept = kept
-            return Found(answer, "Miss")
+            return Served(answer, "Miss")
         finally:
             self._cache.end(fill)
 
-    async def _go_on(self, fill: Fill, stale: Kept, answer: Answer) -> Found:
+    async def _go_on(self, fill: Fill, stale: Kept, answer: Answer) -> Served:
         """With what was kept too long: it still holds, or nothing better is to be had."""
         policy = self._origins.policy(fill.path)
         if answer.status == NOT_MODIFIED:
             seconds = seconds_kept(stale.answer.status, stale.answer.headers, policy)
             self._cache.extend(fill, stale, seconds, confirmed=True)
-            return Found(stale.answer, "RefreshHit", 0)
+            return Served(stale.answer, "RefreshHit", 0)
         if self._cache.extend(fill, stale, ERROR_SECONDS, confirmed=False):
-            return Found(stale.answer, "Stale", self._cache.age(stale))
-        return Found(answer, "Miss")
+            return Served(stale.answer, "Stale", self._cache.age(stale))
+        return Served(answer, "Miss")
 
     async def _pass_through(self, request: web.Request, path: str) -> web.StreamResponse:
         """What is too large to hold goes by, and is asked for every time."""
@@ -175,7 +204,7 @@ async def serve_edge(
             aiohttp.ClientSession(timeout=UPSTREAM_WITHIN, auto_decompress=False)
         )
         origins = Origins(http, s3, described().edge, bucket=bucket, api_url=api_url)
-        edge = Edge(cache, origins)
+        edge = EdgeServer(cache, origins)
         invalidations = Invalidations(
             cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
         )
@@ -206,3 +235,69 @@ async def _clients(
         session.client("cloudfront", endpoint_url=elsewhere, config=CONFIG)
     )
     return s3, cloudfront
+
+
+def headers_of(policy_id: str) -> Mapping[str, str]:
+    """What this policy adds to every answer, errors included."""
+    if policy_id not in MANAGED_HEADERS:
+        detail = f"the embedded edge does not know the response headers policy {policy_id}"
+        raise Misconfigured(detail)
+    return MANAGED_HEADERS[policy_id]
+
+
+def answered(answer: Answer, asked: Mapping[str, str]) -> Answer:
+    """Answer conditions and ranges from the whole; `asked` are the viewer's headers."""
+    if answer.status != OK:
+        return answer
+    if _is_known(answer, asked):
+        told = {n: v for n, v in answer.headers.items() if n not in ABOUT_THE_BODY}
+        return Answer(NOT_MODIFIED, told)
+    wanted = ONE_RANGE.fullmatch(asked.get("Range", ""))  # several at once: all of it, as allowed
+    if wanted is None or wanted[0] == "bytes=-" or not _is_the_same(answer, asked):
+        return answer
+    return _part(answer, wanted[1], wanted[2])
+
+
+def _part(answer: Answer, first: str, last: str) -> Answer:
+    size = len(answer.body)
+    begin = int(first) if first else max(0, size - int(last))
+    end = min(int(last), size - 1) if first and last else size - 1
+    if first and last and int(last) < begin:
+        return answer  # no range at all
+    if begin >= size or (not first and int(last) == 0):
+        told = {n: v for n, v in answer.headers.items() if n not in ABOUT_THE_BODY}
+        return Answer(NOT_SATISFIABLE, {**told, "Content-Range": f"bytes */{size}"})
+    told = {**answer.headers, "Content-Range": f"bytes {begin}-{end}/{size}"}
+    return Answer(PARTIAL, told, answer.body[begin : end + 1])
+
+
+def _is_known(answer: Answer, asked: Mapping[str, str]) -> bool:
+    """Whether the viewer has this very answer; tags count before times."""
+    etag = answer.headers.get("ETag")
+    if "If-None-Match" in asked:
+        listed = {_weak(one.strip()) for one in asked["If-None-Match"].split(",")}
+        return "*" in listed or (etag is not None and _weak(etag) in listed)
+    changed, since = answer.headers.get("Last-Modified"), asked.get("If-Modified-Since")
+    if changed is None or since is None:
+        return False
+    left, right = _time(changed), _time(since)
+    return left is not None and right is not None and left <= right
+
+
+def _is_the_same(answer: Answer, asked: Mapping[str, str]) -> bool:
+    """Whether a range continues what the viewer has; else it needs all of it."""
+    if "If-Range" not in asked:
+        return True
+    return asked["If-Range"] in {answer.headers.get("ETag"), answer.headers.get("Last-Modified")}
+
+
+def _weak(etag: str) -> str:
+    return etag.removeprefix("W/")
+
+
+def _time(date: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(date)
+    except (ValueError, TypeError):
+        return None
+    return found if found.tzinfo else None

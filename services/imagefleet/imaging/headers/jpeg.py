@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from imagefleet.imaging.headers.exif import orientation_of
 from imagefleet.imaging.headers.facts import (
     HeadEnded,
     HeaderFacts,
     ImageFormat,
     corrupt,
+    orientation_of,
     take,
     too_many_parts,
     uint,

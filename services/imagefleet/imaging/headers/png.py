@@ -5,11 +5,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from imagefleet.imaging.headers.exif import orientation_of
 from imagefleet.imaging.headers.facts import (
     HeaderFacts,
     ImageFormat,
     corrupt,
+    orientation_of,
     take,
     too_many_parts,
     uint,

@@ -3,12 +3,12 @@
 import struct
 from dataclasses import replace
 
-from imagefleet.imaging.headers.exif import orientation_of
 from imagefleet.imaging.headers.facts import (
     MOST_FRAMES,
     HeaderFacts,
     ImageFormat,
     corrupt,
+    orientation_of,
     take,
     too_many_parts,
     uint,

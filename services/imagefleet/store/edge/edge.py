@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.pruning import Page, Place, page_of
 
 
@@ -51,8 +51,7 @@ SELECT count(DISTINCT owed.image_id) AS owed,
 
 async def sample_invalidations(connection: Connection) -> InvalidationSample:
     """Count what is owed and what is under way; nothing of what is complete is read."""
-    with translated():
-        (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
+    (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
     return InvalidationSample(**dict(row))
 
 
@@ -77,8 +76,7 @@ SELECT this.month, coalesce(months.paths, 0) AS paths, coalesce(months.debts, 0)
 
 async def read_month(connection: Connection) -> Month:
     """The month that it is now, by the clock of the database."""
-    with translated():
-        (row,) = await connection.fetch(READ_MONTH)
+    (row,) = await connection.fetch(READ_MONTH)
     return Month(**dict(row))
 
 
@@ -117,8 +115,7 @@ async def list_batches(
     connection: Connection, *, unfinished: int, complete: int
 ) -> list[BatchReport]:
     """The oldest ones that are not complete, then those that were completed last."""
-    with translated():
-        rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
+    rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
     return [BatchReport(**dict(row)) for row in rows]
 
 
@@ -141,8 +138,7 @@ SELECT elections.holder, elections.term, elections.until, elections.until > now(
 
 async def find_flusher(connection: Connection) -> Holder | None:
     """Who tells CloudFront; None: nobody ever did."""
-    with translated():
-        row = await connection.fetchrow(FIND_FLUSHER)
+    row = await connection.fetchrow(FIND_FLUSHER)
     return None if row is None else Holder(**dict(row))
 
 
@@ -195,18 +191,16 @@ async def owe_for_operator(
 ) -> list[InvalidationReport]:
     """Owe the edge one invalidation of each of these images; all of them, or NotFound."""
     wanted = list(set(image_ids))
-    with translated():
-        async with connection.transaction():
-            rows = await connection.fetch(OWE_FOR_OPERATOR, wanted, by, reason)
-            if len(rows) < len(wanted):
-                raise NotFound("image")
-            return await _get(connection, [row["id"] for row in rows])
+    async with connection.transaction():
+        rows = await connection.fetch(OWE_FOR_OPERATOR, wanted, by, reason)
+        if len(rows) < len(wanted):
+            raise NotFound("image")
+        return await _get(connection, [row["id"] for row in rows])
 
 
 async def get_invalidation(connection: Connection, invalidation_id: UUID) -> InvalidationReport:
     """How far one is; not found when it was forgotten."""
-    with translated():
-        found = await _get(connection, [invalidation_id])
+    found = await _get(connection, [invalidation_id])
     if not found:
         raise NotFound("invalidation")
     return found[0]
@@ -265,7 +259,6 @@ SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS prun
 
 async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget batches that were completed before retention, and their debts; looks at `limit`."""
-    with translated():
-        row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
+    row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
     assert row is not None  # noqa: S101 - of one row
     return page_of(row)

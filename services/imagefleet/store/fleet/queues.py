@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from imagefleet.jobs.model import JobId, Lane, WorkerId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,7 @@ SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
 
 async def read_queue_health(connection: Connection) -> Sequence[Depth]:
     """Open jobs by type, state and lane; reads every open job."""
-    with translated():
-        rows = await connection.fetch(READ_QUEUE_HEALTH)
+    rows = await connection.fetch(READ_QUEUE_HEALTH)
     return [Depth(**row) for row in rows]
 
 
@@ -49,8 +48,7 @@ SELECT DISTINCT lanes.lane, types.type
 
 async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
     """The lanes and types that living workers take; whatever else waits is unroutable."""
-    with translated():
-        rows = await connection.fetch(LIST_TAKEN)
+    rows = await connection.fetch(LIST_TAKEN)
     return frozenset((row["lane"], row["type"]) for row in rows)
 
 
@@ -81,8 +79,7 @@ SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.
 
 async def list_stuck(connection: Connection, *, limit: int) -> list[StuckJob]:
     """Jobs that run for longer than any type may, the longest first."""
-    with translated():
-        rows = await connection.fetch(LIST_STUCK, limit)
+    rows = await connection.fetch(LIST_STUCK, limit)
     return [StuckJob(**dict(row)) for row in rows]
 
 
@@ -93,8 +90,7 @@ SELECT count(*) FROM stuck_jobs
 
 async def count_stuck(connection: Connection) -> int:
     """How many jobs run for longer than any type may."""
-    with translated():
-        stuck: int = await connection.fetchval(COUNT_STUCK)
+    stuck: int = await connection.fetchval(COUNT_STUCK)
     return stuck
 
 
@@ -118,8 +114,7 @@ SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
 
 async def list_failures(connection: Connection, *, limit: int) -> list[Failures]:
     """What failed within the last hour, the most frequent first."""
-    with translated():
-        rows = await connection.fetch(LIST_FAILURES, limit)
+    rows = await connection.fetch(LIST_FAILURES, limit)
     return [Failures(**dict(row)) for row in rows]
 
 
@@ -146,8 +141,7 @@ SELECT flow.type, flow.lane, flow.outcome, flow.attempts, flow.mean_duration,
 
 async def read_throughput(connection: Connection) -> list[Flow]:
     """What ended within the last hour; reads the attempts of that hour."""
-    with translated():
-        rows = await connection.fetch(READ_THROUGHPUT)
+    rows = await connection.fetch(READ_THROUGHPUT)
     return [Flow(**dict(row)) for row in rows]
 
 
@@ -221,8 +215,7 @@ SELECT lanes.lane, coalesce(rooms.workers, 0) AS workers, coalesce(rooms.slots, 
 
 async def load_of_lanes(connection: Connection) -> list[LaneLoad]:
     """Every lane, in the order of Lane."""
-    with translated():
-        rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
+    rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
     return [LaneLoad(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]
 
 
@@ -258,7 +251,6 @@ class Room:
 
 async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room:
     """Whether anybody could take such a job now."""
-    with translated():
-        row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
+    row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
     assert row is not None  # noqa: S101 - an aggregate has one row
     return Room(**dict(row))

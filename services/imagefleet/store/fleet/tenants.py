@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.live_settings import MOST_LIMITS
 
 WEIGHT: Final = "weight"
@@ -61,8 +61,7 @@ class Tenant:
 
 async def list_tenants(connection: Connection, *, after: str = "", limit: int) -> list[Tenant]:
     """A page in the order of their ids."""
-    with translated():
-        rows = await connection.fetch(LIST_TENANTS, after, limit, MOST_OPEN_LISTED)
+    rows = await connection.fetch(LIST_TENANTS, after, limit, MOST_OPEN_LISTED)
     return [Tenant(**dict(row) | {"paused": tuple(row["paused"])}) for row in rows]
 
 
@@ -125,11 +124,10 @@ class WholeTenant(Tenant):
 
 async def get_tenant(connection: Connection, tenant_id: TenantId) -> WholeTenant:
     """One of them, with its limits."""
-    with translated():
-        row = await connection.fetchrow(GET_TENANT, tenant_id, MOST_OPEN_COUNTED)
-        if row is None:
-            raise NotFound(_TENANT)
-        limits = await connection.fetch(READ_LIMITS, tenant_id)
+    row = await connection.fetchrow(GET_TENANT, tenant_id, MOST_OPEN_COUNTED)
+    if row is None:
+        raise NotFound(_TENANT)
+    limits = await connection.fetch(READ_LIMITS, tenant_id)
     return WholeTenant(
         **dict(row)
         | {
@@ -147,9 +145,8 @@ SELECT EXISTS (SELECT FROM tenants WHERE tenants.id = $1)
 
 async def require_tenant(connection: Connection, tenant_id: TenantId) -> None:
     """NotFound for a tenant that does not exist."""
-    with translated():
-        if not await connection.fetchval(KNOWS_TENANT, tenant_id):
-            raise NotFound(_TENANT)
+    if not await connection.fetchval(KNOWS_TENANT, tenant_id):
+        raise NotFound(_TENANT)
 
 
 LOCK_TENANT: Final = """
@@ -196,28 +193,25 @@ async def set_limits(
     tenants than are followed. In force at once where Postgres is asked (the quota
     of open jobs, within seconds; the weight, with the next look of a dispatcher).
     """
-    with translated():
-        row = await connection.fetchrow(LOCK_TENANT, tenant_id)
-        if row is None:
-            raise NotFound(_TENANT)
-        rows = await connection.fetch(READ_LIMITS, tenant_id)
-        stood = {one["name"]: one["value"] for one in rows}
-        before = {OPEN_JOBS: row["max_open_jobs"], WEIGHT: row["weight"]} | stood
-        after = {
-            name: DEFAULTS.get(name) if value is None else value for name, value in wanted.items()
-        }
-        if after.keys() & DEFAULTS.keys():
-            quota = before | after
-            await connection.execute(SET_QUOTA, tenant_id, quota[OPEN_JOBS], quota[WEIGHT])
-        counted = {name: value for name, value in after.items() if name not in DEFAULTS}
-        new = {name: value for name, value in counted.items() if value is not None}
-        if new:
-            names, values = list(new), list(new.values())
-            await connection.execute(SET_LIMITS, tenant_id, names, values, by, reason)
-        if counted.keys() - new.keys():
-            await connection.execute(RESET_LIMITS, tenant_id, list(counted.keys() - new.keys()))
-        if new.keys() - stood.keys():
-            await _refuse_more(connection)
+    row = await connection.fetchrow(LOCK_TENANT, tenant_id)
+    if row is None:
+        raise NotFound(_TENANT)
+    rows = await connection.fetch(READ_LIMITS, tenant_id)
+    stood = {one["name"]: one["value"] for one in rows}
+    before = {OPEN_JOBS: row["max_open_jobs"], WEIGHT: row["weight"]} | stood
+    after = {name: DEFAULTS.get(name) if value is None else value for name, value in wanted.items()}
+    if after.keys() & DEFAULTS.keys():
+        quota = before | after
+        await connection.execute(SET_QUOTA, tenant_id, quota[OPEN_JOBS], quota[WEIGHT])
+    counted = {name: value for name, value in after.items() if name not in DEFAULTS}
+    new = {name: value for name, value in counted.items() if value is not None}
+    if new:
+        names, values = list(new), list(new.values())
+        await connection.execute(SET_LIMITS, tenant_id, names, values, by, reason)
+    if counted.keys() - new.keys():
+        await connection.execute(RESET_LIMITS, tenant_id, list(counted.keys() - new.keys()))
+    if new.keys() - stood.keys():
+        await _refuse_more(connection)
     return {name: before.get(name) for name in wanted}, after
 
 
@@ -339,10 +333,9 @@ class Ranking:
 
 async def rank_tenants(connection: Connection, *, limit: int) -> Ranking:
     """Who has waited longest for its turn; then those of whom nothing waits and something runs."""
-    with translated():
-        rows = await connection.fetch(
-            RANK_TENANTS, list(Lane), LEVELS_OF_A_LANE, limit, MOST_WAITING_COUNTED
-        )
+    rows = await connection.fetch(
+        RANK_TENANTS, list(Lane), LEVELS_OF_A_LANE, limit, MOST_WAITING_COUNTED
+    )
     tenants = [Queueing(**{name: row[name] for name in _QUEUEING}) for row in rows]
     return Ranking(tenants=tenants, complete=all(row["complete"] for row in rows))
 

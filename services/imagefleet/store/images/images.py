@@ -1,8 +1,7 @@
 """Images: accepted with a job, published by the statement that completes it, read by page."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 from uuid import UUID
 
@@ -11,7 +10,8 @@ from asyncpg import Record
 from imagefleet.errors import IdempotencyConflict, NotFound
 from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.jobs.shapes.images import ImageView
+from imagefleet.store.database import Connection
 from imagefleet.store.images.tombstones import refuse_deleted
 from imagefleet.store.jobs.submissions import insert_submissions
 
@@ -46,14 +46,13 @@ async def submit_image(
     was deleted is RequestRejected.
     """
     try:
-        with translated():
-            async with connection.transaction():
-                (answer,) = await insert_submissions(connection, [submission])
-                if isinstance(answer, Submitted) and answer.created:
-                    await refuse_deleted(connection, source.image_id)
-                    await _insert_source(connection, source, answer.job_id)
-                    return answer
-                raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
+        async with connection.transaction():
+            (answer,) = await insert_submissions(connection, [submission])
+            if isinstance(answer, Submitted) and answer.created:
+                await refuse_deleted(connection, source.image_id)
+                await _insert_source(connection, source, answer.job_id)
+                return answer
+            raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
     except _StandsAlready as standing:
         if isinstance(standing.answer, IdempotencyConflict):
             raise standing.answer from None
@@ -164,23 +163,6 @@ async def publish_images(
     return frozenset(JobId(row["job_id"]) for row in rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """One image as its tenant sees it; nothing but the id and the status before it is published."""
-
-    image_id: UUID
-    status: str
-    reference: str | None
-    recipe: str
-    revision: int | None
-    source: Mapping[str, object] | None
-    thumbhash: str | None
-    color: str | None
-    variants: Sequence[Mapping[str, object]]
-    created_at: datetime
-    updated_at: datetime
-
-
 # A status is the state of things, not a column: what is shown, or else what its newest job came to.
 _IMAGE: Final = """
 SELECT images.id AS image_id, images.reference, images.recipe, images.created_at, images.updated_at,
@@ -218,13 +200,24 @@ GET_IMAGE: Final = f"""
 """
 
 
-async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Image:
+async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> ImageView:
     """One image; another tenant's is not found."""
-    with translated():
-        row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
+    return ImageView.of(await _find(connection, image_id, tenant_id))
+
+
+async def find_replaceable(
+    connection: Connection, image_id: UUID, tenant_id: TenantId
+) -> tuple[ImageView, str]:
+    """The same, and the recipe that it is made by."""
+    row = await _find(connection, image_id, tenant_id)
+    return ImageView.of(row), row["recipe"]
+
+
+async def _find(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Record:
+    row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
     if row is None:
         raise NotFound("image")
-    return _image(row)
+    return row
 
 
 # As in reports.py: a generic plan can start in the middle, and only in the index for this question.
@@ -254,15 +247,10 @@ async def list_images(
     reference: str | None = None,
     before: UUID | None = None,
     limit: int = 50,
-) -> list[Image]:
+) -> list[ImageView]:
     """A page of a tenant's images, newest first; the next one begins `before` its last id."""
-    with translated():
-        if reference is None:
-            rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
-        else:
-            rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
-    return [_image(row) for row in rows]
-
-
-def _image(row: Record) -> Image:
-    return Image(**dict(row))
+    if reference is None:
+        rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
+    else:
+        rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
+    return [ImageView.of(row) for row in rows]

@@ -5,37 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from asyncpg import Record
-
-from imagefleet.jobs.model import JobId, JobState, TenantId, WorkerId
-from imagefleet.store.database import Connection, translated
+from imagefleet.jobs.model import JobId, TenantId, WorkerId
+from imagefleet.jobs.shapes.jobs import OverseenJobView
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.reports import JobFilter, Listings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverseenJob:
-    """A job in a list of operators."""
-
-    job_id: JobId
-    tenant_id: TenantId
-    type: str
-    state: JobState
-    lane: str
-    priority: int
-    target: str | None
-    attempts: int
-    max_attempts: int
-    crashes: int
-    locked_by: WorkerId | None
-    failure_code: str | None
-    correlation_id: str
-    dedup_key: str | None
-    parent_job_id: JobId | None
-    run_at: datetime
-    created_at: datetime
-    updated_at: datetime
-    finished_at: datetime | None
-
 
 _COLUMNS: Final = """
        jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.state, jobs.lane, jobs.priority,
@@ -152,17 +125,12 @@ async def oversee_jobs(
     tenant_id: TenantId | None = None,
     before: JobId | None = None,
     limit: int = 50,
-) -> list[OverseenJob]:
+) -> list[OverseenJobView]:
     """A page of jobs of one tenant or of all, newest first; the next begins `before` its last."""
     listings = _OF_ALL_TENANTS if tenant_id is None else _OF_ONE_TENANT
     statement, arguments = listings.choose(filters)
-    with translated():
-        rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
-    return [_overseen(row) for row in rows]
-
-
-def _overseen(row: Record) -> OverseenJob:
-    return OverseenJob(**dict(row) | {"state": JobState(row["state"])})
+    rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
+    return [OverseenJobView.of(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +195,8 @@ async def list_workers(
     connection: Connection, *, with_dead: bool = False, limit: int = 1000
 ) -> list[WorkerReport]:
     """The living workers, and with `with_dead` those that ended within the last day."""
-    with translated():
-        rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
-        held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
+    rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
+    held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
     by_worker: dict[WorkerId, list[HeldJob]] = {}
     for row in held:
         fields = dict(row)

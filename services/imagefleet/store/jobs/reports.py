@@ -1,37 +1,12 @@
 """Reading: what the public may see of a job, and what operators see."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
 
-from asyncpg import Record
-
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.model import JobId, JobState, TenantId, WorkerId
-from imagefleet.store.database import Connection, translated
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicJob:
-    """What a producer may know: outcomes, never the machinery that leads to them."""
-
-    job_id: JobId
-    type: str
-    state: JobState
-    target: str | None
-    correlation_id: str
-    parent_job_id: JobId | None
-    progress_done: int
-    progress_total: int | None
-    result_reason: str | None
-    failure_code: str | None
-    failure_message: str | None
-    next_attempt_at: datetime | None
-    created_at: datetime
-    updated_at: datetime
-    finished_at: datetime | None
-
+from imagefleet.jobs.model import JobId, JobState, TenantId
+from imagefleet.jobs.shapes.jobs import AttemptView, JobView, WholeJob
+from imagefleet.store.database import Connection
 
 _PUBLIC_COLUMNS: Final = """
        jobs.id AS job_id, jobs.type, jobs.state, jobs.target, jobs.correlation_id,
@@ -53,17 +28,12 @@ SELECT {_PUBLIC_COLUMNS}
 """  # noqa: S608 - composed at import from the constant above
 
 
-async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) -> PublicJob:
+async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) -> JobView:
     """One job as its tenant may see it; another tenant's is not found."""
-    with translated():
-        row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
+    row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
     if row is None:
         raise NotFound("job")
-    return _public(row)
-
-
-def _public(row: Record) -> PublicJob:
-    return PublicJob(**dict(row) | {"state": JobState(row["state"])})
+    return JobView.of(row)
 
 
 # One statement for each way to ask, so that each has its index and reads one page, whatever the
@@ -179,12 +149,11 @@ async def list_jobs(
     *,
     before: JobId | None = None,
     limit: int = 50,
-) -> list[PublicJob]:
+) -> list[JobView]:
     """A page of a tenant's jobs, newest first; the next one begins `before` its last id."""
     statement, arguments = _LISTINGS.choose(filters)
-    with translated():
-        rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
-    return [_public(row) for row in rows]
+    rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
+    return [JobView.of(row) for row in rows]
 
 
 FILTERS_EXCLUDE_EACH_OTHER: Final = (
@@ -200,31 +169,12 @@ SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at A
 """
 
 
-async def get_operator_job(connection: Connection, job_id: JobId) -> Mapping[str, object]:
-    """Everything about one job, of any tenant, by the names of its columns."""
-    with translated():
-        row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
+async def get_operator_job(connection: Connection, job_id: JobId) -> WholeJob:
+    """Everything about one job, of any tenant."""
+    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
     if row is None:
         raise NotFound("job")
-    return dict(row)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """How one claim of a job ended."""
-
-    claim_no: int
-    worker_id: WorkerId
-    lane: str
-    claimed_at: datetime
-    ended_at: datetime
-    duration: timedelta
-    queue_time: timedelta
-    charged: bool
-    outcome: str
-    why: str
-    detail: str | None
-    log_excerpt: str | None
+    return WholeJob.of(row)
 
 
 LIST_ATTEMPTS: Final = """
@@ -237,8 +187,7 @@ SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at
 """
 
 
-async def list_attempts(connection: Connection, job_id: JobId) -> Sequence[Attempt]:
+async def list_attempts(connection: Connection, job_id: JobId) -> list[AttemptView]:
     """Every claim of a job that has ended, oldest first."""
-    with translated():
-        rows = await connection.fetch(LIST_ATTEMPTS, job_id)
-    return [Attempt(**dict(row)) for row in rows]
+    rows = await connection.fetch(LIST_ATTEMPTS, job_id)
+    return [AttemptView.of(row) for row in rows]

@@ -7,7 +7,7 @@ from typing import Final
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS, load_point, taken
 from imagefleet.jobs.kinds import Kinds
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.worker.handlers import (
     cancel_job,
     cancel_jobs,

@@ -6,7 +6,7 @@ attempt goes on behind the last page that was committed.
 
 from typing import Final
 
-from imagefleet.jobs.cancelling import Walk
+from imagefleet.jobs.bulk import CancelWalk
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.store.jobs.cancelling import begin_walk, count_walk, flag_page
@@ -16,7 +16,7 @@ from imagefleet.worker.handling import Handler, JobContext
 async def run(job: JobContext) -> Completed:
     """Walk what is open; done when all of it is flagged."""
     wanted: CancelJobs = job.payload
-    walk = Walk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
+    walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
     while True:
         async with job.database("flag_page") as connection:
             page = await flag_page(connection, job.claim, job.hold, wanted, walk)
@@ -29,14 +29,16 @@ async def run(job: JobContext) -> Completed:
             walk = await begin(job, wanted, parents=False, flagged=walk.flagged)
 
 
-async def begin(job: JobContext, wanted: CancelJobs, *, parents: bool, flagged: int = 0) -> Walk:
+async def begin(
+    job: JobContext, wanted: CancelJobs, *, parents: bool, flagged: int = 0
+) -> CancelWalk:
     """At the newest job; of those that submit others there are few, and nobody counts them."""
     async with job.database("begin_walk") as connection:
         until = await begin_walk(connection, wanted)
         if parents:
-            return Walk(until=until, parents=True)
+            return CancelWalk(until=until, parents=True)
         total = await count_walk(connection, job.claim.tenant_id, wanted.job_type)
-    return Walk(until=until, parents=False, total=total, flagged=flagged)
+    return CancelWalk(until=until, parents=False, total=total, flagged=flagged)
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["cancel_jobs"], run=run)

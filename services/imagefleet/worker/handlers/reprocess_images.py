@@ -12,9 +12,9 @@ from typing import Final
 
 from imagefleet.errors import Unavailable
 from imagefleet.imaging.recipes import RECIPES
+from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
-from imagefleet.jobs.reprocessing import Walk
 from imagefleet.store.images.reprocessing import PAGE, count_set, submit_page
 from imagefleet.store.jobs.admissions import room_for_jobs
 from imagefleet.worker.handling import Handler, JobContext, Postponed
@@ -24,12 +24,12 @@ LOOK_AGAIN_IN: Final = timedelta(seconds=15)
 
 
 async def run(job: JobContext) -> Completed:
-    """Walk the set; done when every image of it has its job."""
+    """SetWalk the set; done when every image of it has its job."""
     wanted: ReprocessImages = job.payload
     if wanted.recipe is not None and wanted.recipe not in RECIPES:
         # A newer API knows it, and so will a newer worker: better one job waits than thousands.
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), wanted.recipe)
-    walk = Walk.of(job.cursor) or await begin(job, wanted)
+    walk = SetWalk.of(job.cursor) or await begin(job, wanted)
     over, room = False, TenantRoom()
     while not over:
         most = min(PAGE, await room.left(job))
@@ -64,10 +64,10 @@ class TenantRoom:
         self._left -= jobs
 
 
-async def begin(job: JobContext, wanted: ReprocessImages) -> Walk:
+async def begin(job: JobContext, wanted: ReprocessImages) -> SetWalk:
     """At the newest image."""
     async with job.database("count_set") as connection:
-        return Walk(total=await count_set(connection, job.claim.tenant_id, wanted))
+        return SetWalk(total=await count_set(connection, job.claim.tenant_id, wanted))
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["reprocess_images"], run=run)

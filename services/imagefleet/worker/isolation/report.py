@@ -23,9 +23,8 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from imagefleet.errors import FleetError, InputRejected, Unavailable
-from imagefleet.imaging.caveats import Caveat
 from imagefleet.imaging.headers.facts import ImageFormat
-from imagefleet.imaging.recipes import Recipe, VariantSpec
+from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject

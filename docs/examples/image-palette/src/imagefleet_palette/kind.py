@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from imagefleet.jobs.kinds import JobKind, Payload
-from imagefleet.jobs.retry import RetryPolicy
+from imagefleet.jobs.policies import RetryPolicy
 
 
 class ImagePalette(Payload):

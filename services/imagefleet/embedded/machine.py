@@ -1,0 +1,226 @@
+"""What one embedded stack takes of this machine: a folder with a lock, and some ports.
+
+Whatever is secret is in a file of its own that only the owner reads. Nothing here is needed to find
+what is in Postgres: a lost password is made anew and set, a lost key is replaced by another. What
+somebody else has already is said no to before anything starts.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from imagefleet.errors import Misconfigured
+
+HOST: Final = "127.0.0.1"
+DEFAULT_FOLDER: Final = Path(".imagefleet")
+PASSWORD_BYTES: Final = 24
+
+
+class StateFolder:
+    """Where everything of one stack is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the only one on this folder, until the end of the context or of this process."""
+        self._make()
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Misconfigured(self._in_use(lock)) from None
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(lock)
+
+    def role_passwords(self, roles: Sequence[str]) -> dict[str, str]:
+        """The password of each role; those that are new are made and kept."""
+        kept = self._read("passwords.json")
+        known: Mapping[str, str] = {} if kept is None else json.loads(kept)
+        passwords = {
+            role: known.get(role) or secrets.token_urlsafe(PASSWORD_BYTES) for role in roles
+        }
+        if passwords != known:
+            write_private(self.path / "passwords.json", json.dumps(passwords, indent=2))
+        return passwords
+
+    def key_file(self, name: str) -> Path:
+        """Where the secret of this API key is."""
+        return self.path / name
+
+    def kept_key(self, name: str) -> str | None:
+        """The secret of this API key, if one was kept."""
+        return self._read(name)
+
+    def keep_key(self, name: str, secret: str) -> None:
+        """Keep it for the next start."""
+        write_private(self.key_file(name), secret)
+
+    def _make(self) -> None:
+        if not self.path.exists():
+            self.path.mkdir(parents=True)
+            self.path.chmod(0o711)  # Postgres may run under another account, which passes through
+        # Nobody commits passwords because the folder happens to lie in a checkout.
+        ignored = self.path / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n")
+
+    def _read(self, name: str) -> str | None:
+        path = self.path / name
+        return path.read_text().strip() if path.exists() else None
+
+    def _in_use(self, lock: int) -> str:
+        holder = os.pread(lock, 32, 0).decode(errors="replace") or "just starting"
+        return (
+            f"{self.path} is in use by another `imagefleet up` (process {holder}): "
+            "stop that one, or choose another folder with --state-dir"
+        )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step; nobody but its owner ever reads it, not even half of it."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    unfinished.replace(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where to listen; 0 is any free port."""
+
+    api: int = 8080
+    edge: int = 8082
+    postgres: int = 0
+    aws: int = 0
+
+
+class Server(ABC):
+    """A server in a process of its own, on a locked folder. It blocks: start it in a thread."""
+
+    def __init__(self) -> None:
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's; None when it is not running."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Return once it answers; whatever fails leaves nothing running."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let it end in order."""
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def ends_before(
+    process: subprocess.Popen[bytes], is_ready: Callable[[], bool], *, within: float
+) -> bool:
+    """Wait until it is ready; True: it ended before that. TimeoutError when neither happens."""
+    deadline = time.monotonic() + within
+    while not is_ready():
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+        else:
+            return True
+    return process.poll() is not None
+
+
+def end(process: subprocess.Popen[bytes], *signals: signal.Signals, patience: float) -> None:
+    """Send one signal after the other until it has ended."""
+    for sent in signals:
+        process.send_signal(sent)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def end_of(log: Path) -> str:
+    """The last lines that a server wrote, to be put behind a sentence."""
+    lines = log.read_text(errors="replace").splitlines()[-10:] if log.exists() else []
+    return "\n".join([f"; {log} ends with:", *lines])
+
+
+def take(lock_file: Path, *, within: float = 0.0) -> int:
+    """The descriptor of a lock that is ours until it is closed, or until this process ends."""
+    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(lock)
+                what = "stop the other process or choose another state folder"
+                detail = f"{lock_file.parent} is in use: {what}"
+                raise Misconfigured(detail) from None
+            time.sleep(0.05)
+        else:
+            return lock
+
+
+def free_port() -> int:
+    """A port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def chosen(port: int, *, what: str, option: str) -> int:
+    """This port if it is free, or a free one for 0; the refusal says how to choose another."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            detail = (
+                f"port {port}, where {what} would listen, is taken ({error.strerror}): "
+                f"choose another with {option} PORT, or any free one with {option} 0"
+            )
+            raise Misconfigured(detail) from error
+        return int(probe.getsockname()[1])

@@ -1,0 +1,131 @@
+"""Jobs about many: cancelling what a tenant has open, and rendering a set of images again.
+
+Either walks from the newest to the oldest, a page at a time, and the cursor of the walk is written
+in the transaction that flags the page, or submits the page's jobs. So whatever ends an attempt, the
+next one goes on behind the last page that counts, and nothing is asked for twice.
+
+What is submitted after a cancelling walk began is not in it, so it ends; so that nothing goes on
+submitting behind its back, the jobs that submit others come first. What no pause holds back is not
+cancelled either: deletions, cancellations, and the walk itself.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, ProcessImage, ReprocessImages, image_target
+from imagefleet.jobs.model import Claim, JsonObject, Submission, new_job_id
+
+SUBMITS_OTHERS: Final = "reprocess_images"
+
+
+class _Walk(BaseModel):
+    """How far a walk is; as JSON it is the cursor of its job."""
+
+    model_config = ConfigDict(frozen=True)
+
+    before: UUID | None = None
+    """The last one that was looked at; those with smaller ids are still to come."""
+    seen: int = 0
+    total: int | None = None
+    """How many the walk began with; None where they are too many to count."""
+
+    @classmethod
+    def of(cls, cursor: JsonObject | None) -> Self | None:
+        """Where an earlier attempt left off; None if there was none."""
+        return None if cursor is None else cls.model_validate(cursor)
+
+    @property
+    def cursor(self) -> dict[str, Any]:
+        """To be stored with the job."""
+        return self.model_dump(mode="json")
+
+
+class CancelWalk(_Walk):
+    """Through a tenant's open jobs."""
+
+    until: datetime
+    """What was submitted later is left alone."""
+    parents: bool
+    """Still at the jobs that submit others; all jobs follow."""
+    flagged: int = 0
+
+
+def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
+    """Of which type the jobs are that are looked at; None is every type."""
+    return SUBMITS_OTHERS if walk.parents else wanted.job_type
+
+
+LOW_PRIORITY: Final = 200  # what producers upload meanwhile has 100, and is rung first
+
+_RENDERING: Final = BUILT_IN["process_image"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An image and its newest original, as they stand while its target is locked."""
+
+    image_id: UUID
+    recipe: str
+    """Of what is shown, or of the upload as long as nothing is."""
+    deleted: bool
+    source_seq: int
+    """The revision that brought it."""
+    key: str
+    bytes: int
+    sha256: str | None
+    etag: str | None
+    content_type: str
+
+    def payload(self, recipe: str | None) -> dict[str, Any]:
+        """What a job is told that renders it; None is the recipe that the image has."""
+        payload = ProcessImage(
+            image_id=self.image_id,
+            source_key=self.key,
+            source_bytes=self.bytes,
+            source_sha256=self.sha256,
+            source_etag=self.etag,
+            content_type=self.content_type,
+            recipe=recipe or self.recipe,
+            source_seq=self.source_seq,
+        )
+        return payload.model_dump(mode="json", exclude_none=True)
+
+
+class SetWalk(_Walk):
+    """Through a set of images."""
+
+    submitted: int = 0
+    skipped: int = 0
+
+
+def is_wanted(image: Candidate, wanted: ReprocessImages) -> bool:
+    """Whether the set has this image."""
+    return wanted.recipe_was is None or image.recipe == wanted.recipe_was
+
+
+def follow_up(
+    claim: Claim, image: Candidate, wanted: ReprocessImages, *, created_by: str
+) -> Submission:
+    """The job that renders one image of a set. Its key makes a second one impossible."""
+    return Submission(
+        job_id=new_job_id(),
+        tenant_id=claim.tenant_id,
+        type=_RENDERING.name,
+        lane=_RENDERING.lane,
+        priority=LOW_PRIORITY,
+        max_attempts=claim.max_attempts,
+        payload=image.payload(wanted.recipe),
+        target=image_target(image.image_id),
+        services=_RENDERING.services,
+        pause_target_on_failure=_RENDERING.pause_target_on_failure,
+        idempotency_key=f"{claim.job_id}/{image.image_id}",
+        correlation_id=claim.correlation_id,
+        parent_job_id=claim.job_id,
+        created_by=created_by,
+        traceparent=claim.traceparent,
+        tracestate=claim.tracestate,
+    )

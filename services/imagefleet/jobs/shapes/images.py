@@ -1,0 +1,165 @@
+"""Images and uploads, as their producers may see them."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+from imagefleet.jobs.images import EXTENSIONS, stable_path
+from imagefleet.jobs.kinds import image_of_target
+from imagefleet.jobs.model import JobState, Submitted
+from imagefleet.jobs.shapes.jobs import JobLinks
+from imagefleet.jobs.shapes.shape import Row, Shape
+
+
+class AcceptedImage(Shape):
+    """The image, and the job that makes it."""
+
+    job_id: UUID
+    image_id: UUID
+    status: JobState
+    links: JobLinks
+
+    @classmethod
+    def answering(cls, submitted: Submitted, image_id: UUID) -> Self:
+        """The answer to an upload; a repeat names the image of the first."""
+        target = image_of_target(submitted.target)
+        return cls(
+            job_id=submitted.job_id,
+            image_id=target or image_id,
+            status=submitted.state,
+            links=JobLinks.from_job(submitted.job_id, target),
+        )
+
+
+class Source(Shape):
+    """What was uploaded."""
+
+    format: str
+    width: int
+    height: int
+    bytes: int
+
+
+class Placeholder(Shape):
+    """What to show until the image is there."""
+
+    thumbhash: str | None = None
+    color: str | None = None
+
+
+class VariantView(Shape):
+    """One made image."""
+
+    name: str
+    format: str
+    width: int
+    height: int
+    bytes: int
+    url: str
+    stable_url: str
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With paths for addresses: where images are published, a row does not know."""
+        path = stable_path(row["image_id"], row["name"], EXTENSIONS[row["format"]])
+        return super().of(dict(row.items()) | {"url": row["key"], "stable_url": path})
+
+    def at(self, base_url: str) -> Self:
+        """With the addresses that it is published at."""
+        urls = {"url": f"{base_url}/{self.url}", "stable_url": f"{base_url}/{self.stable_url}"}
+        return self.model_copy(update=urls)
+
+
+class DeletedObjects(Shape):
+    """What S3 answered."""
+
+    deleted: int
+    not_there: int | None = None
+    errors: int
+    keys: list[str]
+
+
+class Deletion(Shape):
+    """How far the deletion of an image is; the receipt, once it is dark."""
+
+    requested_at: datetime
+    requested_by: str
+    objects_deleted_at: datetime | None = None
+    objects: DeletedObjects | None = None
+    invalidation_id: UUID | None = None
+    dark_at: datetime | None = None
+    seconds_to_dark: float | None = None
+    emptied_again_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With the time that it took to be dark."""
+        dark_at = row["dark_at"]
+        took = None if dark_at is None else (dark_at - row["requested_at"]).total_seconds()
+        return super().of(dict(row.items()) | {"seconds_to_dark": took})
+
+
+class ImageView(Shape):
+    """An image, as its producer may see it."""
+
+    image_id: UUID
+    status: str
+    reference: str | None = None
+    revision: int | None = None
+    source: Source | None = None
+    placeholder: Placeholder | None = None
+    variants: list[VariantView]
+    srcset: dict[str, str]
+    deletion: Deletion | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """As far as a row knows: `at` completes the addresses."""
+        shown = Placeholder(thumbhash=row["thumbhash"], color=row["color"])
+        return cls(
+            image_id=row["image_id"],
+            status=row["status"],
+            reference=row["reference"],
+            revision=row["revision"],
+            source=row["source"],
+            placeholder=None if shown == Placeholder() else shown,
+            variants=[VariantView.of(made) for made in row["variants"]],
+            srcset={},
+        )
+
+    def at(self, base_url: str, deletion: Deletion | None = None) -> Self:
+        """With the addresses that it is published at, or what became of it."""
+        variants = [one.at(base_url) for one in self.variants]
+        more = {"variants": variants, "srcset": srcset(variants), "deletion": deletion}
+        return self.model_copy(update=more)
+
+
+def srcset(variants: list[VariantView]) -> dict[str, str]:
+    """What belongs into `srcset`, by the type of the images; of one width only the first."""
+    by_type: dict[str, dict[int, str]] = {}
+    for variant in variants:
+        widths = by_type.setdefault(f"image/{variant.format}", {})
+        widths.setdefault(variant.width, variant.url)
+    return {
+        media_type: ", ".join(f"{url} {width}w" for width, url in sorted(widths.items()))
+        for media_type, widths in by_type.items()
+    }
+
+
+class ImagePage(Shape):
+    """Images, newest first."""
+
+    images: list[ImageView]
+    next_cursor: UUID | None = None
+
+
+class UploadView(Shape):
+    """Leave to post one file to S3: a form whose last field is the file."""
+
+    upload_id: UUID
+    image_id: UUID
+    url: str
+    fields: dict[str, str]
+    max_bytes: int
+    expires_at: datetime

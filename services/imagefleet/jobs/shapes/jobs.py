@@ -1,0 +1,294 @@
+"""Jobs, as their producers may see them and as operators do; nothing is hidden from the latter."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+from imagefleet.jobs.kinds import image_of_target
+from imagefleet.jobs.model import TERMINAL, JobState, Submitted
+from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
+
+
+class Failure(Shape):
+    """Why a job failed, or why it has to be tried again."""
+
+    code: str
+    message: str
+
+
+class Progress(Shape):
+    """How far a job is, in steps of its own kind."""
+
+    done: int
+    total: int | None = None
+
+
+class JobLinks(Shape):
+    """Where to go on from a job."""
+
+    self: str
+    events: str
+    cancel: str
+    image: str | None = None
+
+    @classmethod
+    def from_job(cls, job_id: UUID, image_id: UUID | None) -> Self:
+        """Those of one job, which may be about an image."""
+        path = f"/v1/jobs/{job_id}"
+        return cls(
+            self=path,
+            events=f"{path}/events",
+            cancel=f"{path}/cancel",
+            image=None if image_id is None else f"/v1/images/{image_id}",
+        )
+
+
+class JobView(Shape):
+    """A job, as its producer may see it."""
+
+    job_id: UUID
+    job_type: str
+    status: JobState
+    image_id: UUID | None = None
+    progress: Progress | None = None
+    failure: Failure | None = None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    next_attempt_at: datetime | None = None
+    links: JobLinks
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Outcomes, never the machinery that leads to them."""
+        job_id, image_id = row["job_id"], image_of_target(row["target"])
+        done, total = row["progress_done"], row["progress_total"]
+        code = row["failure_code"]
+        return cls(
+            job_id=job_id,
+            job_type=row["type"],
+            status=row["state"],
+            image_id=image_id,
+            progress=Progress(done=done, total=total) if done > 0 or total is not None else None,
+            failure=Failure(code=code, message=row["failure_message"] or "") if code else None,
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+            finished_at=row["finished_at"],
+            next_attempt_at=row["next_attempt_at"],
+            links=JobLinks.from_job(job_id, image_id),
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether it will not change any more."""
+        return self.status in TERMINAL
+
+    @property
+    def steps(self) -> str | None:
+        """Its progress as people read it; None if it tells none."""
+        if self.progress is None:
+            return None
+        return "/".join(str(n) for n in (self.progress.done, self.progress.total) if n is not None)
+
+
+class JobPage(Shape):
+    """Jobs, newest first."""
+
+    jobs: list[JobView]
+    next_cursor: UUID | None = None
+
+
+class AcceptedJob(Shape):
+    """The job that stands for the request; a repeat of it gets the same."""
+
+    job_id: UUID
+    job_type: str
+    status: JobState
+    links: JobLinks
+
+    @classmethod
+    def answering(cls, submitted: Submitted) -> Self:
+        """The answer to a submission."""
+        return cls(
+            job_id=submitted.job_id,
+            job_type=submitted.type,
+            status=submitted.state,
+            links=JobLinks.from_job(submitted.job_id, image_of_target(submitted.target)),
+        )
+
+
+class OperatorLinks(Shape):
+    """Where to go on from a job."""
+
+    self: str
+    attempts: str
+    explain: str
+
+    @classmethod
+    def from_job(cls, job_id: UUID) -> Self:
+        """Those of one job."""
+        path = f"/v1/operator/jobs/{job_id}"
+        return cls(self=path, attempts=f"{path}/attempts", explain=f"{path}/explain")
+
+
+class OverseenJobView(Shape):
+    """A job in a list of operators."""
+
+    job_id: UUID
+    tenant: str
+    job_type: str
+    status: JobState
+    lane: str
+    priority: int
+    target: str | None = None
+    attempts: int
+    max_attempts: int
+    crashes: int
+    locked_by: UUID | None = None
+    failure_code: str | None = None
+    correlation_id: str
+    dedup_key: str | None = None
+    parent_job_id: UUID | None = None
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    links: OperatorLinks
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With where to go on from it."""
+        return super().of(dict(row.items()) | {"links": OperatorLinks.from_job(row["job_id"])})
+
+
+class OverseenJobPage(Shape):
+    """Jobs of any tenant, newest first."""
+
+    jobs: list[OverseenJobView]
+    next_cursor: UUID | None = None
+
+
+class WholeJob(OverseenJobView):
+    """Everything about one job."""
+
+    target_seq: int | None = None
+    preempts: bool
+    services: list[str]
+    pause_target_on_failure: bool
+    claim_no: int
+    locked_at: datetime | None = None
+    claimed_at: datetime | None = None
+    claim_charged: bool
+    payload: dict[str, object]
+    idempotency_key: str | None = None
+    fingerprint: str
+    created_by: str
+    replay_of: UUID | None = None
+    generation: int
+    replay_reason: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_code: str | None = None
+    cancel_detail: str | None = None
+    progress_done: int
+    progress_total: int | None = None
+    progress_cursor: dict[str, object] | None = None
+    last_progress_at: datetime | None = None
+    result: dict[str, object] | None = None
+    result_reason: str | None = None
+    failure_message: str | None = None
+    failure_detail: str | None = None
+    ring_due_at: datetime | None = None
+    announced_at: datetime | None = None
+    rung: int | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The whole row of the table, and what rings for it."""
+        return super().of(dict(row.items()) | {"job_id": row["id"]})
+
+
+class AttemptView(Shape):
+    """How one claim ended."""
+
+    claim_no: int
+    worker_id: UUID
+    lane: str
+    claimed_at: datetime
+    ended_at: datetime
+    duration: Seconds
+    queue_time: Seconds
+    charged: bool
+    outcome: str
+    why: str
+    detail: str | None = None
+    log_excerpt: str | None = None
+
+
+class Attempts(Shape):
+    """Every claim of a job that has ended, oldest first."""
+
+    attempts: list[AttemptView]
+
+
+class ExplanationView(Shape):
+    """Why a job does not run: what a claim would be told now, and the facts behind it."""
+
+    job_id: UUID
+    tenant: str
+    verdict: str
+    reason: str
+    sentence: str
+    until: datetime | None = None
+    why: str | None = None
+    status: JobState
+    lane: str
+    job_type: str
+    target: str | None = None
+    claim_no: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    locked_by: UUID | None = None
+    ring_due_at: datetime | None = None
+    announced_at: datetime | None = None
+    rung: int | None = None
+    ahead: int | None = None
+    weight: int
+    max_open_jobs: int | None = None
+    workers: int
+    slots: int
+    busy_slots: int
+
+
+class OrderedJob(Shape):
+    """The job that carries out what was ordered."""
+
+    job_id: UUID
+    status: JobState
+    links: OperatorLinks
+
+
+class RetryNow(Shape):
+    """Whether the job waited, and was rung."""
+
+    job_id: UUID
+    status: JobState
+    rung: bool
+
+
+class OutcomesView(Shape):
+    """How jobs fare so far."""
+
+    open: int
+    completed: int
+    failed: int
+    failure_ratio: float
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With the share of failures among those that have ended; 0 before the first one has."""
+        open_jobs, completed, failed = row["open"], row["completed"], row["failed"]
+        ratio = failed / max(1, completed + failed)
+        return cls(open=open_jobs, completed=completed, failed=failed, failure_ratio=ratio)

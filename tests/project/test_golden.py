@@ -1,0 +1,69 @@
+"""What is seen from outside stays as it is: the API's document, series, and words of the log.
+
+The files in `golden/` hold it; a change that is meant is made with `make golden`, and is read in
+the diff. What verbs print with `--json` is beside them (tests/cli/test_golden_answers.py).
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+import orjson
+from prometheus_client.metrics import MetricWrapperBase
+
+from imagefleet.api.app import create_app
+from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.watching import Watcher
+from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
+from imagefleet.telemetry.series import SampledSeries, Series
+from tests.support.golden import Golden
+
+SERVICES: Final = Path(__file__).parents[2] / "services" / "imagefleet"
+# Two words or more with dots between them: events, settings that are turned, attributes of spans.
+DOTTED: Final = re.compile(r"(?!imagefleet)[a-z][a-z_]*(\.[a-z][a-z_]*)+")
+
+
+def test_the_document_of_the_api(golden: Golden) -> None:
+    """Of an application that nobody serves: to be described, it needs no tools."""
+    tools = cast("Tools", SimpleNamespace(operators=object()))
+
+    described = create_app(tools, cast("Watcher", None)).openapi()
+
+    golden.holds("openapi.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
+
+
+def test_every_series_of_every_process(golden: Golden) -> None:
+    processes = {
+        "api": ApiMetrics(),
+        "maintenance": MaintenanceMetrics(()),
+        "worker": WorkerMetrics(()),
+    }
+    told = {process: dict(sorted(series_of(made))) for process, made in processes.items()}
+
+    golden.holds("series.json", orjson.dumps(told, option=orjson.OPT_INDENT_2))
+
+
+def series_of(made: Series) -> Iterator[tuple[str, object]]:
+    for one in made._registry._collector_to_names:
+        if isinstance(one, SampledSeries):
+            yield from ((name, list(labels)) for name, (_, labels) in one._families.items())
+        elif isinstance(one, MetricWrapperBase):
+            yield one._name, [type(one).__name__, *one._labelnames]
+
+
+def test_every_dotted_word_that_the_source_says(golden: Golden) -> None:
+    """Names of events above all, wherever the line that tells them is written by now."""
+    words = {
+        node.value
+        for module in SERVICES.rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and DOTTED.fullmatch(node.value)
+    }
+
+    golden.holds("words.txt", "\n".join(sorted(words)).encode())
