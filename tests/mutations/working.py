@@ -101,7 +101,7 @@ WORKING: Final = (
         f"{WORKER}/slots.py",
         "                while self.others:\n",
         "                while self.others < 0:\n",
-        "worker/test_solitude.py",
+        "worker/test_slots.py",
         ("test_it_begins_when_all_others_have_left",),
     ),
     Mutation(
