@@ -1,6 +1,6 @@
-"""The API as it is deployed; what the fixtures promise is in tests/support/api_fixtures.py."""
+"""The API as it is deployed; what the fixtures promise is in tests/support/fixtures.py."""
 
-from tests.support.api_fixtures import (
+from tests.support.fixtures import (
     acme,
     applied,
     aws_credentials,

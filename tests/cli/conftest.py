@@ -10,7 +10,7 @@ import pytest
 
 from imagefleet.cli.main import run
 from tests.support.api import Running
-from tests.support.api_fixtures import applied, emulator, running, secrets, serve
+from tests.support.fixtures import applied, emulator, running, secrets, serve
 
 __all__ = ["applied", "emulator", "running", "secrets", "serve"]  # an API, for those who ask
 

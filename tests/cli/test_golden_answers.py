@@ -23,13 +23,12 @@ from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_ow
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.cli.conftest import Cli
-from tests.support.api import ACME, Running
+from tests.support.api import ACME, Running, published
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS
 from tests.support.factories import a_job, settle_job
 from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
-from tests.support.publishing import published
 
 WHY: Final = ("--reason", "why")
 ROOMY: Final = Limits(paths=3000, wildcards=15)

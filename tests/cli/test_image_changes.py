@@ -13,12 +13,11 @@ from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.store.database import Connection
 from tests.cli.conftest import Cli, Ended
-from tests.support.api import ACME, Running
+from tests.support.api import ACME, Running, published, uploaded
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, settle_job
 from tests.support.http import a_jpeg, claimed
-from tests.support.publishing import published, uploaded
 
 pytestmark = pytest.mark.usefixtures("told_where")
 

@@ -10,11 +10,20 @@ import pytest_asyncio
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
 from tests.support.checker import check
-from tests.support.deleting import addresses, expect_dark, keep_versions, until_dark, versions_of
 from tests.support.eventually import eventually
 from tests.support.images import GREEN, RED
 from tests.support.journal import read_facts
-from tests.support.published import a_picture, delete, publish, replace
+from tests.support.published import (
+    a_picture,
+    addresses,
+    delete,
+    expect_dark,
+    keep_versions,
+    publish,
+    replace,
+    until_dark,
+    versions_of,
+)
 from tests.support.stack import Producer, Stack, running_stack
 
 SETTINGS = {"all": {"BACKOFF_BASE_SECONDS": "1"}, "maintenance": {"RESCUE_AFTER": "5"}}

@@ -1,4 +1,4 @@
-"""A place for a fleet, as tests/support/place_fixtures.py promises, and the pool of maintenance."""
+"""A place for a fleet, as tests/support/fixtures.py promises, and the pool of maintenance."""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +6,7 @@ import pytest
 
 from imagefleet.store.database import Pool
 from tests.support.database import Database
-from tests.support.place_fixtures import emulator, place
+from tests.support.fixtures import emulator, place
 
 __all__ = ["emulator", "place"]
 

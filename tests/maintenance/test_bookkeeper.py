@@ -14,8 +14,8 @@ from imagefleet.store.fleet.ledger import read_ledger
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
+from tests.support.eventually import Resting
 from tests.support.factories import a_submission
-from tests.support.resting import Resting
 
 AN_HOUR = 3_600_000 << 80
 

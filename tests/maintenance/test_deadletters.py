@@ -41,10 +41,9 @@ from imagefleet.store.letters.deadmail import DeadMessage, judge_messages, take_
 from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.eventually import eventually
+from tests.support.eventually import Resting, eventually
 from tests.support.factories import a_job, a_submission, settle_job
 from tests.support.fleet import SOME_TIME, Place, inside
-from tests.support.resting import Resting
 from tests.support.rows import job_row, ring_row
 
 FAILED = JobState.FAILED

@@ -7,7 +7,7 @@ import pytest
 
 from imagefleet.maintenance import pace
 from imagefleet.maintenance.pace import Batch, keep_at
-from tests.support.resting import Resting
+from tests.support.eventually import Resting
 
 
 class Clock:

@@ -26,10 +26,9 @@ from imagefleet.store.images.walks import Walk, read_walk
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.storage import Storage, a_storage, litter_key
 from tests.support.database import Database, driver_of
-from tests.support.eventually import eventually
+from tests.support.eventually import Resting, eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 from tests.support.fleet import Place, inside
-from tests.support.resting import Resting
 
 EVERYTHING_IS_OLD = timedelta(seconds=-60)
 INSTANT = timedelta(microseconds=1)

@@ -37,9 +37,9 @@ from tests.support.factories import (
     expire_lock,
     settle_job,
 )
-from tests.support.proxy import a_wire
 from tests.support.races import many_connections, no_deadlocks
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
+from tests.support.wires import a_wire
 
 POLICY = RetryPolicy()
 NUL = "before\x00after"

@@ -24,8 +24,8 @@ from imagefleet.worker.lease import Hearing, Lease
 from tests.support.bench import NOOP, Bench, Run, never
 from tests.support.eventually import eventually
 from tests.support.factories import claim_job, expire_lock
-from tests.support.proxy import a_wire
 from tests.support.rows import attempts_rows, job_row
+from tests.support.wires import a_wire
 
 SHORT = timedelta(seconds=0.2)
 

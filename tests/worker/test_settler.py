@@ -17,8 +17,8 @@ from imagefleet.store.settling import Settled, Settlement
 from imagefleet.worker.settler import Settler
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
-from tests.support.proxy import Wire, a_wire
 from tests.support.rows import attempts_rows, job_row
+from tests.support.wires import Wire, a_wire
 
 
 def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:

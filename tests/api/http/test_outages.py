@@ -15,8 +15,8 @@ from tests.support.aws import Answer, forwarding
 from tests.support.database import Database
 from tests.support.emulators import Emulator, free_port
 from tests.support.eventually import eventually
-from tests.support.gate import Gate, gate_before
 from tests.support.http import a_jpeg, is_problem, submitted
+from tests.support.wires import Gate, gate_before
 
 WITHIN = 8  # seconds, for every single answer
 

@@ -17,8 +17,8 @@ from imagefleet.store.edge.batches import (
 )
 from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import hold_election
+from tests.support.api import uploaded
 from tests.support.http import is_problem
-from tests.support.publishing import uploaded
 
 EDGE = "/v1/operator/edge"
 INVALIDATIONS = f"{EDGE}/invalidations"

@@ -11,7 +11,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.conftest import OpenConnection
-from tests.support.publishing import published, uploaded
+from tests.support.api import published, uploaded
 
 IMAGE = uuid4()
 KEY = f"i/{IMAGE}/1.1/thumb.jpg"

@@ -7,11 +7,10 @@ import httpx
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.store.database import Connection
-from tests.support.api import ACME, JPEG, Running
+from tests.support.api import ACME, JPEG, Running, published, uploaded
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed, is_problem, told
-from tests.support.publishing import published, uploaded
 
 
 async def test_the_answer_names_the_job_and_from_then_on_the_image_is_gone(

@@ -12,12 +12,20 @@ from imagefleet.aws.objects import Objects
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
-from tests.support.api import JPEG, MAX_UPLOAD_BYTES, PUBLIC, Running, Serve, app_of
+from tests.support.api import (
+    JPEG,
+    MAX_UPLOAD_BYTES,
+    PUBLIC,
+    Running,
+    Serve,
+    app_of,
+    published,
+    uploaded,
+)
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, in_pieces, is_problem, submitted, told
 from tests.support.images import quadrants, saved
-from tests.support.publishing import published, uploaded
 from tests.support.rows import job_row
 
 

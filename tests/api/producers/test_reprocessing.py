@@ -11,11 +11,10 @@ from imagefleet.jobs.model import JobId, JobState
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import report_progress
 from tests.api.producers.test_events import listening
-from tests.support.api import JPEG
+from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
 from tests.support.image_sets import bury, hold_of
-from tests.support.publishing import published, uploaded
 from tests.support.rows import job_row
 
 

@@ -11,12 +11,11 @@ import httpx
 import pytest
 
 from imagefleet.store.database import Connection
-from tests.support.api import JPEG, PUBLIC, Running, Serve
+from tests.support.api import JPEG, PUBLIC, Running, Serve, published, uploaded
 from tests.support.database import Database
 from tests.support.eventually import eventually
-from tests.support.gate import Gate, gate_before
 from tests.support.http import a_jpeg, is_problem
-from tests.support.publishing import published, uploaded
+from tests.support.wires import Gate, gate_before
 
 A_DAY = 86_400
 DEADLINE = 2  # seconds, of what may say where something is

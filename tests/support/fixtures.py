@@ -1,4 +1,8 @@
-"""Fixtures: the API as it is deployed: its own `main`, real HTTP, Postgres, SQS and S3."""
+"""Fixtures that folders take into their conftest.
+
+The API as it is deployed, with its own `main`, real HTTP, Postgres, SQS and S3; and a place for a
+fleet: a database, and queues and buckets of its own on an emulator.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +27,7 @@ from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Se
 from tests.support.aws import a_name
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator, shared, shared_folder
+from tests.support.fleet import Place, a_place
 
 
 @pytest.fixture(scope="session")
@@ -166,3 +171,14 @@ async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
     """In the hands of an operator."""
     async with running.client("operator") as client:
         yield client
+
+
+@pytest.fixture
+async def place(
+    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Place]:
+    # Where the AWS SDK looks for them by itself, in processes and in mains that run in this one.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
+    async with a_place(database, emulator) as place:
+        yield place
