@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
+from imagefleet.store.database import OwnConnection
 from tests.support.database import (
     Database,
     Server,
@@ -19,7 +19,7 @@ from tests.support.database import (
 from tests.support.emulators import end_emulators
 from tests.support.golden import OPTION, Golden
 
-OpenConnection = asyncpg.Connection
+OpenConnection = OwnConnection
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,7 +6,7 @@ force. What is read before the first use is in force from the beginning.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -15,7 +15,7 @@ import structlog
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.settings.in_force import Overlay, in_force
 from imagefleet.settings.live import Process, Value
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.live_settings import (
     MOST_LIMITS,
     MOST_SETTINGS,
@@ -59,33 +59,25 @@ class Live:
 
     @asynccontextmanager
     async def open(
-        self,
-        pool: Pool,
-        process: Process,
-        defaults: Mapping[str, Value],
-        *,
-        reading: Callable[[], AbstractContextManager[object]] = nullcontext,
+        self, pool: Pool, process: Process, defaults: Mapping[str, Value]
     ) -> AsyncIterator["Live"]:
         """Follow Postgres until the end of the context; what stands there holds from now on."""
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             await tell_defaults(connection, process, defaults)
-        await self.look(pool, reading)
+        await self.look(pool)
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow(pool, reading), name="live-settings")
+            following = group.create_task(self._follow(pool), name="live-settings")
             try:
                 yield self
             finally:
                 following.cancel()
 
-    async def look(
-        self, pool: Pool, reading: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> None:
+    async def look(self, pool: Pool) -> None:
         """Read it once; Unavailable where that takes too long."""
         try:
             async with asyncio.timeout(LOOK_WITHIN):
-                with reading():
-                    async with acquire(pool) as connection:
-                        rows = await read_live(connection, self._version)
+                async with pool.use("read_live", "live_settings") as connection:
+                    rows = await read_live(connection, self._version)
         except TimeoutError as error:
             sentence = "The database is not available right now."
             raise Unavailable("database_timeout", sentence) from error
@@ -93,13 +85,11 @@ class Live:
         if rows is not None:
             self._take(rows)
 
-    async def _follow(
-        self, pool: Pool, reading: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    async def _follow(self, pool: Pool) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
-                await self.look(pool, reading)
+                await self.look(pool)
             except FleetError as error:
                 if self._failing != error.code:
                     age = round(self.age.total_seconds(), 1)

@@ -1,10 +1,11 @@
-"""The API as it is deployed; what the fixtures promise is in tests/support/api_fixtures.py."""
+"""The API as it is deployed; what the fixtures promise is in tests/support/fixtures.py."""
 
-from tests.support.api_fixtures import (
+from tests.support.fixtures import (
     acme,
     applied,
     aws_credentials,
     emulator,
+    operating,
     originals,
     rival,
     running,
@@ -17,6 +18,7 @@ __all__ = [
     "applied",
     "aws_credentials",
     "emulator",
+    "operating",
     "originals",
     "rival",
     "running",

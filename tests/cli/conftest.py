@@ -9,7 +9,8 @@ from typing import TypeAlias
 import pytest
 
 from imagefleet.cli.main import run
-from tests.support.api_fixtures import applied, emulator, running, secrets, serve
+from tests.support.api import Running
+from tests.support.fixtures import applied, emulator, running, secrets, serve
 
 __all__ = ["applied", "emulator", "running", "secrets", "serve"]  # an API, for those who ask
 
@@ -43,6 +44,14 @@ def cli(
         return Ended(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in the hands of an operator."""
+    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
+    return cli
 
 
 def _list(arguments: Sequence[str]) -> list[str]:

@@ -9,18 +9,17 @@ from textwrap import dedent
 from types import FunctionType
 from typing import Any, Final
 
-import asyncpg
 import pytest
 import typer
 from structlog.testing import capture_logs
 
 from imagefleet.cli import main as command_line
 from imagefleet.cli.output import ExitCode
-from imagefleet.store.database import connect
+from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet.audit import Act, Actor, acting
 from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
-from tests.support.api import ACME, Running
+from tests.support.api import ACME
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS
 
@@ -151,7 +150,7 @@ def test_every_verb_that_goes_past_the_api_is_told_of_or_says_why_not() -> None:
     assert {*CHANGES, *OTHERS} == past
 
 
-async def lines(admin: asyncpg.Connection, after: int = 0) -> list[dict[str, Any]]:
+async def lines(admin: Connection, after: int = 0) -> list[dict[str, Any]]:
     rows = await admin.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
     return [dict(row) for row in rows]
 
@@ -160,7 +159,7 @@ async def lines(admin: asyncpg.Connection, after: int = 0) -> list[dict[str, Any
 async def test_a_verb_at_the_database_leaves_one_line_with_who_and_why(
     cli: Cli,
     database: Database,
-    admin: asyncpg.Connection,
+    admin: Connection,
     monkeypatch: pytest.MonkeyPatch,
     verb: str,
 ) -> None:
@@ -192,7 +191,7 @@ async def test_a_verb_at_the_database_leaves_one_line_with_who_and_why(
 
 
 async def test_a_person_without_another_name_is_the_user_of_the_machine(
-    cli: Cli, database: Database, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, database: Database, admin: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", database.url("admin"))
     monkeypatch.delenv("IMAGEFLEET_ACTOR", raising=False)
@@ -206,13 +205,6 @@ async def test_a_person_without_another_name_is_the_user_of_the_machine(
         user, _, host = line["actor"].partition("@")
         assert user
         assert host.startswith("bastion")
-
-
-@pytest.fixture
-def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    return cli
 
 
 async def test_what_operators_do_is_told_with_their_reasons(
@@ -247,7 +239,7 @@ async def test_what_operators_do_is_told_with_their_reasons(
 
 
 async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
-    operate: Cli, operator: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    operate: Cli, operator: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagefleet.cli.audit.PAGE", 3)
     async with acting(operator, Actor(name="many")) as act:

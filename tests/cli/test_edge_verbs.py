@@ -14,10 +14,9 @@ from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
 from tests.cli.conftest import Cli, Ended
-from tests.support.api import Running
+from tests.support.api import Running, uploaded
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
-from tests.support.publishing import uploaded
 
 ROOMY = Limits(paths=3000, wildcards=15)
 
@@ -29,13 +28,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(edge, "POLL", 0.05)
     with capture_logs():
         yield
-
-
-@pytest.fixture
-async def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    return cli
 
 
 def document(ended: Ended) -> Any:  # noqa: ANN401 - JSON

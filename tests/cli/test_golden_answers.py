@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
 
-import asyncpg
 import orjson
 import pytest
 from structlog.testing import capture_logs
@@ -24,13 +23,12 @@ from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_ow
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.cli.conftest import Cli
-from tests.support.api import ACME, Running
+from tests.support.api import ACME, Running, published
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS
 from tests.support.factories import a_job, settle_job
 from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
-from tests.support.publishing import published
 
 WHY: Final = ("--reason", "why")
 ROOMY: Final = Limits(paths=3000, wildcards=15)
@@ -92,9 +90,9 @@ async def test_every_verb_answers_scripts_as_before(
     cli: Cli,
     running: Running,
     database: Database,
-    worker: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    maintenance: Connection,
+    superuser: Connection,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -136,9 +134,7 @@ def told(words: tuple[str, ...]) -> str:
     return " ".join(kept)
 
 
-async def of_images(
-    acme: Typed, worker: asyncpg.Connection, superuser: Connection, photo: str
-) -> None:
+async def of_images(acme: Typed, worker: Connection, superuser: Connection, photo: str) -> None:
     (accepted,) = await acme("submit", photo)
     image = accepted["imageId"]
     await acme("images", "show", image)

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
+from imagefleet.store.database import Connection
 from tests.cli.conftest import Cli, Ended
-from tests.support.api import ACME, Running
+from tests.support.api import ACME, Running, published, uploaded
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, settle_job
 from tests.support.http import a_jpeg, claimed
-from tests.support.publishing import published, uploaded
 
 pytestmark = pytest.mark.usefixtures("told_where")
 
@@ -37,7 +36,7 @@ def told_where(running: Running, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> N
 
 
 @pytest.fixture
-async def image_id(running: Running, worker: asyncpg.Connection) -> str:
+async def image_id(running: Running, worker: Connection) -> str:
     async with running.client() as client:
         accepted = await uploaded(client)
     await published(worker, accepted)
@@ -53,7 +52,7 @@ def answered(ended: Ended) -> Any:  # noqa: ANN401 - JSON
     return json.loads("\n".join(lines[begins : ends + 1]))
 
 
-async def emptied(worker: asyncpg.Connection, image_id: str) -> None:
+async def emptied(worker: Connection, image_id: str) -> None:
     """As a worker and the flusher would."""
     find = "SELECT job_id FROM image_tombstones WHERE image_id = $1"
     job_id = await eventually(lambda: worker.fetchval(find, UUID(image_id)), within=10)
@@ -64,7 +63,7 @@ async def emptied(worker: asyncpg.Connection, image_id: str) -> None:
 
 
 async def test_nobody_is_asked_and_nothing_is_deleted_without_yes(
-    cli: Cli, image_id: str, owner: asyncpg.Connection
+    cli: Cli, image_id: str, owner: Connection
 ) -> None:
     ended = await cli("images", "delete", image_id)
 
@@ -87,7 +86,7 @@ async def test_images_are_deleted_and_each_failure_is_told(cli: Cli, image_id: s
 
 
 async def test_waiting_ends_when_it_is_dark_and_the_receipt_is_shown(
-    cli: Cli, image_id: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    cli: Cli, image_id: str, worker: Connection, superuser: Connection
 ) -> None:
     async def made_dark() -> None:
         await emptied(worker, image_id)
@@ -106,7 +105,7 @@ async def test_waiting_ends_when_it_is_dark_and_the_receipt_is_shown(
 
 
 async def test_what_the_edge_has_not_forgotten_in_time_is_told(
-    cli: Cli, image_id: str, worker: asyncpg.Connection
+    cli: Cli, image_id: str, worker: Connection
 ) -> None:
     ended, _ = await asyncio.gather(
         cli("images", "delete", "--yes", "--wait", "--within", "4", "--json", image_id),
@@ -119,9 +118,7 @@ async def test_what_the_edge_has_not_forgotten_in_time_is_told(
     assert ("completed", None) == (document["status"], document.get("deletion"))
 
 
-async def test_a_deletion_that_failed_is_told(
-    cli: Cli, image_id: str, worker: asyncpg.Connection
-) -> None:
+async def test_a_deletion_that_failed_is_told(cli: Cli, image_id: str, worker: Connection) -> None:
     async def fails() -> None:
         find = "SELECT job_id FROM image_tombstones WHERE image_id = $1"
         job_id = await eventually(lambda: worker.fetchval(find, UUID(image_id)), within=10)
@@ -149,7 +146,7 @@ async def test_waiting_for_a_replacement_ends_with_its_job(
     cli: Cli,
     image_id: str,
     picture: str,
-    worker: asyncpg.Connection,
+    worker: Connection,
     fails: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     async def made() -> None:
@@ -170,7 +167,7 @@ async def test_waiting_for_a_replacement_ends_with_its_job(
 
 
 async def test_an_image_is_replaced(
-    cli: Cli, image_id: str, picture: str, owner: asyncpg.Connection
+    cli: Cli, image_id: str, picture: str, owner: Connection
 ) -> None:
     ended = await cli("images", "replace", "--recipe", "avif", "--json", image_id, picture)
 

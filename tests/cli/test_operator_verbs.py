@@ -39,14 +39,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-async def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The command line in the hands of an operator."""
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    return cli
-
-
 def document(ended: Ended) -> Any:  # noqa: ANN401 - JSON
     assert ended.code in {ExitCode.DONE, ExitCode.FAILED}, ended.err
     return ended.json()

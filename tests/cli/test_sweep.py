@@ -14,7 +14,6 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.cli.conftest import Cli
-from tests.support.api import Running
 from tests.support.emulators import CREDENTIALS
 
 IMAGE = uuid4()
@@ -27,13 +26,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
     with capture_logs():
         yield
-
-
-@pytest.fixture
-async def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    return cli
 
 
 async def a_walk(maintenance: Connection, progress: SweepProgress) -> None:

@@ -15,6 +15,7 @@ from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen
 from imagefleet.embedded.processes import environment_of
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.topology import Facts
+from imagefleet.store.database import Connection
 from tests.containers.engine import Container, Engine
 from tests.support.eventually import eventually
 from tests.support.journal import Journal, Place, keep_events
@@ -89,10 +90,10 @@ class Fleet:
             yield Producer(client, self.journal)
 
     @asynccontextmanager
-    async def database(self) -> AsyncIterator[asyncpg.Connection]:
+    async def database(self) -> AsyncIterator[Connection]:
         connection = await asyncpg.connect(self.facts.database_urls["owner"])
         try:
-            yield connection
+            yield Connection(connection)
         finally:
             await connection.close()
 

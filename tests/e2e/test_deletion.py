@@ -2,18 +2,21 @@
 
 import httpx
 
-from tests.support.deleting import addresses, expect_dark, until_dark, versions_of
 from tests.support.images import GREEN, RED, quadrants, saved
 from tests.support.published import (
     LONGER_THAN_A_FLUSH,
     a_picture,
     a_viewer,
+    addresses,
     delete,
+    expect_dark,
     kept_at_the_edge,
     no_flusher,
     publish,
     replace,
     stays,
+    until_dark,
+    versions_of,
 )
 from tests.support.stack import Producer, Stack
 

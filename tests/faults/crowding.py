@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 from uuid import UUID
 
-import asyncpg
 import httpx
 
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.database import connect
+from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet.keys import create_key
 from tests.support.stack import Producer, Stack
 
@@ -34,7 +33,7 @@ async def another_tenant(stack: Stack, name: str = "another") -> AsyncIterator[P
         yield Producer(client, stack.journal, name)
 
 
-async def claimed_in_between(connection: asyncpg.Connection, job_id: str) -> int:
+async def claimed_in_between(connection: Connection, job_id: str) -> int:
     """How many jobs of others were claimed while this one waited."""
     between: int = await connection.fetchval(CLAIMED_IN_BETWEEN, UUID(job_id))
     return between

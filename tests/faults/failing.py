@@ -19,6 +19,8 @@ from typing import Final
 import asyncpg
 import httpx
 
+from imagefleet.errors import Unavailable
+from imagefleet.store.database import Connection
 from tests.faults.counting import RETIRED, Bookkeeper, Books
 from tests.faults.director import ALWAYS
 from tests.faults.facts import Facts, Job
@@ -235,7 +237,7 @@ async def watch(stack: Stack, progress: Progress, *, patient: bool) -> None:
                 if not patient:
                     await age_rings(owner)
                 ended, open_now = await counted(owner)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, Unavailable):
             pass
         else:
             progress.ended = ended
@@ -243,7 +245,7 @@ async def watch(stack: Stack, progress: Progress, *, patient: bool) -> None:
         await asyncio.sleep(LOOK_EVERY)  # between two looks; nobody waits for it
 
 
-async def counted(owner: asyncpg.Connection) -> tuple[int, int]:
+async def counted(owner: Connection) -> tuple[int, int]:
     row = await owner.fetchrow(COUNT_JOBS)
     assert row is not None
     return row["ended"], row["open"]

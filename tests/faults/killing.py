@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-import asyncpg
-
+from imagefleet.errors import Unavailable
+from imagefleet.store.database import Connection
 from tests.faults.director import ALWAYS, Director, Reached
 from tests.faults.facts import Facts
 from tests.support.checker import Breach, check
@@ -240,10 +240,12 @@ async def ended(stack: Stack, plan: Plan) -> None:
         await eventually(nothing_open, within=plan.ends_within)
 
 
-async def age_rings(owner: asyncpg.Connection) -> None:
+async def age_rings(owner: Connection) -> None:
     try:
         async with owner.transaction():
             await owner.execute("SET LOCAL lock_timeout = '100ms'")
             await owner.execute(AGE_RINGS)
-    except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
-        pass  # the dispatcher is at it: the next look will do
+    except Unavailable as error:
+        if error.code != "database_conflict":
+            raise
+        # the dispatcher is at it: the next look will do

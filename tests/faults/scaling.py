@@ -12,11 +12,9 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
-import asyncpg
-
 from imagefleet.jobs.model import JobId, Lane, PauseScope, TenantId, parse_message
 from imagefleet.maintenance.dispatcher import Dispatcher
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.control import (
     Pause,
@@ -26,7 +24,13 @@ from imagefleet.store.fleet.control import (
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.faults.crowding import FLOOD, another_tenant, claimed_in_between
-from tests.support.database import Database, copied_database, migrated_template, own_server
+from tests.support.database import (
+    Database,
+    copied_database,
+    driver_of,
+    migrated_template,
+    own_server,
+)
 from tests.support.factories import a_submission, a_worker
 from tests.support.queues import FakeQueue
 from tests.support.stack import Stack, running_stack
@@ -127,9 +131,9 @@ async def in_a_crowd(scaled: Scaled, crowd: Crowd) -> None:
             begun = time.monotonic()
             await superuser.execute("SET statement_timeout = 0")
             async with superuser.transaction():
-                await superuser.execute(CROWD.format(**_numbers(crowd)), timeout=1200)
-            await superuser.execute("VACUUM ANALYZE", timeout=600)
-            rings = await superuser.fetchval("SELECT count(*) FROM rings", timeout=60)
+                await driver_of(superuser).execute(CROWD.format(**_numbers(crowd)), timeout=1200)
+            await driver_of(superuser).execute("VACUUM ANALYZE", timeout=600)
+            rings = await driver_of(superuser).fetchval("SELECT count(*) FROM rings", timeout=60)
             scaled.tell("rows in place", f"{rings:,} in {time.monotonic() - begun:.0f} s")
             await _look_on(scaled, database, superuser)
 
@@ -138,7 +142,7 @@ def _numbers(crowd: Crowd) -> dict[str, int]:
     return {name: getattr(crowd, name) for name in Crowd.__dataclass_fields__}
 
 
-async def _look_on(scaled: Scaled, database: Database, superuser: asyncpg.Connection) -> None:
+async def _look_on(scaled: Scaled, database: Database, superuser: Connection) -> None:
     queues = {lane: FakeQueue(lane.value) for lane in Lane}
     paused = Pause(scope=PauseScope.TYPE, name="process_image")
     async with (
@@ -185,14 +189,14 @@ async def _look_on(scaled: Scaled, database: Database, superuser: asyncpg.Connec
         scaled.judge("paused jobs that were announced", of_paused, 0)
 
 
-async def _make_room(superuser: asyncpg.Connection) -> None:
+async def _make_room(superuser: Connection) -> None:
     """As if somebody had claimed what was announced a moment ago."""
-    await superuser.execute(
+    await driver_of(superuser).execute(
         "DELETE FROM rings WHERE sent_at > now() - interval '10 minutes'", timeout=60
     )
 
 
-async def _newcomer(api: asyncpg.Connection, number: int) -> JobId:
+async def _newcomer(api: Connection, number: int) -> JobId:
     job = a_submission(tenant_id=TenantId(f"newcomer-{number}"), lane=Lane.GENERAL, priority=900)
     await submit_job(api, job)
     await api.execute("UPDATE rings SET next_at = now() WHERE job_id = $1", job.job_id)
@@ -203,9 +207,9 @@ def _rung(queue: FakeQueue) -> set[JobId]:
     return {parse_message(message.body).job_id for message in queue.sent}
 
 
-async def _rows_read(superuser: asyncpg.Connection, pool: Pool) -> int:
+async def _rows_read(superuser: Connection, pool: Pool) -> int:
     """Once every session has told what it read."""
-    async with acquire(pool) as connection:  # the only one that it has
+    async with pool.connection() as connection:  # the only one that it has
         await connection.execute("SELECT pg_stat_force_next_flush()")
     await superuser.execute("SELECT pg_stat_force_next_flush()")
     await superuser.execute("SELECT pg_stat_clear_snapshot()")

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 
+from imagefleet.store.database import Connection
 from tests.faults.counting import KILLED, RETIRED, SERIES, Bookkeeper, Books, Death, Life, Told
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
@@ -54,7 +54,7 @@ class Hands:
     """What this test does to a stack."""
 
     def __init__(
-        self, stack: Stack, producer: Producer, operator: Producer, owner: asyncpg.Connection
+        self, stack: Stack, producer: Producer, operator: Producer, owner: Connection
     ) -> None:
         self.stack = stack
         self.producer = producer

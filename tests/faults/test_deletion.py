@@ -10,11 +10,20 @@ import pytest_asyncio
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
 from tests.support.checker import check
-from tests.support.deleting import addresses, expect_dark, keep_versions, until_dark, versions_of
 from tests.support.eventually import eventually
 from tests.support.images import GREEN, RED
 from tests.support.journal import read_facts
-from tests.support.published import a_picture, delete, publish, replace
+from tests.support.published import (
+    a_picture,
+    addresses,
+    delete,
+    expect_dark,
+    keep_versions,
+    publish,
+    replace,
+    until_dark,
+    versions_of,
+)
 from tests.support.stack import Producer, Stack, running_stack
 
 SETTINGS = {"all": {"BACKOFF_BASE_SECONDS": "1"}, "maintenance": {"RESCUE_AFTER": "5"}}
@@ -40,12 +49,6 @@ async def stack() -> AsyncIterator[Stack]:
         await stack.all_ended(within=30)
         facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
         assert [] == [str(breach) for breach in check(facts)]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
 
 
 async def ends_dark(stack: Stack, producer: Producer, image_id: str) -> dict[str, Any]:

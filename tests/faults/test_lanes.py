@@ -9,8 +9,8 @@ from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import submit_jobs
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
+from tests.support.fixtures import emulator, place
 from tests.support.fleet import Place, inside, running
-from tests.support.place_fixtures import emulator, place
 
 __all__ = ["emulator", "place"]
 

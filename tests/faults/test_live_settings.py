@@ -17,6 +17,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from imagefleet.store.database import Connection
 from tests.faults.recovering import BROUGHT, ROOT
 from tests.support.checker import check
 from tests.support.eventually import eventually
@@ -67,19 +68,13 @@ async def stack() -> AsyncIterator[Stack]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def operator(stack: Stack) -> AsyncIterator[httpx.AsyncClient]:
     async with stack.producer(key="operator_key") as producer:
         yield producer.http
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def owner(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
+async def owner(stack: Stack) -> AsyncIterator[Connection]:
     async with stack.database() as owner:
         yield owner
 
@@ -101,7 +96,7 @@ async def submit(producer: Producer, job_type: str = "failing", **payload: objec
     return job_id
 
 
-async def first_attempt(owner: asyncpg.Connection, job_id: str) -> asyncpg.Record:
+async def first_attempt(owner: Connection, job_id: str) -> asyncpg.Record:
     async def ended() -> asyncpg.Record | None:
         return await owner.fetchrow(ATTEMPT, job_id)
 
@@ -109,7 +104,7 @@ async def first_attempt(owner: asyncpg.Connection, job_id: str) -> asyncpg.Recor
 
 
 async def test_the_api_the_workers_and_maintenance_follow_within_five_seconds(
-    stack: Stack, producer: Producer, operator: httpx.AsyncClient, owner: asyncpg.Connection
+    stack: Stack, producer: Producer, operator: httpx.AsyncClient, owner: Connection
 ) -> None:
     names = ("retry.*.max_attempts", "retry.*.base_seconds", "window.spare_jobs")
 
@@ -156,7 +151,7 @@ async def test_the_api_the_workers_and_maintenance_follow_within_five_seconds(
 
 
 async def ran_at_once(
-    producer: Producer, owner: asyncpg.Connection, *, jobs: int = 12, milliseconds: int = 700
+    producer: Producer, owner: Connection, *, jobs: int = 12, milliseconds: int = 700
 ) -> int:
     """How many of a crowd ran at the same time."""
     ids = [await submit(producer, milliseconds=milliseconds) for _ in range(jobs)]
@@ -166,7 +161,7 @@ async def ran_at_once(
     return most
 
 
-async def followed(owner: asyncpg.Connection, stack: Stack, since: int, lines: int) -> None:
+async def followed(owner: Connection, stack: Stack, since: int, lines: int) -> None:
     """As many processes as this have said that they know."""
 
     def told() -> bool:
@@ -181,7 +176,7 @@ async def test_fewer_slots_are_fewer_jobs_at_once_until_the_reset(
     stack: Stack,
     producer: Producer,
     operator: httpx.AsyncClient,
-    owner: asyncpg.Connection,
+    owner: Connection,
 ) -> None:
     processes = WORKERS + 2
     since = len(stack.said)
@@ -197,7 +192,7 @@ async def test_fewer_slots_are_fewer_jobs_at_once_until_the_reset(
 
 
 async def test_no_slots_at_all_keep_a_type_waiting_and_leave_others_alone(
-    stack: Stack, producer: Producer, operator: httpx.AsyncClient, owner: asyncpg.Connection
+    stack: Stack, producer: Producer, operator: httpx.AsyncClient, owner: Connection
 ) -> None:
     since = len(stack.said)
     await turn(operator, "slots.type.failing", 0)
@@ -220,7 +215,7 @@ async def breaker(operator: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def test_a_breaker_opens_by_the_limits_that_were_turned(
-    stack: Stack, producer: Producer, operator: httpx.AsyncClient, owner: asyncpg.Connection
+    stack: Stack, producer: Producer, operator: httpx.AsyncClient, owner: Connection
 ) -> None:
     async def outcome_of_a_failure() -> str:
         job_id = await submit(producer, "leaning", times=1)

@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from imagefleet.store.database import Connection
 from tests.faults.director import Reached
 from tests.faults.recovering import BROUGHT, ROOT
 from tests.support.checker import check
@@ -54,13 +55,7 @@ async def stack() -> AsyncIterator[Stack]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def owner(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
+async def owner(stack: Stack) -> AsyncIterator[Connection]:
     async with stack.database() as owner:
         yield owner
 
@@ -90,9 +85,7 @@ async def submit(producer: Producer, about: str, **payload: object) -> str:
     return job_id
 
 
-async def held_back(
-    owner: asyncpg.Connection, job_ids: Sequence[str], *, parked: bool = False
-) -> None:
+async def held_back(owner: Connection, job_ids: Sequence[str], *, parked: bool = False) -> None:
     """All of them wait, and none has a message any more; at a target, none has a time either."""
 
     async def waiting() -> bool:
@@ -104,7 +97,7 @@ async def held_back(
 
 
 async def ran_soon(
-    owner: asyncpg.Connection, job_ids: Sequence[str], since: datetime
+    owner: Connection, job_ids: Sequence[str], since: datetime
 ) -> list[asyncpg.Record]:
     """They complete, and the first was claimed a look or two after the resume."""
 
@@ -121,7 +114,7 @@ async def ran_soon(
 
 async def resume_target(
     stack: Stack,
-    owner: asyncpg.Connection,
+    owner: Connection,
     about: str,
     failed: str,
     behind: Sequence[str],
@@ -150,7 +143,7 @@ async def resume_target(
 
 
 async def test_a_failed_job_holds_back_its_target_until_somebody_resumes_it(
-    stack: Stack, producer: Producer, owner: asyncpg.Connection
+    stack: Stack, producer: Producer, owner: Connection
 ) -> None:
     failing = await submit(producer, "shelf", permanent=True, milliseconds=1500)
     behind = [await submit(producer, "shelf") for _ in range(2)]
@@ -163,7 +156,7 @@ async def test_a_failed_job_holds_back_its_target_until_somebody_resumes_it(
 
 
 async def test_a_job_that_maintenance_gives_up_holds_back_its_target_as_well(
-    stack: Stack, producer: Producer, owner: asyncpg.Connection
+    stack: Stack, producer: Producer, owner: Connection
 ) -> None:
     director = stack.director
     with director.closing("claimed"):
@@ -197,7 +190,7 @@ async def test_a_job_that_maintenance_gives_up_holds_back_its_target_as_well(
 async def test_what_a_pause_held_back_is_announced_at_once_when_it_is_lifted(
     stack: Stack,
     producer: Producer,
-    owner: asyncpg.Connection,
+    owner: Connection,
     scope: tuple[str, str],
     named: str,
 ) -> None:

@@ -6,10 +6,10 @@ In one worker that has all lanes.
 from collections.abc import AsyncIterator
 from typing import Literal
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
+from imagefleet.store.database import Connection
 from tests.faults.director import Reached
 from tests.faults.killing import age_rings
 from tests.support.checker import check
@@ -61,7 +61,7 @@ async def stack() -> AsyncIterator[Stack]:
         assert [] == [str(breach) for breach in check(facts)]
 
 
-async def all_ended(owner: asyncpg.Connection) -> None:
+async def all_ended(owner: Connection) -> None:
     async def nothing_open() -> bool:
         await age_rings(owner)
         left = await owner.fetch("SELECT state, lane FROM jobs WHERE finished_at IS NULL")

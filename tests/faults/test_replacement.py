@@ -51,12 +51,6 @@ async def stack() -> AsyncIterator[Stack]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def viewer() -> AsyncIterator[Viewer]:
     async with a_viewer() as viewer:
         yield viewer

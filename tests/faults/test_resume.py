@@ -54,12 +54,6 @@ async def stack() -> AsyncIterator[Stack]:
         assert [] == [str(breach) for breach in check(facts)]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def producer(stack: Stack) -> AsyncIterator[Producer]:
-    async with stack.producer() as producer:
-        yield producer
-
-
 async def upload(stack: Stack) -> None:
     numbers = iter(range(IMAGES))
 

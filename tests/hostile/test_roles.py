@@ -6,6 +6,7 @@ from typing import Final
 import asyncpg
 import pytest
 
+from tests.support.database import driver_of
 from tests.support.stack import Producer, Stack
 
 HELD: Final = ("api", "operator", "worker", "maintenance")  # by processes that strangers reach
@@ -45,10 +46,10 @@ async def test_a_role_that_a_process_holds_makes_and_changes_no_key(
         before = await owner.fetchrow(SEEN)
         with suppress(asyncpg.InsufficientPrivilegeError):
             # Where it may read, Postgres warns that nothing was given, and what follows shows it.
-            await taken.execute("GRANT ALL ON api_keys, tenants, audit TO CURRENT_USER")
+            await driver_of(taken).execute("GRANT ALL ON api_keys, tenants, audit TO CURRENT_USER")
         for what, statement in FORBIDDEN.items():
             try:
-                await taken.execute(statement)
+                await driver_of(taken).execute(statement)
             except asyncpg.InsufficientPrivilegeError:
                 continue
             pytest.fail(f"{role} could {what}")
@@ -69,7 +70,7 @@ async def test_a_role_that_a_process_holds_leads_to_no_other_database(
             "CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await taken.execute(statement)
+                await driver_of(taken).execute(statement)
 
 
 async def test_none_of_that_shows_at_the_api(producer: Producer) -> None:

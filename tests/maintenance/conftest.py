@@ -1,5 +1,17 @@
-"""A place for a fleet; what the fixtures promise is in tests/support/place_fixtures.py."""
+"""A place for a fleet, as tests/support/fixtures.py promises, and the pool of maintenance."""
 
-from tests.support.place_fixtures import emulator, place
+from collections.abc import AsyncIterator
+
+import pytest
+
+from imagefleet.store.database import Pool
+from tests.support.database import Database
+from tests.support.fixtures import emulator, place
 
 __all__ = ["emulator", "place"]
+
+
+@pytest.fixture
+async def pool(database: Database) -> AsyncIterator[Pool]:
+    async with database.pool("maintenance") as pool:
+        yield pool

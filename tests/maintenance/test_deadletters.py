@@ -1,7 +1,7 @@
 """The dead-letter queue: what is announced there, what a sweep leaves, and what moving back is."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeAlias
 from uuid import UUID, uuid4
@@ -25,7 +25,7 @@ from imagefleet.maintenance.deadletters import (
     DeadLetterSender,
     DeadLetterSweeper,
     Sent,
-    Swept,
+    SweptDeadLetters,
     announcing,
     read,
 )
@@ -41,21 +41,14 @@ from imagefleet.store.letters.deadmail import DeadMessage, judge_messages, take_
 from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
-from tests.support.eventually import eventually
+from tests.support.eventually import Resting, eventually
 from tests.support.factories import a_job, a_submission, settle_job
 from tests.support.fleet import SOME_TIME, Place, inside
-from tests.support.resting import Resting
 from tests.support.rows import job_row, ring_row
 
 FAILED = JobState.FAILED
 SOON = timedelta(seconds=1)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 @pytest.fixture
@@ -515,7 +508,7 @@ async def test_one_sweep_a_period_is_enough_for_the_fleet(
     first, second = await sweeper.run_once(), await sweeper.run_once()
 
     report = await superuser.fetchval("SELECT report FROM periods WHERE finished_at IS NOT NULL")
-    assert (Swept(taken=True), Swept(taken=False)) == (first, second)
+    assert (SweptDeadLetters(taken=True), SweptDeadLetters(taken=False)) == (first, second)
     assert {"found": {}, "closed": 0} == report
 
 

@@ -1,23 +1,20 @@
 """A day after its deletion an image is looked for once more; without an edge it is dark at once."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.aws.batches import Deleted
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Unavailable
-from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, Emptied
-from imagefleet.store.database import Pool
+from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, EmptiedAgain
+from imagefleet.store.database import Connection, Pool
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.support.database import Database
 from tests.support.fleet import Place
 
 DAY = timedelta(hours=24)
-NOTHING = Emptied(taken=True)
+NOTHING = EmptiedAgain(taken=True)
 
 
 class Refusing(Objects):
@@ -28,13 +25,7 @@ class Refusing(Objects):
         return Deleted(failures=dict.fromkeys(found, "AccessDenied"))
 
 
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
-
-
-async def a_grave(superuser: asyncpg.Connection, *, hours: int) -> UUID:
+async def a_grave(superuser: Connection, *, hours: int) -> UUID:
     image_id = uuid4()
     await superuser.execute(
         "INSERT INTO image_tombstones"
@@ -69,7 +60,7 @@ def keeper(
 
 
 async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     both = originals, outputs = await buckets(place)
     old, young = await a_grave(superuser, hours=25), await a_grave(superuser, hours=23)
@@ -80,7 +71,10 @@ async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
     first = await keeper(pool, both).run_once()
     other = await keeper(pool, both).run_once()
 
-    assert [Emptied(taken=True, images=1, found=2), Emptied(taken=False)] == [first, other]
+    assert [EmptiedAgain(taken=True, images=1, found=2), EmptiedAgain(taken=False)] == [
+        first,
+        other,
+    ]
     left = [one.key async for one in outputs.listing("i/")]
     assert [f"i/{young}/9.9/x"] == left
     (debt,) = await superuser.fetch("SELECT image_id, reason FROM invalidations")
@@ -90,29 +84,29 @@ async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
 
 
 async def test_where_nothing_lay_nothing_is_owed(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     await a_grave(superuser, hours=25)
 
     answer = await keeper(pool, await buckets(place)).run_once()
 
-    assert Emptied(taken=True, images=1, found=0) == answer
+    assert EmptiedAgain(taken=True, images=1, found=0) == answer
     assert 0 == await superuser.fetchval("SELECT count(*) FROM invalidations")
 
 
 async def test_more_than_one_question_names_are_emptied_in_one_period(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     for _ in range(BATCH + 1):
         await a_grave(superuser, hours=25)
 
     answer = await keeper(pool, await buckets(place)).run_once()
 
-    assert Emptied(taken=True, images=BATCH + 1, found=0) == answer
+    assert EmptiedAgain(taken=True, images=BATCH + 1, found=0) == answer
 
 
 async def test_what_s3_refuses_is_tried_again_in_the_next_period(
-    place: Place, pool: Pool, superuser: asyncpg.Connection
+    place: Place, pool: Pool, superuser: Connection
 ) -> None:
     originals, outputs = await buckets(place)
     image_id = await a_grave(superuser, hours=25)
@@ -124,14 +118,14 @@ async def test_what_s3_refuses_is_tried_again_in_the_next_period(
     await superuser.execute("DELETE FROM periods")
     answer = await keeper(pool, (originals, outputs)).run_once()
 
-    assert Emptied(taken=True, images=1, found=1) == answer
+    assert EmptiedAgain(taken=True, images=1, found=1) == answer
 
 
 @pytest.mark.parametrize("has_edge", [True, False])
 async def test_without_an_edge_it_is_dark_when_its_objects_are_gone(
     place: Place,
     pool: Pool,
-    superuser: asyncpg.Connection,
+    superuser: Connection,
     has_edge: bool,  # noqa: FBT001
 ) -> None:
     await a_grave(superuser, hours=1)

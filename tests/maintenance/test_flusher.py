@@ -22,7 +22,6 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.invalidations import Batch, commit_batch, look_at_owed
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.aws import Answer, a_name, forwarding, settings_for
-from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 from tests.support.eventually import eventually
 from tests.support.fleet import Place, inside
@@ -97,12 +96,6 @@ def distribution_id(emulator: Emulator) -> str:
 async def edge(emulator: Emulator, distribution_id: str) -> AsyncIterator[Watched]:
     async with open_session(settings_for(emulator.url), credentials=CREDENTIALS) as session:
         yield Watched.over(await session.edge(distribution_id))
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 @pytest.fixture
@@ -333,7 +326,7 @@ async def test_a_flusher_that_died_after_sending_left_nothing_undone(
 
 
 async def committed(pool: Pool) -> Batch:
-    async with pool.acquire() as connection:
+    async with pool.connection() as connection:
         debts = [one.debt for one in await look_at_owed(connection, limit=10)]
         batch = await commit_batch(
             connection, debts, lambda image_id: f"/i/{image_id}/*", within=LIMITS

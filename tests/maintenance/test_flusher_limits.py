@@ -10,7 +10,6 @@ from math import ceil
 from typing import Final
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,7 +20,7 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.aws import settings_for
 from tests.support.cloudfront import DISTRIBUTION, CloudFront, Limits, a_cloudfront
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.emulators import CREDENTIALS
 
 AT_ONCE: Final = timedelta(0)
@@ -107,9 +106,8 @@ async def test_ten_thousand_images_are_four_calls_by_tag(
         statements += 1
 
     async with flushing(played, pool, metrics) as flusher:
-        async with pool.acquire() as connection:  # the only one that the pool has
-            raw: asyncpg.Connection = connection._con  # type: ignore[attr-defined]
-            raw.add_query_logger(count)
+        async with pool.connection() as connection:  # the only one that the pool has
+            driver_of(connection).add_query_logger(count)
         looks = await pay_all(flusher, played, superuser)
 
     assert ceil(10_000 / 3000) == played.calls["Create"]

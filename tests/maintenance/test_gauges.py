@@ -41,7 +41,8 @@ def a_sampler(
     within: float = 5.0,
 ) -> Sampler:
     queues = {Lane.FAST: CountedQueue(depth).as_queue()}
-    return Sampler(pool, queues, uuid4(), metrics, interval=interval, within=within)
+    timed = pool.timed_by(metrics.query)
+    return Sampler(timed, queues, uuid4(), metrics, interval=interval, within=within)
 
 
 def shown(metrics: MaintenanceMetrics) -> dict[str, float]:

@@ -7,14 +7,14 @@ import pytest
 
 from imagefleet.jobs.model import JobState
 from imagefleet.maintenance import pruner as pruner_module
-from imagefleet.maintenance.pace import Rest
+from imagefleet.maintenance.duties import Rest
 from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
+from tests.support.eventually import Resting
 from tests.support.factories import a_job, age_finished_jobs
-from tests.support.resting import Resting
 
 
 def a_pruner(

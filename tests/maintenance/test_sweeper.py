@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -25,11 +25,10 @@ from imagefleet.store.images.uploads import use_upload
 from imagefleet.store.images.walks import Walk, read_walk
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.storage import Storage, a_storage, litter_key
-from tests.support.database import Database
-from tests.support.eventually import eventually
+from tests.support.database import Database, driver_of
+from tests.support.eventually import Resting, eventually
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 from tests.support.fleet import Place, inside
-from tests.support.resting import Resting
 
 EVERYTHING_IS_OLD = timedelta(seconds=-60)
 INSTANT = timedelta(microseconds=1)
@@ -78,12 +77,6 @@ async def storage(
     place: Place, api: Connection, worker: Connection, superuser: Connection
 ) -> Storage:
     return await a_storage(place, api, worker, superuser)
-
-
-@pytest.fixture
-async def pool(database: Database) -> AsyncIterator[Pool]:
-    async with database.pool("maintenance") as pool:
-        yield pool
 
 
 def a_sweeper(
@@ -445,7 +438,7 @@ async def test_an_upload_that_somebody_uses_just_now_is_kept(
     upload_id, key = await storage.form(expired_for=LONG_AGO)
     submission, original = await storage.upload()
     async with database.connect("api") as api:
-        begun = api.transaction()
+        begun = driver_of(api).transaction()
         await begun.start()
         assert await use_upload(api, upload_id, submission.job_id)
         async with asyncio.TaskGroup() as group:

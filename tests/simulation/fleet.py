@@ -27,14 +27,14 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance.dispatcher import Dispatcher
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.control import WorkerCard, register_worker
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settlement, settle_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from imagefleet.worker.hearing import Hearing
+from imagefleet.worker.lease import Hearing
 from tests.simulation.queue import BadQueue
 from tests.support.database import Database
 from tests.support.factories import a_submission
@@ -95,7 +95,7 @@ class Fleet:
 
     async def submit(self, count: int, *, tenant: str = "acme") -> None:
         jobs = [a_submission(lane=LANE, tenant_id=TenantId(tenant)) for _ in range(count)]
-        async with acquire(self._api) as connection:
+        async with self._api.connection() as connection:
             await submit_jobs(connection, jobs)
         self._tell(jobs)
 
@@ -132,7 +132,7 @@ class Fleet:
 
     async def _consume(self, pool: Pool) -> None:
         me = WorkerId(uuid4())
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             await register_worker(
                 connection,
                 WorkerCard(
@@ -162,7 +162,7 @@ class Fleet:
                 taken = 0
                 if received:
                     messages = [parse_message(one.body) for one in received]
-                    async with acquire(pool) as connection:
+                    async with pool.connection() as connection:
                         answers = await claim_jobs(
                             connection,
                             [message.job_id for message in messages],
@@ -189,7 +189,7 @@ class Fleet:
     ) -> None:
         await asyncio.sleep(self._work)
         settlement = Settlement.of(claim, Completed(), RetryPolicy())
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             await settle_jobs(connection, me, [settlement])
         self.story.done.add(claim.job_id)
         self._done.set()
@@ -198,6 +198,6 @@ class Fleet:
 
     async def _beat(self, pool: Pool, me: WorkerId, hearing: Hearing) -> None:
         while True:
-            async with acquire(pool) as connection:
+            async with pool.connection() as connection:
                 await renew_claims(connection, me, [], hearing.told())
             await asyncio.sleep(BEAT_EVERY)

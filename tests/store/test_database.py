@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -20,13 +20,13 @@ from imagefleet.errors import (
     Unavailable,
 )
 from imagefleet.store import database as subject
-from imagefleet.store.database import Pool, acquire, connect, open_pool, transaction, translated
+from imagefleet.store.database import Connection, Pool, connect, open_pool
 from tests.support.database import Database
 
 AWAY = "postgresql://imagefleet_api:secret-word@127.0.0.1:{port}/nowhere"
 
 
-async def test_jsonb_travels_as_python_values(api: asyncpg.Connection) -> None:
+async def test_jsonb_travels_as_python_values(api: Connection) -> None:
     value = {"a": [1, 2.5, None, True], "text": "ünïcode \N{SNOWMAN}", "nested": {"b": []}}
     moment, identity = datetime(2024, 1, 2, tzinfo=UTC), uuid4()
 
@@ -39,7 +39,10 @@ async def test_jsonb_travels_as_python_values(api: asyncpg.Connection) -> None:
 
 
 async def test_a_session_tells_whose_it_is(database: Database) -> None:
-    async with open_pool(database.url("worker"), process="worker") as pool, acquire(pool) as mine:
+    async with (
+        open_pool(database.url("worker"), process="worker") as pool,
+        pool.connection() as mine,
+    ):
         found = await mine.fetchrow("SELECT current_user, current_setting('application_name')")
 
     assert found is not None
@@ -48,19 +51,19 @@ async def test_a_session_tells_whose_it_is(database: Database) -> None:
 
 async def test_a_transaction_is_committed_whole_or_not_at_all(database: Database) -> None:
     async with database.pool("owner") as pool:
-        async with transaction(pool) as connection:
+        async with pool.connection() as connection, connection.transaction():
             await connection.execute("CREATE TABLE scratch (what text)")
             await connection.execute("INSERT INTO scratch VALUES ('kept')")
         with pytest.raises(ClaimLost):  # ours pass unchanged
             await write_and_lose_the_claim(pool)
 
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             found = await connection.fetchval("SELECT array_agg(what) FROM scratch")
     assert found == ["kept"]
 
 
 async def write_and_lose_the_claim(pool: Pool) -> None:
-    async with transaction(pool) as connection:
+    async with pool.connection() as connection, connection.transaction():
         await connection.execute("INSERT INTO scratch VALUES ('lost')")
         reason = "for this test"
         raise ClaimLost(reason)
@@ -90,9 +93,9 @@ async def write_and_lose_the_claim(pool: Pool) -> None:
     ],
 )
 async def test_every_sqlstate_has_one_meaning(
-    api: asyncpg.Connection, state: str, expected: type[FleetError], code: str
+    api: Connection, state: str, expected: type[FleetError], code: str
 ) -> None:
-    with pytest.raises(expected) as raised, translated():
+    with pytest.raises(expected) as raised:
         await api.execute(f"DO $$ BEGIN RAISE 'as said' USING ERRCODE = '{state}'; END $$")
 
     assert raised.value.code == code
@@ -101,13 +104,13 @@ async def test_every_sqlstate_has_one_meaning(
 
 
 async def test_a_violation_names_the_constraint_and_quotes_no_row(
-    owner: asyncpg.Connection,
+    owner: Connection,
 ) -> None:
     await owner.execute(
         "CREATE TABLE scratch (what text CONSTRAINT what_is_short CHECK (length(what) < 9))"
     )
 
-    with pytest.raises(StoreRejected) as raised, translated():
+    with pytest.raises(StoreRejected) as raised:
         await owner.execute("INSERT INTO scratch VALUES ($1)", "confidential")
 
     assert "constraint=what_is_short table=scratch" in (raised.value.detail or "")
@@ -115,36 +118,87 @@ async def test_a_violation_names_the_constraint_and_quotes_no_row(
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", 1, object()])
-async def test_a_value_that_no_text_can_hold_is_rejected(
-    api: asyncpg.Connection, value: object
-) -> None:
-    with pytest.raises(StoreRejected), translated():
+async def test_a_value_that_no_text_can_hold_is_rejected(api: Connection, value: object) -> None:
+    with pytest.raises(StoreRejected):
         await api.fetchval("SELECT $1::text", value)
 
 
-async def test_a_privilege_that_was_not_granted_is_rejected(api: asyncpg.Connection) -> None:
-    with pytest.raises(StoreRejected, match="permission denied"), translated():
+async def test_a_privilege_that_was_not_granted_is_rejected(api: Connection) -> None:
+    with pytest.raises(StoreRejected, match="permission denied"):
         await api.execute("UPDATE jobs SET state = 'completed'")
 
 
-async def test_a_misused_driver_is_a_bug_and_stays_what_it_is(api: asyncpg.Connection) -> None:
+async def test_a_misused_driver_is_a_bug_and_stays_what_it_is(api: Connection) -> None:
     async with asyncio.TaskGroup() as tasks:
         busy = tasks.create_task(api.fetchval("SELECT pg_sleep(0.2)"))
         await asyncio.sleep(0)
-        with pytest.raises(asyncpg.InterfaceError, match="in progress"), translated():
+        with pytest.raises(asyncpg.InterfaceError, match="in progress"):
             await api.fetchval("SELECT 1")
     assert busy.done()
 
 
+async def test_what_else_goes_wrong_in_between_is_not_the_databases(database: Database) -> None:
+    lost = FileNotFoundError("of a handler")
+
+    async def loses(connections: AbstractAsyncContextManager[Connection]) -> None:
+        async with connections as connection, connection.transaction():
+            await connection.fetchval("SELECT 1")
+            raise lost
+
+    async with database.pool("api") as pool:
+        for one in (pool.use("find_job", "jobs"), pool.connection(), database.connect("api")):
+            with pytest.raises(FileNotFoundError) as raised:
+                await loses(one)
+            assert lost is raised.value
+        async with pool.connection() as connection:
+            with pytest.raises(TimeoutError):  # of whoever waits, not of the statement
+                await asyncio.wait_for(connection.fetchval("SELECT pg_sleep(30)"), timeout=0.01)
+
+
+async def test_a_use_is_told_with_its_name_and_how_it_ended(database: Database) -> None:
+    told: list[object] = []
+
+    @contextmanager
+    def timing(operation: str, table: str) -> Iterator[None]:
+        told.append((operation, table))
+        try:
+            yield
+        except Unavailable as error:
+            told.append(error.code)
+            raise
+
+    async with database.pool("api", max_size=1) as pool:
+        timed = pool.timed_by(timing)
+        async with timed.use("find_job", "jobs") as connection:
+            assert await connection.fetchval("SELECT 1") == 1
+            with pytest.raises(Unavailable):
+                async with timed.use("ping", within=0.05):
+                    pytest.fail("there was a second one")
+        async with timed.connection():
+            pass
+
+    assert told == [("find_job", "jobs"), ("ping", ""), "database_timeout"]
+
+
+async def test_what_is_refused_at_the_commit_is_translated(owner: Connection) -> None:
+    await owner.execute(
+        "CREATE TABLE scratch (one int CONSTRAINT once UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    with pytest.raises(StoreRejected, match="constraint=once"):
+        async with owner.transaction():
+            await owner.executemany("INSERT INTO scratch VALUES ($1)", [(1,), (1,)])
+
+
 async def test_a_plan_that_a_migration_outdated_is_a_conflict(
-    owner: asyncpg.Connection, database: Database
+    owner: Connection, database: Database
 ) -> None:
     await owner.execute("CREATE TABLE scratch AS SELECT 1 AS one")
     async with database.connect("owner") as other:
         await owner.fetch("SELECT * FROM scratch")
         await other.execute("ALTER TABLE scratch ALTER COLUMN one TYPE text")
 
-        with pytest.raises(Unavailable) as raised, translated():
+        with pytest.raises(Unavailable) as raised:
             async with owner.transaction():
                 await owner.fetch("SELECT * FROM scratch")
 
@@ -155,10 +209,10 @@ async def test_the_server_ends_a_statement_that_takes_too_long(database: Databas
     url = database.url("api")
     async with open_pool(url, process="api", statement_within=0.05) as pool:
         with pytest.raises(Unavailable, match="statement timeout") as raised:
-            async with acquire(pool) as connection:
+            async with pool.connection() as connection:
                 await connection.fetchval("SELECT pg_sleep(30)")
 
-        async with acquire(pool) as connection:  # and the pool goes on
+        async with pool.connection() as connection:  # and the pool goes on
             assert await connection.fetchval("SELECT 1") == 1
     assert raised.value.code == "database_timeout"
 
@@ -171,18 +225,18 @@ async def test_we_end_it_when_the_server_does_not(
         database.url("api"), process="api", statement_within=0.5, through_pgbouncer=True
     ) as pool:
         with pytest.raises(Unavailable) as raised:
-            async with transaction(pool) as connection:
+            async with pool.connection() as connection, connection.transaction():
                 await connection.fetchval("SELECT pg_sleep(30)")
 
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             assert await connection.fetchval("SELECT 1") == 1
     assert raised.value.code == "database_timeout"
 
 
 async def test_a_pool_with_no_free_connection_says_so_in_time(database: Database) -> None:
-    async with database.pool("api", max_size=1) as pool, acquire(pool):
+    async with database.pool("api", max_size=1) as pool, pool.connection():
         with pytest.raises(Unavailable) as raised:
-            async with acquire(pool, within=0.05):
+            async with pool.connection(within=0.05):
                 pytest.fail("there was a second one")
 
     assert raised.value.code == "database_timeout"
@@ -190,13 +244,13 @@ async def test_a_pool_with_no_free_connection_says_so_in_time(database: Database
 
 async def test_a_session_that_was_ended_is_replaced(database: Database) -> None:
     async with database.pool("api", max_size=1) as pool:
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             pid = await connection.fetchval("SELECT pg_backend_pid()")
         with pytest.raises(Unavailable) as raised:
-            async with transaction(pool) as connection:
+            async with pool.connection() as connection, connection.transaction():
                 await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             assert await connection.fetchval("SELECT pg_backend_pid()") != pid
     assert raised.value.code == "database_unavailable"
 
@@ -205,9 +259,9 @@ async def test_an_open_transaction_never_goes_back_into_the_pool(database: Datab
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, what: reported.append(what))
     async with database.pool("api", max_size=1) as pool:
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             await connection.execute("BEGIN")
-        async with acquire(pool) as connection:
+        async with pool.connection() as connection:
             assert not connection.is_in_transaction()
 
     assert len(reported) == 1
@@ -215,7 +269,10 @@ async def test_an_open_transaction_never_goes_back_into_the_pool(database: Datab
 
 async def test_behind_pgbouncer_nothing_relies_on_the_session(database: Database) -> None:
     url = database.url("api")
-    async with open_pool(url, process="api", through_pgbouncer=True) as pool, acquire(pool) as mine:
+    async with (
+        open_pool(url, process="api", through_pgbouncer=True) as pool,
+        pool.connection() as mine,
+    ):
         value = await mine.fetchval("SELECT $1::jsonb", {"a": 1})
         prepared = await mine.fetchval("SELECT count(*) FROM pg_prepared_statements")
         limit = await mine.fetchval("SHOW statement_timeout")
@@ -245,7 +302,7 @@ async def test_a_pool_may_open_before_the_database_is_there() -> None:
 
         async with open_pool(url, process="api", min_size=0) as pool:
             with pytest.raises(Unavailable):
-                async with acquire(pool):
+                async with pool.connection():
                     pytest.fail("connected to nobody")
 
 
@@ -298,16 +355,16 @@ async def test_closing_does_not_wait_for_ever(
 ) -> None:
     monkeypatch.setattr(subject, "CLOSE_WITHIN", 0.05)
     async with asyncio.timeout(2), open_pool(database.url("api"), process="api") as pool:
-        await pool.acquire()  # and never given back
+        await pool._driver.acquire()
 
 
 def test_it_works_on_uvloop(database: Database) -> None:
     async def use() -> object:
         async with open_pool(database.url("api"), process="api", statement_within=0.05) as pool:
             with pytest.raises(Unavailable):
-                async with transaction(pool) as connection:
+                async with pool.connection() as connection, connection.transaction():
                     await connection.fetchval("SELECT pg_sleep(30)")
-            async with transaction(pool) as connection:
+            async with pool.connection() as connection, connection.transaction():
                 return await connection.fetchval("SELECT $1::jsonb", {"a": 1})
 
     assert uvloop.run(use()) == {"a": 1}

@@ -1,31 +1,29 @@
 """What is asked of the database after every test does notice when it is not so."""
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.model import CancelCode, JobState
+from imagefleet.store.database import Connection
 from tests.support.factories import MadeJob, a_job, a_submission
 from tests.support.invariants import OFFENDERS, ledger_balances, no_row_offends
 
 TARGET = "image:1"
 
 
-async def damage(superuser: asyncpg.Connection, statement: str, *arguments: object) -> None:
+async def damage(superuser: Connection, statement: str, *arguments: object) -> None:
     """What no statement of the product can do: with every trigger off."""
     async with superuser.transaction():
         await superuser.execute("SET LOCAL session_replication_role = replica")
         await superuser.execute(statement, *arguments)
 
 
-async def a_job_in(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def a_job_in(state: JobState, worker: Connection, superuser: Connection) -> MadeJob:
     return await a_job(worker, superuser, state=state, submission=a_submission(target=TARGET))
 
 
 @pytest.mark.parametrize("state", list(JobState))
 async def test_jobs_that_the_store_made_offend_against_nothing(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     await a_job_in(state, worker, superuser)
 
@@ -34,7 +32,7 @@ async def test_jobs_that_the_store_made_offend_against_nothing(
 
 
 async def test_a_job_claimed_as_cancelled_need_not_hold_its_target(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     await a_job(
         worker,
@@ -51,7 +49,7 @@ async def test_a_job_claimed_as_cancelled_need_not_hold_its_target(
 @pytest.mark.breaks_invariants
 @pytest.mark.parametrize("state", list(JobState))
 async def test_a_job_that_disappears_is_missed(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job_in(state, worker, superuser)
 
@@ -63,7 +61,7 @@ async def test_a_job_that_disappears_is_missed(
 
 @pytest.mark.breaks_invariants
 async def test_a_job_that_nobody_accepted_is_noticed(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     await damage(
         superuser,
@@ -203,8 +201,8 @@ async def test_a_damaged_row_is_found_by_its_rule(
     state: JobState,
     statement: str,
     rule: str,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await a_job_in(state, worker, superuser)
     before = await superuser.fetch(OFFENDERS[rule])

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.model import JobId, Lane, Ring
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import Calls, report_calls
 from imagefleet.store.fleet.elections import hold_election
 from imagefleet.store.jobs.dispatching import hold_lanes
@@ -21,20 +21,20 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 
 
 @pytest.fixture
-async def moment(database: Database) -> AsyncIterator[asyncpg.Connection]:
+async def moment(database: Database) -> AsyncIterator[Connection]:
     """A connection on which it is always the same time."""
     async with database.connect("superuser") as connection, connection.transaction():
         yield connection
 
 
-async def next_in(connection: asyncpg.Connection, job_id: JobId) -> timedelta:
+async def next_in(connection: Connection, job_id: JobId) -> timedelta:
     row = await ring_row(connection, job_id)
     assert row is not None
     span: timedelta = row["next_in"]
     return span
 
 
-async def test_a_lock_lasts_ten_minutes(moment: asyncpg.Connection) -> None:
+async def test_a_lock_lasts_ten_minutes(moment: Connection) -> None:
     assert 10 * MINUTE == await moment.fetchval("SELECT lock_timeout FROM fleet")
 
 
@@ -47,7 +47,7 @@ async def test_a_lock_lasts_ten_minutes(moment: asyncpg.Connection) -> None:
     ],
 )
 async def test_where_there_is_room_who_submits_has_half_a_second_to_ring_by_itself(
-    moment: asyncpg.Connection, room: int, age: timedelta, waits: timedelta
+    moment: Connection, room: int, age: timedelta, waits: timedelta
 ) -> None:
     await moment.execute("UPDATE lanes SET room = $1, looked_at = now() - $2::interval", room, age)
     submission = a_submission()
@@ -58,7 +58,7 @@ async def test_where_there_is_room_who_submits_has_half_a_second_to_ring_by_itse
     assert (waits, row["next_at"]) == (row["next_in"], submitted.next_at)
 
 
-async def test_a_lane_is_held_for_two_seconds(moment: asyncpg.Connection) -> None:
+async def test_a_lane_is_held_for_two_seconds(moment: Connection) -> None:
     assert set(Lane) == await hold_lanes(moment, uuid4())
 
     spans = await moment.fetch("SELECT until - now() FROM lanes")
@@ -66,7 +66,7 @@ async def test_a_lane_is_held_for_two_seconds(moment: asyncpg.Connection) -> Non
 
 
 async def test_a_ring_counts_how_often_it_was_sent_up_to_eight(
-    moment: asyncpg.Connection,
+    moment: Connection,
 ) -> None:
     submission = a_submission()
     await submit_job(moment, submission)
@@ -99,7 +99,7 @@ PATIENCE = {
 
 @pytest.mark.parametrize("by", PATIENCE)
 async def test_a_message_is_lost_after_so_long_and_twice_as_long_each_further_time(
-    moment: asyncpg.Connection, by: str
+    moment: Connection, by: str
 ) -> None:
     submission = a_submission()
     await submit_job(moment, submission)
@@ -126,27 +126,27 @@ async def test_a_message_is_lost_after_so_long_and_twice_as_long_each_further_ti
         assert (None, sends, 0 * SECOND) == (row["sent_at"], row["sends"], row["next_in"])
 
 
-async def test_an_office_is_held_for_ten_seconds(moment: asyncpg.Connection) -> None:
+async def test_an_office_is_held_for_ten_seconds(moment: Connection) -> None:
     await hold_election(moment, "sampler", uuid4())
 
     assert 10 * SECOND == await moment.fetchval("SELECT until - now() FROM elections")
 
 
-async def retry_in(connection: asyncpg.Connection) -> timedelta | None:
+async def retry_in(connection: Connection) -> timedelta | None:
     span: timedelta | None = await connection.fetchval(
         "SELECT retry_at - now() FROM circuit_breakers"
     )
     return span
 
 
-async def test_a_breaker_that_trips_is_open_for_a_minute(moment: asyncpg.Connection) -> None:
+async def test_a_breaker_that_trips_is_open_for_a_minute(moment: Connection) -> None:
     await open_breaker(moment)
 
     assert 60 * SECOND == await retry_in(moment)
 
 
 async def test_a_job_of_a_service_that_is_down_is_due_again_in_a_second(
-    moment: asyncpg.Connection,
+    moment: Connection,
 ) -> None:
     await open_breaker(moment)
 
@@ -156,7 +156,7 @@ async def test_a_job_of_a_service_that_is_down_is_due_again_in_a_second(
     assert 60 * SECOND == answer.held_for
 
 
-async def test_there_are_thirty_seconds_between_two_probes(moment: asyncpg.Connection) -> None:
+async def test_there_are_thirty_seconds_between_two_probes(moment: Connection) -> None:
     submission = a_submission(services=("s3",))
     await submit_job(moment, submission)
     await open_breaker(moment)

@@ -145,7 +145,7 @@ from imagefleet.store.letters.deadletters import (
     list_dead_letters,
 )
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
-from tests.support.database import Database, Server, copied_database
+from tests.support.database import Database, Server, copied_database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
@@ -394,8 +394,8 @@ async def loaded(postgres: Server, template: str) -> AsyncIterator[Database]:
             await superuser.execute("SET statement_timeout = 0")
             await superuser.execute(ID)
             async with superuser.transaction():
-                await superuser.execute(LOAD, timeout=60)
-            await superuser.execute("VACUUM ANALYZE", timeout=60)
+                await driver_of(superuser).execute(LOAD, timeout=60)
+            await driver_of(superuser).execute("VACUUM ANALYZE", timeout=60)
         yield database
 
 
@@ -496,22 +496,22 @@ SET client_min_messages = log;
 @asynccontextmanager
 async def watched(
     database: Database, role: Role, mode: PlanMode
-) -> AsyncIterator[tuple[asyncpg.Connection, Work]]:
+) -> AsyncIterator[tuple[Connection, Work]]:
     """A connection of this role that tells of every statement what it cost; all is undone."""
     async with database.connect("superuser") as connection:
         await connection.execute(AUTO_EXPLAIN)
         await connection.execute(f"SET plan_cache_mode = {mode}")
         await connection.execute(f"SET ROLE {login(role)}")
         work = Work()
-        undo = connection.transaction()
+        undo = driver_of(connection).transaction()
         await undo.start()
-        connection.add_log_listener(work.listen)
+        driver_of(connection).add_log_listener(work.listen)
         try:
             yield connection, work
             await connection.execute("RESET ROLE")  # ends the last statement, which tells its plan
             await asyncio.sleep(0)  # listeners are called by the loop, in their turn
         finally:
-            connection.remove_log_listener(work.listen)
+            driver_of(connection).remove_log_listener(work.listen)
             await undo.rollback()
 
 

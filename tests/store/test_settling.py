@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import Unavailable
@@ -35,7 +34,7 @@ from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settled, Settlement, SettleReport, settle_jobs
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
@@ -51,9 +50,9 @@ from tests.support.factories import (
     expire_lock,
     settle_job,
 )
-from tests.support.proxy import a_wire
 from tests.support.races import many_connections, no_deadlocks
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
+from tests.support.wires import a_wire
 
 POLICY = RetryPolicy()
 NUL = "before\x00after"
@@ -206,7 +205,7 @@ async def test_a_settle_that_never_arrived_is_simply_written(
     job = await a_job(worker, superuser, state=JobState.PROCESSING)
 
     async with database.connect("worker") as doomed:
-        transaction = doomed.transaction()
+        transaction = driver_of(doomed).transaction()
         await transaction.start()
         await settle_job(doomed, job, Completed())
         doomed.terminate()
@@ -397,7 +396,7 @@ PAUSED = [
 class Stress:
     """One round: two workers that hold everything settle it, while others write the same rows."""
 
-    def __init__(self, connections: Sequence[asyncpg.Connection], operator: Connection) -> None:
+    def __init__(self, connections: Sequence[Connection], operator: Connection) -> None:
         (self.settling, self.settling_too, self.rescuing, self.claiming, self.ringing) = connections
         self.operator = operator
         self.dice = random.Random(7)

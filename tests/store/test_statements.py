@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from imagefleet import store
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.roles import Role
 
 ANY_SUBMITTER: Final[tuple[Role, ...]] = ("api", "worker", "maintenance", "operator")
@@ -374,10 +374,10 @@ async def test_every_role_may_run_its_statements(role: Role, database: Database)
     async with database.connect(role) as connection:
         for name in mine:
             try:
-                prepared = await connection.prepare(FOUND[name])
+                prepared = await driver_of(connection).prepare(FOUND[name])
                 nothing = [None] * len(prepared.get_parameters())
                 # Privileges are checked when a plan is started, and EXPLAIN starts it.
-                await connection.fetch(f"EXPLAIN {FOUND[name]}", *nothing)
+                await driver_of(connection).fetch(f"EXPLAIN {FOUND[name]}", *nothing)
             except asyncpg.PostgresError as error:
                 refused[name] = f"{error.sqlstate} {error}"
 

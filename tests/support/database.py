@@ -15,13 +15,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 
 from imagefleet.embedded.postgres import EmbeddedPostgres
-from imagefleet.store.database import Connection, Pool, connect, open_pool
+from imagefleet.store.database import Connection, OwnConnection, Pool, connect, open_pool
 from imagefleet.store.schema.migrations import migrate
 from imagefleet.store.schema.roles import ensure_database, ensure_roles
 from tests.support.eventually import eventually
@@ -60,7 +61,7 @@ class Server:
             parts = parts._replace(netloc=f"{user}:{quote(PASSWORDS[user], safe='')}@{place}")
         return urlunsplit(parts._replace(path=f"/{database}"))
 
-    def admin(self, database: str = "postgres") -> AbstractAsyncContextManager[asyncpg.Connection]:
+    def admin(self, database: str = "postgres") -> AbstractAsyncContextManager[OwnConnection]:
         return connect(self.url(database), process="test-admin")
 
 
@@ -74,7 +75,7 @@ class Database:
     def url(self, role: Role) -> str:
         return self.server.url(self.name, role)
 
-    def connect(self, role: Role) -> AbstractAsyncContextManager[asyncpg.Connection]:
+    def connect(self, role: Role) -> AbstractAsyncContextManager[OwnConnection]:
         return connect(self.url(role), process=f"test-{role}")
 
     def pool(
@@ -83,6 +84,13 @@ class Database:
         return open_pool(
             self.url(role), process=f"test-{role}", min_size=min_size, max_size=max_size
         )
+
+
+def driver_of(connection: Connection) -> asyncpg.Connection:
+    """What no statement of the product needs: to listen, to begin here and commit there."""
+    driver: Any = connection._driver
+    lent: asyncpg.Connection = getattr(driver, "_con", driver)
+    return lent
 
 
 @contextmanager

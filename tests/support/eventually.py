@@ -1,9 +1,10 @@
-"""The only wait in tests: for an event, never for a time."""
+"""The only wait in tests, for an event and never for a time; and a rest that nobody waits for."""
 
 import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -38,3 +39,15 @@ async def eventually(check: Callable[[], object], *, within: float = 2.0) -> obj
             raise AssertionError(message) from failure
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+class Resting:
+    """Rests without waiting, remembers for how long, and tells when the end is wished for."""
+
+    def __init__(self, ends: Callable[[int], bool] = lambda _rests: False) -> None:
+        self.rests: list[timedelta] = []
+        self._ends = ends
+
+    async def __call__(self, span: timedelta) -> bool:
+        self.rests.append(span)
+        return self._ends(len(self.rests))

@@ -1,4 +1,4 @@
-"""What is expected of answers of the API, and pictures to send to it."""
+"""What is sent to the API and expected of its answers, and pictures for it."""
 
 from collections.abc import AsyncIterator
 from functools import cache

@@ -10,10 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
-import asyncpg
-
 from imagefleet.store.database import Connection
-from tests.support.database import Database, refuse_leaked_sessions
+from tests.support.database import Database, driver_of, refuse_leaked_sessions
 from tests.support.eventually import eventually
 from tests.support.roles import Role
 
@@ -29,12 +27,12 @@ WAITS_FOR = "SELECT pg_blocking_pids($1)"
 @asynccontextmanager
 async def many_connections(
     database: Database, role: Role, count: int
-) -> AsyncIterator[list[asyncpg.Connection]]:
+) -> AsyncIterator[list[Connection]]:
     """`count` backends, each of its own."""
     async with AsyncExitStack() as stack:
         door = asyncio.Semaphore(OPENED_AT_ONCE)
 
-        async def opened() -> asyncpg.Connection:
+        async def opened() -> Connection:
             async with door:
                 return await stack.enter_async_context(database.connect(role))
 
@@ -65,9 +63,9 @@ async def no_deadlocks(database: Database) -> AsyncIterator[None]:
         assert await admin.fetchval(DEADLOCKS) == before
 
 
-async def wait_until_blocked(watcher: Connection, by: asyncpg.Connection, who: Connection) -> None:
+async def wait_until_blocked(watcher: Connection, by: Connection, who: Connection) -> None:
     """Return when `who` waits for a lock that `by` holds."""
-    blocker, blocked = by.get_server_pid(), who.get_server_pid()
+    blocker, blocked = driver_of(by).get_server_pid(), driver_of(who).get_server_pid()
 
     async def waits() -> bool:
         return blocker in await watcher.fetchval(WAITS_FOR, blocked)
@@ -78,8 +76,8 @@ async def wait_until_blocked(watcher: Connection, by: asyncpg.Connection, who: C
 @asynccontextmanager
 async def meanwhile(
     watcher: Connection,
-    holder: asyncpg.Connection,
-    waiter: asyncpg.Connection,
+    holder: Connection,
+    waiter: Connection,
     action: Coroutine[object, object, T],
 ) -> AsyncIterator["asyncio.Task[T]"]:
     """Start `action` on `waiter` and enter the body once it waits for `holder`'s transaction.

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import asyncpg
 import httpx
 
+from imagefleet.store.database import Connection
 from tests.faults.director import ALWAYS, Director, directing
 from tests.faults.facts import Post
 from tests.support.database import roomy_memory
@@ -82,11 +83,11 @@ class Stack:
         }
 
     @asynccontextmanager
-    async def database(self, role: str = "owner") -> AsyncIterator[asyncpg.Connection]:
+    async def database(self, role: str = "owner") -> AsyncIterator[Connection]:
         url = self._superuser_url if role == "superuser" else self.facts["database_urls"][role]
         connection = await asyncpg.connect(url)
         try:
-            yield connection
+            yield Connection(connection)
         finally:
             await connection.close()
 

@@ -8,7 +8,7 @@ import pytest
 from imagefleet.store.database import Connection
 from tests.support.bench import Bench, a_bench
 from tests.support.database import Database
-from tests.support.place_fixtures import emulator, place
+from tests.support.fixtures import emulator, place
 
 __all__ = ["bench", "emulator", "place"]
 

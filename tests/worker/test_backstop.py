@@ -20,10 +20,10 @@ from tests.support.children import alive, children_of
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
 from tests.support.fleet import SERVICES, Inside, Place, Running, inside, running
-from tests.support.gate import Gate, gate_before
 from tests.support.images import quadrants, saved
 from tests.support.rows import attempts_rows, job_row
 from tests.support.stack import PLUGIN
+from tests.support.wires import Gate, gate_before
 
 STARTS_WITHIN = 30.0  # seconds; two cores may have much else to do
 HOLDS = timedelta(seconds=5)

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import (
@@ -34,7 +35,7 @@ from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.worker.handlers import cancel_jobs
 from imagefleet.worker.handlers.cancel_jobs import HANDLER
 from tests.support.bench import Bench
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
     TENANT,
@@ -252,7 +253,7 @@ async def test_a_later_attempt_begins_behind_the_cursor(
     claim = await bench.claim(a_walk(job_type="process_image"))
 
     async def lose_postgres() -> None:
-        raise OSError
+        raise Unavailable("database_unavailable", "Later.")
 
     after_page.append(lose_postgres)
     assert Released(why="database") == await work(bench, claim)
@@ -336,12 +337,14 @@ async def test_a_page_locks_the_walks_own_row_in_its_place_among_the_others(
     free = "SELECT id FROM jobs ORDER BY id FOR UPDATE SKIP LOCKED"
 
     async with database.connect("superuser") as sitting, asyncio.TaskGroup() as group:
-        sits = sitting.transaction()
+        sits = driver_of(sitting).transaction()
         await sits.start()
         await sitting.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", younger)
         walking = group.create_task(work(bench, claim))
         waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-        await eventually(lambda: superuser.fetchval(waits, sitting.get_server_pid()), within=20)
+        await eventually(
+            lambda: superuser.fetchval(waits, driver_of(sitting).get_server_pid()), within=20
+        )
         taken = [row["id"] for row in await superuser.fetch(free)]
         await sits.rollback()
     assert flagging(1) == walking.result()
@@ -355,7 +358,7 @@ async def test_a_page_is_a_fixed_number_of_statements_however_many_jobs_it_flags
 
     async def flag_page(connection: Connection, *arguments: Any) -> Page:  # noqa: ANN401
         ran: list[str] = []
-        with connection.query_logger(lambda record: ran.append(record.query)):
+        with driver_of(connection).query_logger(lambda record: ran.append(record.query)):
             page = await cancelling.flag_page(connection, *arguments)
         counts.append(len(ran))
         return page

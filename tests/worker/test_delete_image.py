@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.aws.batches import Deleted, Version
@@ -13,6 +12,7 @@ from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import BUILT_IN, image_target
 from imagefleet.jobs.lifecycle import Completed, Retry
 from imagefleet.jobs.model import JobId, Submission, new_job_id
+from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
 from imagefleet.store.images.tombstones import delete_image as delete
 from imagefleet.worker.attempt import Attempt
@@ -66,7 +66,7 @@ async def buckets(place: Place, request: pytest.FixtureRequest) -> tuple[Watched
     return originals, outputs
 
 
-async def an_image(api: asyncpg.Connection, buckets: tuple[Watched, Watched]) -> UUID:
+async def an_image(api: Connection, buckets: tuple[Watched, Watched]) -> UUID:
     """With an original, a variant of two versions, one that was hidden, and litter."""
     originals, outputs = buckets
     image_id = new_job_id()
@@ -100,13 +100,14 @@ def a_cancel(job_id: JobId) -> Submission:
 async def attempt(bench: Bench, job: Submission, buckets: tuple[Watched, Watched]) -> Attempt:
     answer = await bench.ask(job)
     assert answer.claim is not None, answer
-    tools = replace(bench.tools, originals=buckets[0], outputs=buckets[1])
+    equipment = replace(bench.equipment, originals=buckets[0], outputs=buckets[1])
     kind = BUILT_IN["delete_image"]
     handler = replace(delete_image.HANDLER, kind=kind)
-    return Attempt(answer.claim, handler, tools, bench.settler)
+    around = replace(bench.around, equipment=equipment)
+    return Attempt(answer.claim, handler, bench.delivery(answer.claim), around)
 
 
-async def deleting(api: asyncpg.Connection, image_id: UUID) -> Submission:
+async def deleting(api: Connection, image_id: UUID) -> Submission:
     job = a_deletion(image_id)
     await delete(api, job, image_id, cancelling=a_cancel)
     return job
@@ -119,7 +120,7 @@ async def left(buckets: tuple[Watched, Watched], image_id: UUID) -> list[Version
 
 
 async def test_every_version_of_everything_is_deleted_and_told(
-    bench: Bench, api: asyncpg.Connection, buckets: tuple[Watched, Watched]
+    bench: Bench, api: Connection, buckets: tuple[Watched, Watched]
 ) -> None:
     image_id = await an_image(api, buckets)
     keys = {version.key for version in await left(buckets, image_id)}
@@ -140,7 +141,7 @@ async def test_every_version_of_everything_is_deleted_and_told(
 
 
 async def test_what_s3_refuses_is_a_retry_and_the_next_attempt_knows_what_was_there(
-    bench: Bench, api: asyncpg.Connection, buckets: tuple[Watched, Watched]
+    bench: Bench, api: Connection, buckets: tuple[Watched, Watched]
 ) -> None:
     image_id = await an_image(api, buckets)
     keys = {version.key for version in await left(buckets, image_id)}
@@ -152,7 +153,7 @@ async def test_what_s3_refuses_is_a_retry_and_the_next_attempt_knows_what_was_th
     assert isinstance(refused, Retry)
     assert "AccessDenied" in (refused.detail or "")
     assert [] != await left(buckets, image_id)
-    await bench.settler.settle(first.settlement(refused))
+    await first.settle(refused)
     await bench.worker.execute("UPDATE jobs SET run_at = now() WHERE id = $1", job.job_id)
     outcome = await (await attempt(bench, job, buckets)).work()
 
@@ -164,7 +165,7 @@ async def test_what_s3_refuses_is_a_retry_and_the_next_attempt_knows_what_was_th
 
 
 async def test_what_is_stored_behind_its_back_is_deleted_as_well(
-    bench: Bench, api: asyncpg.Connection, buckets: tuple[Watched, Watched]
+    bench: Bench, api: Connection, buckets: tuple[Watched, Watched]
 ) -> None:
     image_id = await an_image(api, buckets)
     late = f"i/{image_id}/0.1/late.webp"  # before what the listing has passed
@@ -179,7 +180,7 @@ async def test_what_is_stored_behind_its_back_is_deleted_as_well(
 
 
 async def test_who_goes_on_writing_is_not_taken_for_an_empty_prefix(
-    bench: Bench, api: asyncpg.Connection, buckets: tuple[Watched, Watched]
+    bench: Bench, api: Connection, buckets: tuple[Watched, Watched]
 ) -> None:
     image_id = await an_image(api, buckets)
     buckets[1].writes = [f"i/{image_id}/0.{n}/late.webp" for n in range(9)]
@@ -191,7 +192,7 @@ async def test_who_goes_on_writing_is_not_taken_for_an_empty_prefix(
 
 
 async def test_without_a_tombstone_nothing_is_deleted(
-    bench: Bench, api: asyncpg.Connection, buckets: tuple[Watched, Watched]
+    bench: Bench, api: Connection, buckets: tuple[Watched, Watched]
 ) -> None:
     image_id = await an_image(api, buckets)
     before = await left(buckets, image_id)

@@ -14,8 +14,8 @@ from imagefleet.store.database import Connection
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
 from tests.support.fleet import Line, Place, Running, running
-from tests.support.gate import Gate, gate_before
 from tests.support.rows import attempts_rows, job_row
+from tests.support.wires import Gate, gate_before
 
 LONG_POLLS = {"RECEIVE_WAIT_SECONDS": "3"}
 

@@ -17,7 +17,8 @@ from imagefleet.jobs.model import CancelCode, JobId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from tests.support.api import Running
-from tests.support.api_fixtures import (
+from tests.support.bench import Bench
+from tests.support.fixtures import (
     applied,
     aws_credentials,
     originals,
@@ -25,7 +26,6 @@ from tests.support.api_fixtures import (
     secrets,
     serve,
 )
-from tests.support.bench import Bench
 from tests.support.rows import job_row
 from tests.worker.mishaps import MISHAPS, SECRET, Mishap, Scene
 
@@ -48,7 +48,7 @@ async def scene(
     originals: Objects,
     tmp_path: Path,
 ) -> AsyncIterator[Scene]:
-    async with bench.tools.renderer:
+    async with bench.equipment.renderer:
         yield Scene(
             bench=bench,
             superuser=superuser,

@@ -3,13 +3,13 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.model import JobMessage, Lane, new_job_id
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.dispatching import look_at_fleet
 from imagefleet.store.jobs.leases import Heard, renew_claims
-from imagefleet.worker.hearing import Hearing
+from imagefleet.worker.lease import Hearing
 from tests.support.factories import a_worker
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,7 +58,7 @@ async def test_only_the_newest_counts_in_whatever_order_they_come() -> None:
 
 @pytest.mark.parametrize("lanes", [tuple(Lane), tuple(reversed(Lane))])
 async def test_a_beat_writes_it_by_the_databases_clock_for_the_right_lane(
-    worker: asyncpg.Connection, maintenance: asyncpg.Connection, lanes: tuple[Lane, ...]
+    worker: Connection, maintenance: Connection, lanes: tuple[Lane, ...]
 ) -> None:
     me = await a_worker(worker, lanes=lanes)
     hearing = Hearing(lanes)
@@ -79,7 +79,7 @@ async def test_a_beat_writes_it_by_the_databases_clock_for_the_right_lane(
 
 
 async def test_an_announcement_from_the_future_is_not_believed(
-    worker: asyncpg.Connection, maintenance: asyncpg.Connection
+    worker: Connection, maintenance: Connection
 ) -> None:
     """A message says what its sender wants: nothing that was sent just now is lost by it."""
     me = await a_worker(worker, lanes=[Lane.FAST])
@@ -93,7 +93,7 @@ async def test_an_announcement_from_the_future_is_not_believed(
 
 
 async def test_a_beat_of_who_has_heard_nothing_takes_nothing_for_heard(
-    worker: asyncpg.Connection, maintenance: asyncpg.Connection
+    worker: Connection, maintenance: Connection
 ) -> None:
     await renew_claims(worker, await a_worker(worker), [])
 

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import pytest
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId
 from imagefleet.store.database import Connection
@@ -74,7 +75,7 @@ async def test_a_later_attempt_begins_behind_the_cursor(
     claim = await bench.claim(a_set())
 
     async def lose_postgres() -> None:
-        raise OSError
+        raise Unavailable("database_unavailable", "Later.")
 
     after_page.append(lose_postgres)
     assert Released(why="database") == await work(bench, claim)

@@ -17,8 +17,8 @@ from imagefleet.store.settling import Settled, Settlement
 from imagefleet.worker.settler import Settler
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
-from tests.support.proxy import Wire, a_wire
 from tests.support.rows import attempts_rows, job_row
+from tests.support.wires import Wire, a_wire
 
 
 def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:
@@ -27,7 +27,7 @@ def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:
 
 def told(bench: Bench, series: str) -> int:
     """The sum of all samples that begin like this."""
-    lines = bench.tools.metrics.exposition().decode().splitlines()
+    lines = bench.equipment.metrics.exposition().decode().splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(series))
 
 
@@ -97,7 +97,12 @@ async def a_settler_by_wire(bench: Bench, wire: Wire) -> AsyncIterator[Settler]:
     async with (
         open_pool(wire.url, process="test-wire", min_size=0) as pool,
         Doorbell(pool, {}).open() as doorbell,
-        Settler(pool, bench.worker_id, doorbell, bench.tools.metrics).open() as settler,
+        Settler(
+            pool.timed_by(bench.equipment.metrics.query),
+            bench.worker_id,
+            doorbell,
+            bench.equipment.metrics,
+        ).open() as settler,
     ):
         yield settler
 

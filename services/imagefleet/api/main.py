@@ -23,7 +23,7 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, acquire, open_pool
+from imagefleet.store.database import Pool, open_pool
 from imagefleet.store.jobs.glances import ping
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.health import serve_health
@@ -87,7 +87,7 @@ async def _open_pool(stack: AsyncExitStack, settings: ApiSettings) -> Pool:
             statement_within=database.statement_timeout.total_seconds(),
         )
     )
-    async with acquire(pool) as connection:
+    async with pool.connection() as connection:
         await require_schema(connection)
     return pool
 
@@ -110,14 +110,15 @@ async def _open_tools(
                 max_size=settings.database.pool_max,
             )
         )
+        operators = operators.timed_by(metrics.query)
+    timed = pool.timed_by(metrics.query)
     standard_retry = settings.retry.policy()
     kinds = load_kinds().with_standard_retry(standard_retry)
     live = await stack.enter_async_context(
         Live().open(
-            pool,
+            timed,
             "api",
             defaults_of_api(standard_retry, kinds),
-            reading=lambda: metrics.query("read_live", "live_settings"),
         )
     )
     metrics.watch_settings(lambda: live.age)
@@ -125,7 +126,7 @@ async def _open_tools(
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
     return Tools(
         settings=settings.api,
-        pool=pool,
+        pool=timed,
         originals=await session.objects(settings.aws.originals_bucket),
         queues=queues,
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
@@ -141,6 +142,6 @@ async def _open_tools(
 
 
 async def _reach(pool: Pool) -> str | None:
-    async with acquire(pool, within=1) as connection:
+    async with pool.connection(within=1) as connection:
         await ping(connection)
     return None

@@ -11,9 +11,8 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.maintenance.pace import Rest, keep_at
-from imagefleet.store.database import Pool, acquire
-from imagefleet.store.fleet.elections import hold_election, resign
+from imagefleet.maintenance.duties import Office, Rest, keep_at
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
 from imagefleet.store.fleet.proofs import Proof, prove_hour
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -43,8 +42,8 @@ class Bookkeeper:
         again: timedelta = PROVE_AGAIN,
     ) -> None:
         """Every hour is proven once it is over, and once more in each span of `again`."""
+        self.office = Office(OFFICE, pool, holder)
         self._pool = pool
-        self._holder = holder
         self._metrics = metrics
         self._rest = rest
         self._again = again
@@ -56,15 +55,14 @@ class Bookkeeper:
 
         async def batch() -> bool:
             nonlocal folded
-            with self._metrics.query("fold"):
-                async with acquire(self._pool) as connection:
-                    entries = await fold_entries(connection, limit=ENTRIES)
-                    submits = await fold_ledger(connection, limit=ENTRIES)
+            async with self._pool.use("fold") as connection:
+                entries = await fold_entries(connection, limit=ENTRIES)
+                submits = await fold_ledger(connection, limit=ENTRIES)
             folded += entries + submits
             self._metrics.upkept("fold", entries + submits)
             return max(entries, submits) >= ENTRIES
 
-        if await self._is_elected():
+        if await self.office.held():
             await keep_at(batch, within=WITHIN, rest=self._rest)
         return folded
 
@@ -74,13 +72,12 @@ class Bookkeeper:
 
         async def batch() -> bool:
             nonlocal hours
-            if not await self._is_elected():
+            if not await self.office.held():
                 return False
-            with self._metrics.query("prove"):
-                async with acquire(self._pool) as connection:
-                    proof = await prove_hour(
-                        connection, every=self._again, page=PAGE, between=self._between_pages
-                    )
+            async with self._pool.use("prove") as connection:
+                proof = await prove_hour(
+                    connection, every=self._again, page=PAGE, between=self._between_pages
+                )
             self._tell(proof)
             hours += proof is not None
             self._metrics.upkept("prove", 0 if proof is None else proof.jobs)
@@ -91,16 +88,6 @@ class Bookkeeper:
         except _Leaving:
             log.info("ledger.proof_left")
         return hours
-
-    async def resign(self) -> None:
-        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
-        with self._metrics.query("resign"):
-            async with acquire(self._pool) as connection:
-                await resign(connection, OFFICE, self._holder)
-
-    async def _is_elected(self) -> bool:
-        async with acquire(self._pool) as connection:
-            return await hold_election(connection, OFFICE, self._holder) is not None
 
     async def _between_pages(self) -> None:
         if await self._rest(AT_ONCE):

@@ -21,8 +21,9 @@ import structlog
 from imagefleet.aws.edge import MOST_ITEMS, Edge
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from imagefleet.jobs.images import cache_tag
+from imagefleet.maintenance.duties import Office
 from imagefleet.runtime import pause_after
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.batches import (
     Accepted,
     Taken,
@@ -42,7 +43,6 @@ from imagefleet.store.edge.invalidations import (
     commit_batch,
     look_at_owed,
 )
-from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "flusher"
@@ -99,6 +99,7 @@ class Flusher:
         self._pool = pool
         self._edge = edge
         self._holder = holder
+        self._office = Office(OFFICE, pool, holder)
         self._metrics = metrics
         self._item = tag_of if by_tag else wildcard_of
         self._monthly_paths = monthly_paths
@@ -109,7 +110,6 @@ class Flusher:
         self._refusals = 0
         self._quiet_until = 0.0
         self._said = False
-        self._term: int | None = None
         if edge is not None:
             metrics.budgeted(monthly_paths)
 
@@ -120,12 +120,10 @@ class Flusher:
                 log.info("flusher.idle", why="there is no CLOUDFRONT_DISTRIBUTION_ID")
             self._said = True
             return Flushed(elected=False)
-        with self._metrics.query("look_at_owed"):
-            async with acquire(self._pool) as connection:
-                self._hold(await hold_election(connection, OFFICE, self._holder))
-                if self._term is None:
-                    return Flushed(elected=False)
-                owed = await look_at_owed(connection, limit=MOST_ITEMS)
+        async with self._pool.use("look_at_owed") as connection:
+            if not await self._holds_office(connection):
+                return Flushed(elected=False)
+            owed = await look_at_owed(connection, limit=MOST_ITEMS)
         settled, restless = self._ripe(owed)
         completed = await self._follow(self._edge)
         await self._commit(settled, restless)
@@ -133,20 +131,19 @@ class Flusher:
         return Flushed(elected=True, sent=sent, completed=completed)
 
     async def resign(self) -> None:
-        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
-        if self._term is None:
-            return
-        with self._metrics.query("resign"):
-            async with acquire(self._pool) as connection:
-                await resign(connection, OFFICE, self._holder)
-        self._hold(None)
+        """Leave the office, if it is ours, and forget what was seen in it."""
+        if self._office.term is not None:
+            await self._office.resign()
+        self._seen.clear()
 
-    def _hold(self, term: int | None) -> None:
-        if term is not None and term != self._term:
-            log.info("flusher.elected", holder=str(self._holder), term=term)
-        if term is None:
+    async def _holds_office(self, connection: Connection) -> bool:
+        before = self._office.term
+        if not await self._office.held(connection):
             self._seen.clear()
-        self._term = term
+            return False
+        if self._office.term != before:
+            log.info("flusher.elected", holder=str(self._holder), term=self._office.term)
+        return True
 
     def _ripe(self, owed: Sequence[Owed]) -> tuple[list[Debt], list[Debt]]:
         """Which were seen long enough ago just as they are now, and which never stay as they are.
@@ -170,16 +167,14 @@ class Flusher:
         debts = [*settled, *restless]
         if not debts or self._is_quiet():
             return
-        with self._metrics.query("commit_batch"):
-            async with acquire(self._pool) as connection:
-                unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
-                if not any(_may_succeed(batch) for batch in unsent):
-                    await commit_batch(connection, debts, self._item, within=LIMITS, again=restless)
+        async with self._pool.use("commit_batch") as connection:
+            unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
+            if not any(_may_succeed(batch) for batch in unsent):
+                await commit_batch(connection, debts, self._item, within=LIMITS, again=restless)
 
     async def _send(self, edge: Edge) -> int:
-        with self._metrics.query("list_unsent"):
-            async with acquire(self._pool) as connection:
-                unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
+        async with self._pool.use("list_unsent") as connection:
+            unsent = await list_unsent(connection, limit=SENDS_A_LOOK)
         sent = 0
         for batch in unsent:
             if self._is_quiet():
@@ -188,18 +183,18 @@ class Flusher:
         return sent
 
     async def _send_one(self, edge: Edge, batch: Batch) -> bool:
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             if not await begin_send(connection, batch.id):
                 return False
         try:
             taken = await edge.create_invalidation(batch.items, caller_reference=str(batch.id))
         except FleetError as error:
             self._refused(error, batch.id)
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 await defer_batch(connection, batch.id, _told(error))
             return False
         self._refusals = 0
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             news = await accept_batch(connection, batch.id, taken.id)
         if news is not None:
             self._count(batch, news)
@@ -223,9 +218,8 @@ class Flusher:
 
     async def _follow(self, edge: Edge) -> int:
         """Ask about those that were not asked about for longest."""
-        with self._metrics.query("list_accepted"):
-            async with acquire(self._pool) as connection:
-                accepted = await list_accepted(connection, limit=FOLLOWED)
+        async with self._pool.use("list_accepted") as connection:
+            accepted = await list_accepted(connection, limit=FOLLOWED)
         self._asked = {one.batch_id: self._asked.get(one.batch_id, 0.0) for one in accepted}
         longest = sorted(accepted, key=lambda one: self._asked[one.batch_id])
         completed = 0
@@ -241,7 +235,7 @@ class Flusher:
             is_complete = (await edge.get_invalidation(accepted.cloudfront_id)).completed
         except NotFound as error:
             # Forgotten, or of another distribution. A repeat of what was done does no harm.
-            async with acquire(self._pool) as connection:
+            async with self._pool.connection() as connection:
                 await doubt_batch(connection, accepted, _told(error))
             return False
         except FleetError as error:
@@ -250,7 +244,7 @@ class Flusher:
         self._refusals = 0
         if not is_complete:
             return False
-        async with acquire(self._pool) as connection:
+        async with self._pool.connection() as connection:
             agreed = await complete_batch(connection, accepted)
         if agreed is None:
             return False

@@ -8,7 +8,7 @@ is passed, and looked at again an hour later.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -16,10 +16,10 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.maintenance.pace import Rest, keep_at
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.maintenance.duties import Period, Rest, keep_at
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.edge import prune_batches
-from imagefleet.store.fleet.elections import begin_period, finish_period, forget_periods
+from imagefleet.store.fleet.elections import forget_periods
 from imagefleet.store.fleet.ledger import forget_empty_counts
 from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
@@ -82,7 +82,7 @@ class Pruner:
         self, pool: Pool, holder: UUID, metrics: MaintenanceMetrics, *, rest: Rest
     ) -> None:
         self._pool = pool
-        self._holder = holder
+        self._period = Period("prune", PERIOD, pool, holder)
         self._metrics = metrics
         self._rest = rest
         self._places: dict[str, Place | None] = {}
@@ -90,11 +90,9 @@ class Pruner:
 
     async def run_once(self) -> Pruned:
         """Prune if nobody has taken the current period yet."""
-        with self._metrics.query("begin_period"):
-            async with acquire(self._pool) as connection:
-                start = await begin_period(connection, "prune", PERIOD, self._holder)
-        if start is None:
-            return Pruned(taken=False)
+        return await self._period.once(self._prune_all) or Pruned(taken=False)
+
+    async def _prune_all(self) -> Pruned:
         self._look_again()
         gone: dict[str, int] = {}
         behind = timedelta(0)
@@ -102,12 +100,10 @@ class Pruner:
             gone[name], late = await self._prune(name, prune)
             behind = max(behind, late)
         pruned = Pruned(taken=True, **gone, behind_seconds=behind.total_seconds())
-        with self._metrics.query("forget"):
-            async with acquire(self._pool) as connection:
-                await prune_workers(connection)
-                await forget_empty_counts(connection)
-                await forget_periods(connection)
-                await finish_period(connection, "prune", start, asdict(pruned))
+        async with self._pool.use("forget") as connection:
+            await prune_workers(connection)
+            await forget_empty_counts(connection)
+            await forget_periods(connection)
         if any(gone.values()):
             log.info("job.pruned", **gone)
         return pruned
@@ -125,9 +121,8 @@ class Pruner:
 
         async def batch() -> bool:
             nonlocal pruned, behind
-            with self._metrics.query(f"prune_{name}"):
-                async with acquire(self._pool) as connection:
-                    page = await prune(connection, limit=limit, after=self._places.get(name))
+            async with self._pool.use(f"prune_{name}") as connection:
+                page = await prune(connection, limit=limit, after=self._places.get(name))
             self._metrics.upkept(f"prune_{name}", page.pruned)
             self._places[name] = page.last or self._places.get(name)
             pruned += page.pruned

@@ -14,7 +14,8 @@ import structlog
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ring, WorkerId
-from imagefleet.store.jobs.rescue import Rescue, Session, WorkerSeen, look_at_workers, rescue_worker
+from imagefleet.store.database import OwnConnection
+from imagefleet.store.jobs.rescue import Rescue, WorkerSeen, look_at_workers, rescue_worker
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import tell_ends
 
@@ -50,11 +51,11 @@ class Rescuer:
         self._metrics = metrics
         self._rescue_after = rescue_after
         self._longest_gap = longest_gap
-        self._session: Session | None = None
+        self._session: OwnConnection | None = None
         self._looked_at: datetime | None = None
         self._silent_since: dict[WorkerId, WorkerSeen] = {}
 
-    async def run_once(self, session: Session) -> Rescued:
+    async def run_once(self, session: OwnConnection) -> Rescued:
         """Look once, and rescue from whom was silent long enough; call it every second or two."""
         rescues: list[Rescue] = []
         if self._rescue_after > timedelta(0):
@@ -70,14 +71,14 @@ class Rescuer:
             rings=tuple(ring for rescue in rescues for ring in rescue.rings),
         )
 
-    async def _look(self, session: Session) -> list[WorkerSeen]:
+    async def _look(self, session: OwnConnection) -> list[WorkerSeen]:
         try:
             return await look_at_workers(session)
         except BaseException:
             self._forget()
             raise
 
-    async def _rescue(self, session: Session, seen: WorkerSeen) -> Rescue | None:
+    async def _rescue(self, session: OwnConnection, seen: WorkerSeen) -> Rescue | None:
         """One worker. What is wrong with it alone is tried again at the next look."""
         try:
             return await rescue_worker(session, seen)
@@ -91,7 +92,7 @@ class Rescuer:
             self._forget()
             raise
 
-    def _watch(self, session: Session, seen: list[WorkerSeen]) -> list[WorkerSeen]:
+    def _watch(self, session: OwnConnection, seen: list[WorkerSeen]) -> list[WorkerSeen]:
         """Remember this look; return those whose silence is old enough."""
         if not seen:
             self._forget()
@@ -106,7 +107,7 @@ class Rescuer:
             if one.seen_at - self._silent_since[one.worker_id].seen_at >= self._rescue_after
         ]
 
-    def _has_watched_until(self, session: Session, now: datetime) -> bool:
+    def _has_watched_until(self, session: OwnConnection, now: datetime) -> bool:
         if self._session is not session or self._looked_at is None:
             return False
         # A clock that was set back would hide a silence for as long.

@@ -18,10 +18,10 @@ import structlog
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import REDIRECT_MAX_AGE, SweepProgress
 from imagefleet.live import Live
-from imagefleet.maintenance.pace import Rest, keep_at
+from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
-from imagefleet.store.database import Pool, acquire
-from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.database import Pool
+from imagefleet.store.fleet.elections import begin_period
 from imagefleet.store.images.sweeping import (
     Superseded,
     forget_uploads,
@@ -90,7 +90,7 @@ class Sweeper:
         self._configured_grace = grace
         self._configured_deletes = deletes
         self._older_than = older_than
-        self._period = period
+        self._period = Period("sweep", period, pool, holder)
         self._walk_every = walk_every
         self._walker = Walker(
             pool,
@@ -114,19 +114,14 @@ class Sweeper:
 
     async def run_once(self) -> Swept:
         """Sweep a part if nobody has taken the period yet. Call it about as often."""
-        with self._metrics.query("begin_period"):
-            async with acquire(self._pool) as connection:
-                start = await begin_period(connection, "sweep", self._period, self._holder)
-        if start is None:
-            return Swept(taken=False)
+        return await self._period.once(self._sweep) or Swept(taken=False)
+
+    async def _sweep(self) -> Swept:
         ends_at = asyncio.get_running_loop().time() + LONGEST.total_seconds()
         swept = Swept(taken=True)
         if self._deletes:
             swept = await self._sweep_versions()
         swept = await self._walk(swept, ends_at)
-        with self._metrics.query("finish_period"):
-            async with acquire(self._pool) as connection:
-                await finish_period(connection, "sweep", start, asdict(swept))
         if swept.objects or swept.uploads:
             log.info("object.swept", **asdict(swept))
         return swept
@@ -148,11 +143,10 @@ class Sweeper:
 
         async def batch_of_uploads() -> bool:
             nonlocal uploads
-            with self._metrics.query("forget_uploads"):
-                async with acquire(self._pool) as connection:
-                    forgotten = await forget_uploads(
-                        connection, expired_for=self._older_than, limit=UPLOADS
-                    )
+            async with self._pool.use("forget_uploads") as connection:
+                forgotten = await forget_uploads(
+                    connection, expired_for=self._older_than, limit=UPLOADS
+                )
             uploads += forgotten
             return forgotten == UPLOADS
 
@@ -169,15 +163,14 @@ class Sweeper:
 
     async def _next_superseded(self) -> Sequence[Superseded]:
         """The next page, in turn: one whose invalidation does not get on holds up no other."""
-        with self._metrics.query("list_superseded"):
-            async with acquire(self._pool) as connection:
-                page = await list_superseded(
-                    connection,
-                    kept_for=self._kept_for,
-                    has_edge=self._has_edge,
-                    after=self._after,
-                    limit=REVISIONS,
-                )
+        async with self._pool.use("list_superseded") as connection:
+            page = await list_superseded(
+                connection,
+                kept_for=self._kept_for,
+                has_edge=self._has_edge,
+                after=self._after,
+                limit=REVISIONS,
+            )
         self._after = page[-1] if len(page) == REVISIONS else None
         return page
 
@@ -188,9 +181,8 @@ class Sweeper:
         keys = [key for one in ripe for key in one.keys]
         refused = await delete_keys(self._outputs, keys) if keys else frozenset()
         gone = [one for one in ripe if refused.isdisjoint(one.keys)]
-        with self._metrics.query("record_swept"):
-            async with acquire(self._pool) as connection:
-                await record_swept(connection, gone)
+        async with self._pool.use("record_swept") as connection:
+            await record_swept(connection, gone)
         objects = sum(len(one.keys) for one in gone)
         self._metrics.swept("superseded", objects, sum(one.bytes for one in gone))
         return gone
@@ -207,9 +199,8 @@ class Sweeper:
             nonlocal progress, is_through
             listed = progress.listed
             progress, is_through = await self._walker.walk(progress, ends_at)
-            with self._metrics.query("save_walk"):
-                async with acquire(self._pool) as connection:
-                    await save_walk(connection, start, progress, is_through=is_through)
+            async with self._pool.use("save_walk") as connection:
+                await save_walk(connection, start, progress, is_through=is_through)
             self._metrics.upkept("walk", progress.listed - listed)
             return not is_through
 
@@ -231,12 +222,11 @@ class Sweeper:
         )
 
     async def _walk_under_way(self) -> tuple[datetime, SweepProgress] | None:
-        with self._metrics.query("read_walk"):
-            async with acquire(self._pool) as connection:
-                last = await read_walk(connection)
-                if last is not None and last.finished_at is None:
-                    return last.start, last.progress
-                start = await begin_period(connection, WALK, self._walk_every, self._holder)
+        async with self._pool.use("read_walk") as connection:
+            last = await read_walk(connection)
+            if last is not None and last.finished_at is None:
+                return last.start, last.progress
+            start = await begin_period(connection, WALK, self._walk_every, self._holder)
         if start is None:
             return None
         return start, SweepProgress() if last is None else last.progress.again()

@@ -24,7 +24,7 @@ from imagefleet.jobs.images import (
     is_original_key,
     parse_output_key,
 )
-from imagefleet.store.database import Pool, acquire
+from imagefleet.store.database import Pool
 from imagefleet.store.images.sweeping import judge_originals, judge_outputs
 from imagefleet.store.images.walks import Named, list_named
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class PageJudgement:
     """What one page has to be rid of."""
 
     litter: Sequence[Listed]
@@ -104,9 +104,8 @@ class Walker:
     async def _named(
         self, bucket: Bucket, first: UUID, last: UUID | None, *, images: int
     ) -> tuple[list[Named], UUID | None]:
-        with self._metrics.query("list_named"):
-            async with acquire(self._pool) as connection:
-                return await list_named(connection, bucket, first, last, images=images)
+        async with self._pool.use("list_named") as connection:
+            return await list_named(connection, bucket, first, last, images=images)
 
     async def _ask(
         self, bucket: Bucket, lacking: Sequence[Named], end: str | None, ends_at: float
@@ -156,43 +155,41 @@ class Walker:
             reprocess=reprocess,
         )
 
-    async def _judge(self, bucket: Bucket, passed: Sequence[Listed]) -> Judgement:
+    async def _judge(self, bucket: Bucket, passed: Sequence[Listed]) -> PageJudgement:
         if bucket == "originals":
             return await self._judge_originals(passed)
         ours = [(one, place) for one in passed if (place := parse_output_key(one.key))]
         if not ours:
-            return Judgement(litter=(), unknown=len(passed))
-        with self._metrics.query("judge_outputs"):
-            async with acquire(self._pool) as connection:
-                judged = await judge_outputs(
-                    connection,
-                    [(one.key, one.modified_at, place) for one, place in ours],
-                    older_than=self._older_than,
-                )
-        return Judgement(
+            return PageJudgement(litter=(), unknown=len(passed))
+        async with self._pool.use("judge_outputs") as connection:
+            judged = await judge_outputs(
+                connection,
+                [(one.key, one.modified_at, place) for one, place in ours],
+                older_than=self._older_than,
+            )
+        return PageJudgement(
             litter=[one for one, _ in ours if one.key in judged.litter],
             unknown=len(passed) - len(ours) + len(judged.unknown),
         )
 
-    async def _judge_originals(self, passed: Sequence[Listed]) -> Judgement:
+    async def _judge_originals(self, passed: Sequence[Listed]) -> PageJudgement:
         ours = [one for one in passed if is_original_key(one.key)]
         unknown = len(passed) - len(ours)
         if not ours:
-            return Judgement(litter=(), unknown=unknown)
-        with self._metrics.query("judge_originals"):
-            async with acquire(self._pool) as connection:
-                stray = await judge_originals(
-                    connection,
-                    [(one.key, one.modified_at) for one in ours],
-                    older_than=self._older_than,
-                )
+            return PageJudgement(litter=(), unknown=unknown)
+        async with self._pool.use("judge_originals") as connection:
+            stray = await judge_originals(
+                connection,
+                [(one.key, one.modified_at) for one in ours],
+                older_than=self._older_than,
+            )
         if len(stray) >= SUSPICIOUS and 2 * len(stray) > len(ours):
             log.error("sweep.held_back", originals=len(stray), of=len(ours), first=min(stray))
-            return Judgement(litter=(), unknown=unknown, held_back=len(stray))
-        return Judgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
+            return PageJudgement(litter=(), unknown=unknown, held_back=len(stray))
+        return PageJudgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
 
     async def _clear(
-        self, bucket: Bucket, judgement: Judgement, before: SweepProgress
+        self, bucket: Bucket, judgement: PageJudgement, before: SweepProgress
     ) -> SweepProgress:
         """Delete the litter, if we may; the progress with what came of it."""
         litter = judgement.litter

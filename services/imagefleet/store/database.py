@@ -7,14 +7,17 @@ cleans up), two seconds later by us (should the server have gone silent).
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TypeAlias, TypedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 from uuid import UUID
 
 import asyncpg
 import asyncpg.pool
+import asyncpg.transaction
 import orjson
+from asyncpg import Record
 
 from imagefleet.errors import (
     FleetError,
@@ -24,8 +27,10 @@ from imagefleet.errors import (
     Unavailable,
 )
 
-Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
-Pool: TypeAlias = asyncpg.Pool
+Driver: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+Isolation: TypeAlias = Literal["repeatable_read", "serializable"]
+Timing: TypeAlias = Callable[[str, str], AbstractContextManager[object]]
+"""Surrounds one use of the database, which is told by its operation and its table."""
 
 CONNECT_WITHIN = 5.0  # seconds
 STATEMENT_WITHIN = 10.0
@@ -58,6 +63,13 @@ TIMED_OUT = ("57014", "25P03", "25P04")  # statement, idle in transaction, whole
 # Serialization failure, deadlock, lock timeout.
 CONFLICT = ("40", "55P03")
 
+FOREIGN = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # TimeoutError among them
+)
+
 
 class _Arguments(TypedDict):
     dsn: str
@@ -65,6 +77,148 @@ class _Arguments(TypedDict):
     command_timeout: float
     server_settings: dict[str, str]
     statement_cache_size: int
+
+
+class _Translated:
+    """Whatever the driver raises inside leaves as one of `errors`; our own pass unchanged."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if isinstance(error, FOREIGN):
+            ours = _translate(error)
+            if ours is not None:
+                raise ours from error
+
+
+_TRANSLATED: Final = _Translated()
+
+
+class Transaction:
+    """From its begin to its commit; rolled back by whatever is raised inside.
+
+    Unavailable at its end may mean: committed, but not heard of.
+    """
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: asyncpg.transaction.Transaction) -> None:
+        self._driver = driver
+
+    async def __aenter__(self) -> None:
+        """Begin."""
+        with _TRANSLATED:
+            await self._driver.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back."""
+        with _TRANSLATED:
+            await self._driver.__aexit__(kind, error, at)
+
+
+class Connection:
+    """A session with Postgres. Each call translates what the driver raises, and nothing else."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    async def fetch(
+        self, statement: str, *values: object, within: float | None = None
+    ) -> list[Record]:
+        """All rows."""
+        with _TRANSLATED:
+            return await self._driver.fetch(statement, *values, timeout=within)
+
+    async def fetchrow(self, statement: str, *values: object) -> Record | None:
+        """The first row."""
+        with _TRANSLATED:
+            return await self._driver.fetchrow(statement, *values)
+
+    async def fetchval(self, statement: str, *values: object) -> Any:  # noqa: ANN401 - any column's type
+        """The first column of the first row."""
+        with _TRANSLATED:
+            return await self._driver.fetchval(statement, *values)
+
+    async def execute(self, statement: str, *values: object) -> str:
+        """Run it; what the server says was done."""
+        with _TRANSLATED:
+            return await self._driver.execute(statement, *values)
+
+    async def executemany(self, statement: str, values: Iterable[Sequence[object]]) -> None:
+        """Run it for each of these, all or none."""
+        with _TRANSLATED:
+            await self._driver.executemany(statement, values)
+
+    def transaction(
+        self, *, isolation: Isolation | None = None, readonly: bool = False
+    ) -> Transaction:
+        """What is done inside is done whole or not at all; inside another, it is a savepoint."""
+        return Transaction(self._driver.transaction(isolation=isolation, readonly=readonly))
+
+    def is_in_transaction(self) -> bool:
+        """Whether one was begun here."""
+        return self._driver.is_in_transaction()
+
+
+class OwnConnection(Connection):
+    """One outside any pool: the same session for as long as it lasts."""
+
+    __slots__ = ()
+
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._driver.is_closed()
+
+    def terminate(self) -> None:
+        """End it now, without a goodbye."""
+        self._driver.terminate()
+
+
+class Pool:
+    """The connections of a process; each use has a name, under which it is timed."""
+
+    def __init__(self, driver: asyncpg.Pool, timing: Timing) -> None:
+        self._driver = driver
+        self._timing = timing
+
+    def timed_by(self, timing: Timing) -> "Pool":
+        """The same connections, told to these metrics."""
+        return Pool(self._driver, timing)
+
+    @asynccontextmanager
+    async def use(
+        self, operation: str, table: str = "", *, within: float = CONNECT_WITHIN
+    ) -> AsyncIterator[Connection]:
+        """A connection for this operation."""
+        with self._timing(operation, table):
+            async with self.connection(within=within) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def connection(self, *, within: float = CONNECT_WITHIN) -> AsyncIterator[Connection]:
+        """One for what no metric tells: a start, an end, a probe."""
+        with _TRANSLATED:
+            driver = await self._driver.acquire(timeout=within)
+        try:
+            yield Connection(driver)
+        finally:
+            with _TRANSLATED:
+                await self._driver.release(driver)
 
 
 @asynccontextmanager
@@ -91,7 +245,7 @@ async def open_pool(
     try:
         with _opening():
             await pool
-        yield pool
+        yield Pool(pool, lambda _operation, _table: nullcontext())
     finally:
         await _close(pool)
 
@@ -104,50 +258,18 @@ async def connect(
     connect_within: float = CONNECT_WITHIN,
     statement_within: float = STATEMENT_WITHIN,
     through_pgbouncer: bool = False,
-) -> AsyncIterator[asyncpg.Connection]:
+) -> AsyncIterator[OwnConnection]:
     """One connection outside any pool: a heartbeat, a migration, a tool."""
     arguments = _arguments(dsn, process, connect_within, statement_within, through_pgbouncer)
     with _opening():
         connection = await asyncpg.connect(**arguments)
     try:
-        with translated():
+        with _TRANSLATED:
             await _prepare(connection)
-            yield connection
+        yield OwnConnection(connection)
     finally:
-        with translated():
+        with _TRANSLATED:
             await _hang_up(connection)
-
-
-@asynccontextmanager
-async def acquire(pool: Pool, *, within: float = CONNECT_WITHIN) -> AsyncIterator[Connection]:
-    """A pooled connection. Only database work belongs in the body: its errors are translated."""
-    with translated():
-        async with pool.acquire(timeout=within) as connection:
-            yield connection
-
-
-@asynccontextmanager
-async def transaction(pool: Pool, *, within: float = CONNECT_WITHIN) -> AsyncIterator[Connection]:
-    """A transaction on a pooled connection. Unavailable may mean: committed, but not heard of."""
-    async with acquire(pool, within=within) as connection, connection.transaction():
-        yield connection
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Whatever the driver raises inside leaves as one of `errors`; our own pass unchanged."""
-    try:
-        yield
-    except (
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        OSError,  # TimeoutError among them
-    ) as error:
-        ours = _translate(error)
-        if ours is None:
-            raise
-        raise ours from error
 
 
 def _translate(error: Exception) -> FleetError | None:
@@ -207,7 +329,7 @@ def _is_closed(error: asyncpg.InterfaceError) -> bool:
 def _opening() -> Iterator[None]:
     """At the start, credentials that do not work are a mistake to correct; later, an outage."""
     try:
-        with translated():
+        with _TRANSLATED:
             yield
     except Unavailable as error:
         state = getattr(error.__cause__, "sqlstate", None) or ""
@@ -263,11 +385,11 @@ def _of_driver(value: object) -> str:
     raise TypeError
 
 
-async def _nothing_to_reset(connection: Connection) -> None:
+async def _nothing_to_reset(connection: Driver) -> None:
     """Saves a round trip a use: we set no session state, and open transactions are rolled back."""
 
 
-async def _close(pool: Pool) -> None:
+async def _close(pool: asyncpg.Pool) -> None:
     try:
         async with asyncio.timeout(CLOSE_WITHIN):
             await pool.close()

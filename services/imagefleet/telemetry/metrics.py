@@ -193,9 +193,10 @@ class FleetMetrics(AwsMetrics):
         self._jobs.labels(*told).inc()
         self._job_seconds.labels(*told).observe(ended.duration.total_seconds())
 
-    def query(self, query_type: str) -> Timed:
+    def query(self, operation: str, table: str = "") -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
-        name = self._operation(query_type)
+        del table  # is not a label here
+        name = self._operation(operation)
         return Timed(
             self._query_seconds.labels(name).observe,
             lambda code: self._query_errors.labels(name, self._code(code)).inc(),

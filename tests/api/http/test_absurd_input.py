@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
-import asyncpg
 import httpx
 import pytest
 
 from imagefleet.api.http.intake import MOST_NESTED
+from imagefleet.store.database import Connection
 from tests.support.api import NOBODY, OPERATOR_ROUTES, ROUTES, Running, app_of
 from tests.support.http import told
 
@@ -197,7 +197,7 @@ async def test_no_header_makes_it_our_fault(running: Running, acme: httpx.AsyncC
     ],
 )
 async def test_of_a_batch_it_fails_alone(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection, absurd: str
+    acme: httpx.AsyncClient, owner: Connection, absurd: str
 ) -> None:
     good = '{"jobType":"noop","runAt":"2030-01-01T00:00:00+14:00"}'
     answer = await acme.post(

@@ -3,11 +3,11 @@
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 import pytest
 
 from imagefleet.api.http.auth import Keys
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import digest_of, revoke_key
 from tests.support.api import JPEG, OPERATOR_ROUTES, ROUTES, Running, Serve, app_of
 from tests.support.eventually import eventually
@@ -121,7 +121,7 @@ async def test_what_is_no_key_is_refused(running: Running) -> None:
 
 
 async def test_a_revoked_key_dies_once_it_is_looked_at_again(
-    running: Running, admin: asyncpg.Connection
+    running: Running, admin: Connection
 ) -> None:
     app = app_of(running)
     keys = Keys(app.state.tools, trust=timedelta(0))
@@ -134,7 +134,7 @@ async def test_a_revoked_key_dies_once_it_is_looked_at_again(
     assert await keys.find(header) is None
 
 
-async def test_a_key_is_believed_for_a_while(running: Running, admin: asyncpg.Connection) -> None:
+async def test_a_key_is_believed_for_a_while(running: Running, admin: Connection) -> None:
     keys = Keys(app_of(running).state.tools, trust=timedelta(seconds=20))
     header = f"Bearer {running.secrets['acme']}"
     found = await keys.find(header)
@@ -145,7 +145,7 @@ async def test_a_key_is_believed_for_a_while(running: Running, admin: asyncpg.Co
 
 
 async def test_the_last_use_of_a_key_is_remembered(
-    running: Running, acme: httpx.AsyncClient, operator: asyncpg.Connection
+    running: Running, acme: httpx.AsyncClient, operator: Connection
 ) -> None:
     async def last_use() -> object:
         return await operator.fetchval(
@@ -160,7 +160,7 @@ async def test_the_last_use_of_a_key_is_remembered(
 
 
 async def test_a_job_knows_which_key_made_it(
-    acme: httpx.AsyncClient, running: Running, operator: asyncpg.Connection
+    acme: httpx.AsyncClient, running: Running, operator: Connection
 ) -> None:
     job_id = await submitted(acme)
 

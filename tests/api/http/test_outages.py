@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-import asyncpg
 import httpx
 import pytest
 from aiohttp import web
 
 from imagefleet.errors import Unavailable
+from imagefleet.store.database import Connection
 from tests.support.api import JPEG, ROUTES, Running, Serve
 from tests.support.aws import Answer, forwarding
 from tests.support.database import Database
 from tests.support.emulators import Emulator, free_port
 from tests.support.eventually import eventually
-from tests.support.gate import Gate, gate_before
 from tests.support.http import a_jpeg, is_problem, submitted
+from tests.support.wires import Gate, gate_before
 
 WITHIN = 8  # seconds, for every single answer
 
@@ -83,9 +83,7 @@ async def test_a_database_that_is_not_there_is_told_at_the_start(serve: Serve) -
             pass
 
 
-async def test_without_s3_an_upload_is_not_recorded(
-    serve: Serve, owner: asyncpg.Connection
-) -> None:
+async def test_without_s3_an_upload_is_not_recorded(serve: Serve, owner: Connection) -> None:
     async with (
         serve(aws_url=f"http://127.0.0.1:{free_port()}") as running,
         running.client() as client,
@@ -102,7 +100,7 @@ async def test_without_s3_an_upload_is_not_recorded(
 
 
 async def test_an_original_whose_row_could_not_be_written_leaves_no_row(
-    serve: Serve, gate: Gate, database: Database, emulator: Emulator, owner: asyncpg.Connection
+    serve: Serve, gate: Gate, database: Database, emulator: Emulator, owner: Connection
 ) -> None:
     stored, go_on = asyncio.Event(), asyncio.Event()
 
@@ -131,7 +129,7 @@ async def test_an_original_whose_row_could_not_be_written_leaves_no_row(
 
 
 async def test_what_runs_when_the_process_ends_is_finished(
-    serve: Serve, emulator: Emulator, owner: asyncpg.Connection
+    serve: Serve, emulator: Emulator, owner: Connection
 ) -> None:
     stored, go_on = asyncio.Event(), asyncio.Event()
 

@@ -1,6 +1,5 @@
 """Operators and the edge: what is owed and what it costs, and an invalidation by hand."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -18,19 +17,12 @@ from imagefleet.store.edge.batches import (
 )
 from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import hold_election
-from tests.support.api import Running
+from tests.support.api import uploaded
 from tests.support.http import is_problem
-from tests.support.publishing import uploaded
 
 EDGE = "/v1/operator/edge"
 INVALIDATIONS = f"{EDGE}/invalidations"
 ROOMY = Limits(paths=3000, wildcards=15)
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 async def image_of(client: httpx.AsyncClient) -> str:

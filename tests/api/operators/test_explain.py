@@ -4,7 +4,7 @@ Each names what can be acted upon: the job, the pause and whose it is, the worke
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -44,12 +44,6 @@ QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 IMAGE = "image:1"
 RIVAL = TenantId("rival")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Operators and the fleet: pauses, breakers, workers, queues, the ledger, what is pruned."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -12,7 +11,7 @@ from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.pruner import PERIOD
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
-from tests.support.api import Running, Serve
+from tests.support.api import Serve
 from tests.support.emulators import free_port
 from tests.support.eventually import eventually
 from tests.support.factories import (
@@ -28,12 +27,6 @@ from tests.support.rows import ring_row
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 PAUSES = "/v1/operator/pauses"
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 async def asked(client: httpx.AsyncClient, path: str) -> Any:  # noqa: ANN401 - JSON

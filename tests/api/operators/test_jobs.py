@@ -1,6 +1,5 @@
 """Operators and jobs: lists across tenants, everything about one, and orders."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -23,12 +22,6 @@ from tests.support.rows import job_row, ring_row
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 IMAGE = "image:1"
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 @pytest.fixture

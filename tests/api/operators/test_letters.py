@@ -1,6 +1,5 @@
 """Operators and dead letters over HTTP; what replays are is tested with the store."""
 
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import httpx
@@ -16,12 +15,6 @@ from tests.support.rows import job_row
 
 LETTERS = "/v1/operator/dead-letters"
 BUG = Failed(code="internal_error", message="Something went wrong.", detail="KeyError")
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 async def failed(

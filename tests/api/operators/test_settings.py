@@ -1,7 +1,6 @@
 """Live settings over HTTP: what is allowed, what is refused by which sentence, what is undone."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -15,12 +14,6 @@ from tests.support.http import submitted
 
 PATH = "/v1/operator/settings"
 WHY = "too many at once"
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 async def turn(client: httpx.AsyncClient, name: str, value: object) -> httpx.Response:

@@ -1,20 +1,17 @@
 """Operators and S3: what was swept, what waits, what is missing."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import pytest
 
 from imagefleet.jobs.images import Missing, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.walks import WALK, save_walk
 from tests.conftest import OpenConnection
-from tests.support.api import Running
-from tests.support.publishing import published, uploaded
+from tests.support.api import published, uploaded
 
 IMAGE = uuid4()
 KEY = f"i/{IMAGE}/1.1/thumb.jpg"
@@ -27,12 +24,6 @@ RUN: dict[str, object] = {
     "listed": 3,
     "objects": 4,
 }
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 async def asked(client: httpx.AsyncClient) -> Any:  # noqa: ANN401 - JSON

@@ -1,6 +1,5 @@
 """Operators and tenants: what each has open, its limits, its pauses, an end to all of its jobs."""
 
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,6 @@ from tests.support.rows import job_row, ring_row
 TENANTS = "/v1/operator/tenants"
 PAUSES = "/v1/operator/pauses"
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
-
-
-@pytest.fixture
-async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running.client("operator") as client:
-        yield client
 
 
 async def asked(client: httpx.AsyncClient, path: str) -> Any:  # noqa: ANN401 - JSON

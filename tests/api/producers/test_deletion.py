@@ -2,20 +2,19 @@
 
 from uuid import UUID
 
-import asyncpg
 import httpx
 
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
-from tests.support.api import ACME, JPEG, Running
+from imagefleet.store.database import Connection
+from tests.support.api import ACME, JPEG, Running, published, uploaded
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed, is_problem, told
-from tests.support.publishing import published, uploaded
 
 
 async def test_the_answer_names_the_job_and_from_then_on_the_image_is_gone(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection, owner: Connection
 ) -> None:
     accepted = await uploaded(acme)
     await published(worker, accepted)
@@ -41,7 +40,7 @@ async def test_the_answer_names_the_job_and_from_then_on_the_image_is_gone(
 
 
 async def test_asked_again_it_is_the_same_job_whatever_the_key(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     image = (await uploaded(acme))["links"]["image"]
 
@@ -81,7 +80,7 @@ async def test_one_key_does_not_stand_for_the_deletion_of_two_images(
 
 
 async def test_it_is_rung_at_once_with_the_jobs_that_cancel(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     await acme.delete((await uploaded(acme))["links"]["image"])
 
@@ -107,7 +106,7 @@ async def test_another_tenants_image_is_not_found_and_not_deleted(
 
 
 async def test_the_open_jobs_of_the_image_are_cancelled_with_it(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     accepted = await uploaded(acme)
 
@@ -123,7 +122,7 @@ async def test_the_open_jobs_of_the_image_are_cancelled_with_it(
 
 
 async def test_the_receipt_says_what_s3_had_and_when_the_edge_was_dark(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection, owner: Connection
 ) -> None:
     accepted = await uploaded(acme)
     deletion = (await acme.delete(accepted["links"]["image"])).json()

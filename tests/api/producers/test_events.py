@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import httpx
 from structlog.testing import capture_logs
 
 from imagefleet.api.producers.events import Streams
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import revoke_key
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
@@ -68,7 +68,7 @@ async def listening(
 
 
 async def test_events_tell_what_becomes_of_a_job_until_it_is_over(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await submitted(acme)
     seen: list[str] = []
@@ -93,7 +93,7 @@ async def test_events_tell_what_becomes_of_a_job_until_it_is_over(
     assert last == (await acme.get(f"/v1/jobs/{job_id}")).json()
 
 
-async def test_ids_rise(acme: httpx.AsyncClient, worker: asyncpg.Connection) -> None:
+async def test_ids_rise(acme: httpx.AsyncClient, worker: Connection) -> None:
     job_id = await submitted(acme)
     async with listening(acme, job_id) as listener:
         first, _ = await listener.event()
@@ -106,7 +106,7 @@ async def test_ids_rise(acme: httpx.AsyncClient, worker: asyncpg.Connection) -> 
 
 
 async def test_a_client_that_comes_back_is_told_what_is_new(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     job_id = await submitted(acme)
     async with listening(acme, job_id) as listener:
@@ -125,7 +125,7 @@ async def test_a_client_that_comes_back_is_told_what_is_new(
 
 
 async def test_whoever_comes_late_hears_the_end(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     job_id = await submitted(acme)
     await settle_job(worker, await claimed(worker, job_id), Completed())
@@ -136,7 +136,7 @@ async def test_whoever_comes_late_hears_the_end(
 
 
 async def test_silence_is_filled_with_heartbeats_and_ends_with_the_key(
-    running: Running, acme: httpx.AsyncClient, admin: asyncpg.Connection
+    running: Running, acme: httpx.AsyncClient, admin: Connection
 ) -> None:
     app = app_of(running)
     app.state.keys._trust = 0

@@ -3,13 +3,13 @@
 import asyncio
 from dataclasses import replace
 
-import asyncpg
 import httpx
 import pytest
 
 from imagefleet.api.producers.admission import Admission
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Lane, PauseScope, new_job_id
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import (
     FIND_REFUSAL,
     Pause,
@@ -17,6 +17,7 @@ from imagefleet.store.fleet.control import (
 )
 from imagefleet.store.jobs.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
 from imagefleet.store.jobs.submissions import submit_job
+from tests.support.database import driver_of
 from tests.support.factories import a_submission, settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, without_date
 
@@ -62,7 +63,7 @@ async def test_a_key_that_is_none_is_refused(acme: httpx.AsyncClient) -> None:
 
 
 async def test_another_request_under_the_same_key_is_refused(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     await acme.post("/v1/jobs", json=JOB, headers=KEY)
     before = await owner.fetch("SELECT jobs.* FROM jobs")
@@ -83,7 +84,7 @@ async def test_another_request_under_the_same_key_is_refused(
 
 
 async def test_a_key_that_was_answered_with_a_living_job_is_as_taken_as_any(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     living = (await acme.post("/v1/jobs", json=JOB | {"dedupKey": "d"})).json()
     merged = await acme.post("/v1/jobs", json=JOB | {"dedupKey": "d"}, headers=KEY)
@@ -128,7 +129,7 @@ async def test_a_key_belongs_to_its_tenant(
 
 
 async def test_a_repeat_shows_the_present_status(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     first = (await acme.post("/v1/jobs", json=JOB, headers=KEY)).json()
     await settle_job(worker, await claimed(worker, first["jobId"]), Completed())
@@ -138,9 +139,7 @@ async def test_a_repeat_shows_the_present_status(
     assert again == first | {"status": "completed"}
 
 
-async def test_fifty_at_once_make_one_job(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_fifty_at_once_make_one_job(acme: httpx.AsyncClient, owner: Connection) -> None:
     answers = await asyncio.gather(
         *(acme.post("/v1/jobs", json=JOB, headers=KEY) for _ in range(50))
     )
@@ -151,7 +150,7 @@ async def test_fifty_at_once_make_one_job(
 
 
 async def test_fifty_uploads_at_once_make_one_image(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     answers = await asyncio.gather(
         *(acme.post("/v1/images", content=a_jpeg(), headers=KEY | JPEG) for _ in range(50))
@@ -186,7 +185,7 @@ async def test_the_key_of_an_upload_is_not_free_for_a_job(acme: httpx.AsyncClien
 
 
 async def test_a_living_job_answers_for_its_dedup_key(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     job = JOB | {"dedupKey": "nightly"}
     first = (await acme.post("/v1/jobs", json=job)).json()
@@ -209,7 +208,7 @@ async def test_a_living_job_answers_for_its_dedup_key(
     ],
 )
 async def test_a_pause_refuses_what_is_new_and_repeats_what_is_not(
-    acme: httpx.AsyncClient, operator: asyncpg.Connection, what: Pause
+    acme: httpx.AsyncClient, operator: Connection, what: Pause
 ) -> None:
     first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
     await pause(operator, what, by="tests", reason="CANARY", refuse_new=True)
@@ -226,7 +225,7 @@ async def test_a_pause_refuses_what_is_new_and_repeats_what_is_not(
 
 
 async def test_a_quota_refuses_what_is_new_and_repeats_what_is_not(
-    acme: httpx.AsyncClient, rival: httpx.AsyncClient, superuser: asyncpg.Connection
+    acme: httpx.AsyncClient, rival: httpx.AsyncClient, superuser: Connection
 ) -> None:
     await superuser.execute("UPDATE tenants SET max_open_jobs = 2 WHERE id = 'acme'")
     first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
@@ -244,7 +243,7 @@ async def test_a_quota_refuses_what_is_new_and_repeats_what_is_not(
 
 
 async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
-    api: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, superuser: Connection
 ) -> None:
     standing = [a_submission(idempotency_key=f"key-{number}") for number in range(3)]
     for one in standing:
@@ -259,7 +258,7 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     await Admission().admit_batch(api, batch)  # and the driver knows the types of it
     statements: list[str] = []
 
-    with api.query_logger(lambda record: statements.append(record.query)):
+    with driver_of(api).query_logger(lambda record: statements.append(record.query)):
         refusals = await Admission().admit_batch(api, batch)
         await asyncio.sleep(0)  # the last of them is told in the loop's next turn
 
@@ -276,7 +275,7 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
 
 
 async def test_a_pause_refuses_what_is_new_in_a_batch_and_repeats_what_is_not(
-    acme: httpx.AsyncClient, operator: asyncpg.Connection
+    acme: httpx.AsyncClient, operator: Connection
 ) -> None:
     keyed = JOB | {"idempotencyKey": "req-1"}
     folded = {"jobType": "noop", "dedupKey": "one"}

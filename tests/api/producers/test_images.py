@@ -5,30 +5,38 @@ import hashlib
 import re
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 import pytest
 
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId
-from tests.support.api import JPEG, MAX_UPLOAD_BYTES, PUBLIC, Running, Serve, app_of
+from imagefleet.store.database import Connection
+from tests.support.api import (
+    JPEG,
+    MAX_UPLOAD_BYTES,
+    PUBLIC,
+    Running,
+    Serve,
+    app_of,
+    published,
+    uploaded,
+)
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, in_pieces, is_problem, submitted, told
 from tests.support.images import quadrants, saved
-from tests.support.publishing import published, uploaded
 from tests.support.rows import job_row
 
 
-async def nothing_is_recorded(owner: asyncpg.Connection) -> None:
+async def nothing_is_recorded(owner: Connection) -> None:
     for table in ("jobs", "images", "image_sources"):
         assert await owner.fetchval(f"SELECT count(*) FROM {table}") == 0, table  # noqa: S608
 
 
 @pytest.mark.parametrize("how", ["raw", "chunked", "octet-stream", "form", "any field"])
 async def test_an_original_is_stored_and_pinned(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection, originals: Objects, how: str
+    acme: httpx.AsyncClient, owner: Connection, originals: Objects, how: str
 ) -> None:
     body = a_jpeg()
     match how:
@@ -59,7 +67,7 @@ async def test_an_original_is_stored_and_pinned(
 
 
 async def test_an_upload_larger_than_a_part_arrives_whole(
-    serve: Serve, originals: Objects, owner: asyncpg.Connection
+    serve: Serve, originals: Objects, owner: Connection
 ) -> None:
     # What follows the picture in its file is nobody's business but S3's.
     body = a_png() + bytes(range(256)) * 40_000
@@ -101,9 +109,7 @@ NO_IMAGES = [
 ]
 
 
-async def test_what_is_no_good_image_is_refused(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_what_is_no_good_image_is_refused(acme: httpx.AsyncClient, owner: Connection) -> None:
     refusals = []
     for body, declared, _, _ in NO_IMAGES:
         header = {"Content-Type": declared}
@@ -115,7 +121,7 @@ async def test_what_is_no_good_image_is_refused(
 
 
 async def test_what_is_no_good_image_is_refused_in_a_form_too(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     for body, declared, status, code in NO_IMAGES:
         answer = await acme.post("/v1/images", files={"file": ("a.jpg", body, declared)})
@@ -128,7 +134,7 @@ async def test_what_is_no_good_image_is_refused_in_a_form_too(
 
 @pytest.mark.parametrize("how", ["declared", "chunked", "form", "chunked form"])
 async def test_nothing_beyond_the_cap_is_taken(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection, how: str
+    acme: httpx.AsyncClient, owner: Connection, how: str
 ) -> None:
     body = a_jpeg() + bytes(MAX_UPLOAD_BYTES + 1 - len(a_jpeg()))
     file = {"file": ("a.jpg", body, "image/jpeg")}
@@ -176,7 +182,7 @@ BROKEN_FORMS = [
 ]
 
 
-async def test_a_broken_form_is_refused(acme: httpx.AsyncClient, owner: asyncpg.Connection) -> None:
+async def test_a_broken_form_is_refused(acme: httpx.AsyncClient, owner: Connection) -> None:
     for content_type, body in BROKEN_FORMS:
         header = {"Content-Type": content_type}
 
@@ -187,7 +193,7 @@ async def test_a_broken_form_is_refused(acme: httpx.AsyncClient, owner: asyncpg.
 
 
 async def test_a_form_holds_one_file_and_nothing_else(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     file = ("a.jpg", a_jpeg())
 
@@ -209,7 +215,7 @@ NAMES = [
 
 
 async def test_the_name_of_a_file_is_not_even_kept(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     for name in NAMES:
         head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % name
@@ -239,9 +245,7 @@ async def test_parameters_are_judged_before_the_body(acme: httpx.AsyncClient) ->
         is_problem(answer, 422, code)
 
 
-async def test_an_image_is_pending_then_ready(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
-) -> None:
+async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: Connection) -> None:
     accepted = await uploaded(acme, reference="order 7 · Rückseite")
     link = accepted["links"]["image"]
     pending = (await acme.get(link)).json()
@@ -287,7 +291,7 @@ async def test_the_job_names_its_image(acme: httpx.AsyncClient) -> None:
 
 
 async def test_an_image_whose_job_failed_says_so(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     accepted = await uploaded(acme)
     job = await claimed(worker, accepted["jobId"])
@@ -297,7 +301,7 @@ async def test_an_image_whose_job_failed_says_so(
 
 
 async def test_a_replacement_is_another_revision_of_the_same_image(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     first = await uploaded(acme, recipe="default")
     await published(worker, first)
@@ -315,9 +319,7 @@ async def test_a_replacement_is_another_revision_of_the_same_image(
     assert (shown["status"], shown["revision"]) == ("ready", 2)
 
 
-async def test_a_replacement_may_be_repeated(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_a_replacement_may_be_repeated(acme: httpx.AsyncClient, owner: Connection) -> None:
     image, other = (await uploaded(acme))["links"]["image"], await uploaded(acme)
     headers = JPEG | {"Idempotency-Key": "put-1"}
 
@@ -330,7 +332,7 @@ async def test_a_replacement_may_be_repeated(
 
 
 async def test_a_deleted_image_is_shown_as_deleted_and_not_replaced(
-    acme: httpx.AsyncClient, api: asyncpg.Connection, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, api: Connection, worker: Connection
 ) -> None:
     accepted = await uploaded(acme)
     await published(worker, accepted)
@@ -366,9 +368,7 @@ async def test_images_are_found_by_reference_page_by_page(acme: httpx.AsyncClien
     assert len((await acme.get("/v1/images")).json()["images"]) == 4
 
 
-async def test_a_client_that_hangs_up_leaves_no_row(
-    running: Running, owner: asyncpg.Connection
-) -> None:
+async def test_a_client_that_hangs_up_leaves_no_row(running: Running, owner: Connection) -> None:
     intake = app_of(running).state.intake
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     writer.write(
@@ -387,9 +387,7 @@ async def test_a_client_that_hangs_up_leaves_no_row(
     assert await reader.read() == b""
 
 
-async def test_an_upload_that_takes_too_long_is_given_up(
-    serve: Serve, owner: asyncpg.Connection
-) -> None:
+async def test_an_upload_that_takes_too_long_is_given_up(serve: Serve, owner: Connection) -> None:
     async with serve(upload_seconds=1) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
         writer.write(
@@ -424,7 +422,7 @@ async def test_what_nobody_repeats_may_still_be_the_same_picture(
 
 
 async def test_a_real_photograph_has_its_size_read_from_its_first_bytes(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     body = saved(quadrants(1600, 1200))
 

@@ -4,7 +4,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 import pytest
 
@@ -13,6 +12,7 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.producers.schemas import NewJob
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
@@ -21,9 +21,7 @@ from tests.support.http import claimed, is_problem, submitted, told
 from tests.support.rows import job_row, ring_row
 
 
-async def test_a_job_is_accepted_with_its_ring(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_a_job_is_accepted_with_its_ring(acme: httpx.AsyncClient, owner: Connection) -> None:
     answer = await acme.post(
         "/v1/jobs",
         json={
@@ -47,7 +45,7 @@ async def test_a_job_is_accepted_with_its_ring(
 
 
 async def test_a_job_says_who_submitted_it_and_to_which_request_it_belongs(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     trace = f"00-{uuid4().hex}-{'a' * 16}-01"
 
@@ -69,9 +67,7 @@ async def test_a_job_says_who_submitted_it_and_to_which_request_it_belongs(
     assert str(UUID(row["created_by"])) == row["created_by"]
 
 
-async def test_a_new_job_is_rung_at_once(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_a_new_job_is_rung_at_once(acme: httpx.AsyncClient, owner: Connection) -> None:
     job_id = await submitted(acme)
 
     async def is_confirmed() -> bool:
@@ -83,7 +79,7 @@ async def test_a_new_job_is_rung_at_once(
 
 
 async def test_a_job_for_later_is_not_rung_and_says_when(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
 
@@ -197,7 +193,7 @@ async def test_another_tenants_job_is_no_parent(
 
 
 async def test_the_public_sees_outcomes_and_nothing_else(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     job_id = await submitted(acme, payload={"note": "CANARY"}, correlationId="CANARY")
     await settle_job(worker, await claimed(worker, job_id), UNAVAILABLE)
@@ -223,7 +219,7 @@ async def test_the_public_sees_outcomes_and_nothing_else(
 
 
 async def test_a_batch_answers_each_job_by_itself(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     answer = await acme.post(
         "/v1/jobs:batch",
@@ -294,7 +290,7 @@ async def test_pages_join_without_gap_or_overlap(acme: httpx.AsyncClient) -> Non
 
 
 async def test_jobs_are_found_by_what_is_known_of_them(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     parent = await submitted(acme, correlationId="order-1")
     child = await submitted(acme, parentJobId=str(parent))
@@ -333,7 +329,7 @@ async def test_filters_that_exclude_each_other_are_refused(acme: httpx.AsyncClie
 
 
 async def test_cancelling_is_a_job_about_the_job(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     job_id = await submitted(acme, runAt="2099-01-01T00:00:00Z")
 
@@ -360,9 +356,7 @@ async def test_only_a_job_of_ones_own_is_cancelled(
     is_problem(await acme.post(f"/v1/jobs/{uuid4()}/cancel"), 404, "not_found")
 
 
-async def test_waiting_ends_with_the_job(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
-) -> None:
+async def test_waiting_ends_with_the_job(acme: httpx.AsyncClient, worker: Connection) -> None:
     job_id = await submitted(acme)
     job = await claimed(worker, job_id)
 
@@ -381,9 +375,7 @@ async def test_waiting_in_vain_shows_the_job_as_it_is(acme: httpx.AsyncClient) -
     assert answer.json()["status"] == "queued"
 
 
-async def test_nobody_waits_for_what_is_over(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
-) -> None:
+async def test_nobody_waits_for_what_is_over(acme: httpx.AsyncClient, worker: Connection) -> None:
     job_id = await submitted(acme)
     await settle_job(worker, await claimed(worker, job_id), Completed())
 

@@ -6,13 +6,13 @@ import json
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 import pytest
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import MAX_UPLOAD_BYTES, Running, app_of
 from tests.support.http import a_jpeg, a_png, is_problem
@@ -34,9 +34,7 @@ async def posted(upload: dict[str, Any], body: bytes) -> httpx.Response:
         )
 
 
-async def test_a_posted_file_becomes_an_image(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_a_posted_file_becomes_an_image(acme: httpx.AsyncClient, owner: Connection) -> None:
     upload = await prepared(acme)
     assert (await posted(upload, a_jpeg())).is_success
 
@@ -55,7 +53,7 @@ async def test_a_posted_file_becomes_an_image(
 
 
 async def test_one_upload_is_one_image_however_often_it_is_said(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection, originals: Objects
+    acme: httpx.AsyncClient, owner: Connection, originals: Objects
 ) -> None:
     upload = await prepared(acme)
     await posted(upload, a_jpeg())
@@ -73,9 +71,7 @@ async def test_one_upload_is_one_image_however_often_it_is_said(
     assert await owner.fetchval("SELECT count(*) FROM jobs") == 1
 
 
-async def test_nothing_posted_is_no_image(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
-) -> None:
+async def test_nothing_posted_is_no_image(acme: httpx.AsyncClient, owner: Connection) -> None:
     upload = await prepared(acme)
 
     answer = await acme.post("/v1/images", json={"uploadId": upload["uploadId"]})
@@ -132,7 +128,7 @@ async def test_an_empty_file_is_no_image(acme: httpx.AsyncClient, originals: Obj
 )
 async def test_what_was_posted_is_judged_by_its_bytes(
     acme: httpx.AsyncClient,
-    owner: asyncpg.Connection,
+    owner: Connection,
     declared: str,
     body: bytes,
     status: int,

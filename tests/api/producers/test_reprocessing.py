@@ -3,19 +3,18 @@
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 import pytest
 
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId, JobState
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import report_progress
 from tests.api.producers.test_events import listening
-from tests.support.api import JPEG
+from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
 from tests.support.image_sets import bury, hold_of
-from tests.support.publishing import published, uploaded
 from tests.support.rows import job_row
 
 
@@ -29,7 +28,7 @@ async def reprocessed(
 
 
 async def test_an_image_is_rendered_again_as_another_revision(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection, owner: Connection
 ) -> None:
     first = await uploaded(acme)
     await published(worker, first)
@@ -47,7 +46,7 @@ async def test_an_image_is_rendered_again_as_another_revision(
 
 
 async def test_the_newest_original_is_taken_though_it_is_not_made_yet(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     image = await uploaded(acme, recipe="avif")
     png = {"Content-Type": "image/png"}
@@ -62,7 +61,7 @@ async def test_the_newest_original_is_taken_though_it_is_not_made_yet(
 
 
 async def test_an_image_whose_job_failed_may_be_tried_again(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     image = await uploaded(acme)
     job = await claimed(worker, image["jobId"])
@@ -74,7 +73,7 @@ async def test_an_image_whose_job_failed_may_be_tried_again(
 
 
 async def test_a_repeat_gets_the_same_answer_and_another_request_none(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     image, other = await uploaded(acme), await uploaded(acme)
     path, elsewhere = (f"/v1/images/{one['imageId']}/reprocess" for one in (image, other))
@@ -93,7 +92,7 @@ async def test_a_repeat_gets_the_same_answer_and_another_request_none(
 
 
 async def test_a_deleted_image_is_not_rendered_again(
-    acme: httpx.AsyncClient, api: asyncpg.Connection
+    acme: httpx.AsyncClient, api: Connection
 ) -> None:
     image = await uploaded(acme)
     path = f"/v1/images/{image['imageId']}/reprocess"
@@ -106,7 +105,7 @@ async def test_a_deleted_image_is_not_rendered_again(
 
 
 async def test_what_is_no_image_of_the_tenant_is_not_found(
-    acme: httpx.AsyncClient, rival: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, rival: httpx.AsyncClient, owner: Connection
 ) -> None:
     theirs = await uploaded(rival)
 
@@ -150,7 +149,7 @@ async def test_uploads_are_not_read_as_orders(acme: httpx.AsyncClient) -> None:
 
 
 async def test_a_set_is_a_job_that_anybody_may_submit(
-    acme: httpx.AsyncClient, owner: asyncpg.Connection
+    acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     payload = {"reference": "r", "recipe": "avif"}
 
@@ -179,7 +178,7 @@ async def test_a_set_that_nobody_can_mean_is_refused(
 
 
 async def test_progress_is_shown_by_the_job_the_list_and_the_events(
-    acme: httpx.AsyncClient, worker: asyncpg.Connection
+    acme: httpx.AsyncClient, worker: Connection
 ) -> None:
     job_id = await submitted(acme, jobType="reprocess_images", payload={"all_images": True})
     job = await claimed(worker, job_id)

@@ -7,16 +7,15 @@ from time import monotonic
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 import pytest
 
-from tests.support.api import JPEG, PUBLIC, Running, Serve
+from imagefleet.store.database import Connection
+from tests.support.api import JPEG, PUBLIC, Running, Serve, published, uploaded
 from tests.support.database import Database
 from tests.support.eventually import eventually
-from tests.support.gate import Gate, gate_before
 from tests.support.http import a_jpeg, is_problem
-from tests.support.publishing import published, uploaded
+from tests.support.wires import Gate, gate_before
 
 A_DAY = 86_400
 DEADLINE = 2  # seconds, of what may say where something is
@@ -29,7 +28,7 @@ async def anybody(running: Running) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def image_id(acme: httpx.AsyncClient, worker: asyncpg.Connection) -> UUID:
+async def image_id(acme: httpx.AsyncClient, worker: Connection) -> UUID:
     """Of an image that is published."""
     accepted = await uploaded(acme)
     await published(worker, accepted)
@@ -53,7 +52,7 @@ def is_not_found(answer: httpx.Response) -> None:
     assert "location" not in answer.headers
 
 
-async def deleted(api: asyncpg.Connection, image_id: UUID) -> None:
+async def deleted(api: Connection, image_id: UUID) -> None:
     await api.execute(
         "INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by)"
         " VALUES ($1, 'acme', $2, 'tests')",
@@ -112,7 +111,7 @@ async def test_head_says_what_get_says(anybody: httpx.AsyncClient, image_id: UUI
 async def test_a_replacement_is_what_it_leads_to_next(
     acme: httpx.AsyncClient,
     anybody: httpx.AsyncClient,
-    worker: asyncpg.Connection,
+    worker: Connection,
     image_id: UUID,
 ) -> None:
     replaced = await acme.put(f"/v1/images/{image_id}", content=a_jpeg(), headers=JPEG)
@@ -145,7 +144,7 @@ async def test_what_is_not_there_is_not_found_and_not_kept(
 
 
 async def test_a_deleted_image_is_not_found_from_its_tombstone_on(
-    anybody: httpx.AsyncClient, api: asyncpg.Connection, image_id: UUID
+    anybody: httpx.AsyncClient, api: Connection, image_id: UUID
 ) -> None:
     before = await anybody.get(stable(image_id))
     await deleted(api, image_id)
@@ -229,7 +228,7 @@ async def test_it_only_answers_questions(anybody: httpx.AsyncClient, image_id: U
 
 @pytest.mark.parametrize("how", ["closed", "silent", "slow"])
 async def test_without_postgres_it_says_so_soon_and_never_where_it_was(
-    serve: Serve, database: Database, superuser: asyncpg.Connection, how: str
+    serve: Serve, database: Database, superuser: Connection, how: str
 ) -> None:
     parts = urlsplit(database.url("api"))
     async with gate_before(parts.hostname or "", parts.port or 0) as gate:
@@ -250,7 +249,7 @@ async def test_without_postgres_it_says_so_soon_and_never_where_it_was(
 
 
 async def test_a_process_that_stood_still_after_its_read_does_not_tell_what_it_read(
-    anybody: httpx.AsyncClient, image_id: UUID, superuser: asyncpg.Connection
+    anybody: httpx.AsyncClient, image_id: UUID, superuser: Connection
 ) -> None:
     """Meanwhile the pointer may have moved, and the edge have been told so."""
     assert 302 == (await anybody.get(stable(image_id))).status_code  # the driver knows the read now
@@ -274,7 +273,7 @@ async def test_a_process_that_stood_still_after_its_read_does_not_tell_what_it_r
     assert "location" not in answer.headers
 
 
-async def held_up(gate: Gate, superuser: asyncpg.Connection, how: str) -> None:
+async def held_up(gate: Gate, superuser: Connection, how: str) -> None:
     if how == "closed":
         gate.close()
     elif how == "silent":

@@ -22,7 +22,7 @@ from imagefleet.store.edge.batches import (
 )
 from imagefleet.store.edge.edge import InvalidationSample, sample_invalidations
 from imagefleet.store.edge.invalidations import Debt, Limits, commit_batch, look_at_owed
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 
 ROOMY = Limits(paths=3000, wildcards=15)
@@ -115,7 +115,7 @@ async def test_who_owes_while_a_batch_is_committed_owes_another_one(
         assert [owing.result()] == [debt.id for debt in await owed(maintenance)]
 
 
-async def is_waiting(connection: asyncpg.Connection) -> bool:
+async def is_waiting(connection: Connection) -> bool:
     """Somebody waits for a transaction to end."""
     waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"
     return bool(await connection.fetchval(waits))
@@ -276,6 +276,6 @@ async def test_what_is_not_complete_is_counted(
 async def test_only_maintenance_makes_batches(database: Database, role: str) -> None:
     async with database.connect(role) as connection:  # type: ignore[arg-type]
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute(
+            await driver_of(connection).execute(
                 "INSERT INTO invalidation_batches (id, items, paths) VALUES ($1, '[]', 0)", uuid4()
             )

@@ -36,7 +36,7 @@ from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from tests.conftest import OpenConnection
 from tests.store.schema.test_older_processes import older
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
 from tests.support.races import meanwhile
 from tests.support.roles import Role
@@ -87,7 +87,7 @@ async def test_no_role_changes_a_line_or_takes_one_away(
 
     async with database.connect(role) as connection:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute(statement)
+            await driver_of(connection).execute(statement)
 
     assert before == await told(admin)
     assert len(before) == 2
@@ -102,7 +102,7 @@ async def test_no_process_says_when_or_under_which_role_it_was(
 
     async with database.connect(role) as connection:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute(
+            await driver_of(connection).execute(
                 f"INSERT INTO audit ({column}, actor, action, kind, name)"  # noqa: S608 - of ours
                 f" OVERRIDING SYSTEM VALUE VALUES ({value}, 'a', 'a', 'a', 'a')"
             )
@@ -193,7 +193,7 @@ async def test_acts_on_one_thing_come_one_after_the_other(
             await act.record(NOTHING)
             return None if found is None else str(found["reason"])
 
-    transaction = operator.transaction()
+    transaction = driver_of(operator).transaction()
     await transaction.start()
     async with acting(operator, ADA) as act:
         await act.take_turns("pause", "all")
@@ -509,7 +509,7 @@ async def test_no_process_can_mint_revive_extend_or_widen_a_key(
 
     async with database.connect(role) as connection:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute(statement)
+            await driver_of(connection).execute(statement)
 
 
 @pytest.mark.parametrize("role", ["admin", "owner", "superuser"])
@@ -524,7 +524,7 @@ async def test_a_revoked_key_stays_revoked_for_everybody(
     async with database.connect(role) as connection:
         for value in ("NULL", "now() + interval '1 year'"):
             with pytest.raises(asyncpg.PostgresError, match="a revoked key stays revoked"):
-                await connection.execute(f"UPDATE api_keys SET revoked_at = {value}")  # noqa: S608
+                await driver_of(connection).execute(f"UPDATE api_keys SET revoked_at = {value}")  # noqa: S608
 
     assert await find_key(admin, secret) is None
 
@@ -534,7 +534,7 @@ async def test_who_makes_keys_cannot_extend_or_widen_them_either(admin: OpenConn
 
     for change in ("expires_at = NULL", "scopes = '{operate}'", "tenant_id = 'other'"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await admin.execute(f"UPDATE api_keys SET {change}")  # noqa: S608 - of ours
+            await driver_of(admin).execute(f"UPDATE api_keys SET {change}")  # noqa: S608 - of ours
 
 
 # Reading it.

@@ -9,6 +9,7 @@ import pytest
 from imagefleet.errors import StoreRejected
 from imagefleet.jobs.model import ClaimAnswer, JobId, Verdict
 from imagefleet.jobs.policies import BreakerLimits
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,
@@ -40,20 +41,20 @@ AT_LEAST_FIVE = BreakerLimits(failures=5, listen_for=timedelta(0))
 HALF_OPEN = "UPDATE circuit_breakers SET retry_at = now() - interval '1 second'"
 
 
-async def breaker(connection: asyncpg.Connection) -> dict[str, object]:
+async def breaker(connection: Connection) -> dict[str, object]:
     return dict(await connection.fetchrow(BREAKER) or {})
 
 
-async def a_job_of_s3(worker: asyncpg.Connection) -> JobId:
+async def a_job_of_s3(worker: Connection) -> JobId:
     return (await submit_job(worker, a_submission(services=("s3",)))).job_id
 
 
-async def verdict_of(worker: asyncpg.Connection, job_id: JobId) -> Verdict:
+async def verdict_of(worker: Connection, job_id: JobId) -> Verdict:
     return (await claim_job(worker, job_id, await a_worker(worker))).verdict
 
 
 async def report(
-    connection: asyncpg.Connection, failures: int, successes: int = 0, code: str | None = None
+    connection: Connection, failures: int, successes: int = 0, code: str | None = None
 ) -> Judgement:
     calls = Calls(service="s3", failures=failures, successes=successes, code=code)
     return await report_calls(connection, calls, AT_LEAST_FIVE)
@@ -61,7 +62,7 @@ async def report(
 
 @pytest.mark.parametrize("reports", [[4], [1, 1, 1, 1]], ids=str)
 async def test_fewer_failures_than_the_limit_are_only_counted(
-    reports: list[int], worker: asyncpg.Connection
+    reports: list[int], worker: Connection
 ) -> None:
     judged = [await report(worker, failures) for failures in reports]
 
@@ -80,7 +81,7 @@ async def test_fewer_failures_than_the_limit_are_only_counted(
 
 @pytest.mark.parametrize("reports", [(5,), (1,) * 5, (2, 4)], ids=str)
 async def test_the_limit_opens_it_however_the_failures_came(
-    reports: tuple[int, ...], worker: asyncpg.Connection
+    reports: tuple[int, ...], worker: Connection
 ) -> None:
     held = [(await report(worker, failures)).held_for for failures in reports]
 
@@ -91,7 +92,7 @@ async def test_the_limit_opens_it_however_the_failures_came(
 
 
 async def test_many_successes_keep_it_closed_whoever_tells_of_them(
-    worker: asyncpg.Connection,
+    worker: Connection,
 ) -> None:
     await report(worker, 4)
     await report(worker, 0, 50)
@@ -103,7 +104,7 @@ async def test_many_successes_keep_it_closed_whoever_tells_of_them(
 
 
 async def test_while_failures_are_judged_claims_ask_for_successes(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     judged = await report_calls(worker, Calls(service="s3", failures=5))
 
@@ -124,7 +125,7 @@ async def test_while_failures_are_judged_claims_ask_for_successes(
 
 
 async def test_a_report_that_says_nothing_new_writes_nothing(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     await report_calls(worker, Calls(service="s3", failures=5))
     counted = await superuser.fetchrow("SELECT xmin, * FROM circuit_breakers")
@@ -133,9 +134,9 @@ async def test_a_report_that_says_nothing_new_writes_nothing(
 
 
 async def test_many_that_report_at_once_are_all_counted(
-    database: Database, worker: asyncpg.Connection
+    database: Database, worker: Connection
 ) -> None:
-    async def tell(connection: asyncpg.Connection) -> Judgement:
+    async def tell(connection: Connection) -> Judgement:
         return await report_calls(connection, Calls(service="s3", failures=1, successes=2))
 
     async with many_connections(database, "worker", 20) as connections:
@@ -145,7 +146,7 @@ async def test_many_that_report_at_once_are_all_counted(
     assert (20, 40) == (found["window_failures"], found["window_successes"])
 
 
-async def test_it_remembers_the_last_word_of_a_failure(worker: asyncpg.Connection) -> None:
+async def test_it_remembers_the_last_word_of_a_failure(worker: Connection) -> None:
     for code in ("s3_throttled", "s3_timeout", None):
         await report(worker, 1, code=code)
 
@@ -154,7 +155,7 @@ async def test_it_remembers_the_last_word_of_a_failure(worker: asyncpg.Connectio
         await report(worker, 1, code="Access key AKIA… is wrong")
 
 
-async def test_it_holds_back_only_what_needs_the_service(worker: asyncpg.Connection) -> None:
+async def test_it_holds_back_only_what_needs_the_service(worker: Connection) -> None:
     await open_breaker(worker)
     job = await submit_job(worker, a_submission(services=("cloudfront",)))
 
@@ -162,7 +163,7 @@ async def test_it_holds_back_only_what_needs_the_service(worker: asyncpg.Connect
 
 
 async def test_a_job_is_told_when_the_service_may_be_tried_again(
-    worker: asyncpg.Connection,
+    worker: Connection,
 ) -> None:
     await open_breaker(worker)
 
@@ -173,7 +174,7 @@ async def test_a_job_is_told_when_the_service_may_be_tried_again(
 
 
 async def test_failures_of_an_open_one_change_nothing(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     await open_breaker(worker)
     before = await superuser.fetchrow("SELECT xmin, xmax, * FROM circuit_breakers")
@@ -186,14 +187,14 @@ async def test_failures_of_an_open_one_change_nothing(
 
 
 async def test_a_half_open_one_lets_exactly_one_probe_go_among_many(
-    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    database: Database, worker: Connection, superuser: Connection
 ) -> None:
     jobs = [await a_job_of_s3(worker) for _ in range(20)]
     worker_id = await a_worker(worker)
     await open_breaker(worker)
     await superuser.execute(HALF_OPEN)
 
-    async def claim(connection: asyncpg.Connection, job_id: JobId) -> ClaimAnswer:
+    async def claim(connection: Connection, job_id: JobId) -> ClaimAnswer:
         return await claim_job(connection, job_id, worker_id)
 
     async with many_connections(database, "worker", len(jobs)) as connections:
@@ -206,7 +207,7 @@ async def test_a_half_open_one_lets_exactly_one_probe_go_among_many(
 
 
 async def test_a_half_open_one_lets_one_job_of_a_batch_go(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     jobs = [await a_job_of_s3(worker) for _ in range(5)]
     await open_breaker(worker)
@@ -221,7 +222,7 @@ async def test_a_half_open_one_lets_one_job_of_a_batch_go(
 
 
 async def test_a_probe_that_is_never_heard_of_again_is_followed_by_another(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     first, second, third = [await a_job_of_s3(worker) for _ in range(3)]
     await open_breaker(worker)
@@ -235,7 +236,7 @@ async def test_a_probe_that_is_never_heard_of_again_is_followed_by_another(
 
 
 async def test_a_probe_that_works_closes_it_and_counting_begins_anew(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     await report(worker, 100)
     await superuser.execute(HALF_OPEN)
@@ -249,7 +250,7 @@ async def test_a_probe_that_works_closes_it_and_counting_begins_anew(
 
 
 async def test_a_failed_probe_opens_it_again_and_is_no_second_trip(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     await open_breaker(worker)
     await superuser.execute(HALF_OPEN)
@@ -263,7 +264,7 @@ async def test_a_failed_probe_opens_it_again_and_is_no_second_trip(
 
 
 async def test_a_probe_that_fails_after_a_reset_is_a_failure_as_others(
-    operator: asyncpg.Connection, worker: asyncpg.Connection
+    operator: Connection, worker: Connection
 ) -> None:
     await open_breaker(worker)
     await reset_breaker(operator, "s3", by="ada")
@@ -276,7 +277,7 @@ async def test_a_probe_that_fails_after_a_reset_is_a_failure_as_others(
 
 
 async def test_one_that_is_forced_open_hears_no_reports(
-    operator: asyncpg.Connection, worker: asyncpg.Connection
+    operator: Connection, worker: Connection
 ) -> None:
     await force_open(operator, "s3", by="ada")
 
@@ -294,7 +295,7 @@ async def test_one_that_is_forced_open_hears_no_reports(
 
 
 async def test_one_that_is_forced_open_lets_no_probe_go(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await force_open(operator, "s3", by="ada")
     await superuser.execute(HALF_OPEN)
@@ -303,7 +304,7 @@ async def test_one_that_is_forced_open_lets_no_probe_go(
 
 
 async def test_forcing_an_open_one_is_no_second_trip(
-    operator: asyncpg.Connection, worker: asyncpg.Connection
+    operator: Connection, worker: Connection
 ) -> None:
     await open_breaker(worker)
 
@@ -316,8 +317,8 @@ async def test_forcing_an_open_one_is_no_second_trip(
 @pytest.mark.parametrize("forced", [True, False], ids=["forced", "tripped"])
 async def test_a_reset_closes_it_for_what_it_held_back_and_writes_no_other_row(
     forced: bool,  # noqa: FBT001 - a column of the table above
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
 ) -> None:
     held, other = await a_job_of_s3(worker), (await submit_job(worker, a_submission())).job_id
     await (force_open(operator, "s3", by="ada") if forced else open_breaker(worker))
@@ -336,17 +337,17 @@ async def test_a_reset_closes_it_for_what_it_held_back_and_writes_no_other_row(
     assert Verdict.CLAIMED is await verdict_of(worker, held)
 
 
-async def rings(connection: asyncpg.Connection, *job_ids: JobId) -> list[asyncpg.Record]:
+async def rings(connection: Connection, *job_ids: JobId) -> list[asyncpg.Record]:
     found = [await ring_row(connection, job_id) for job_id in job_ids]
     return [ring for ring in found if ring is not None]
 
 
-async def test_a_reset_says_when_there_is_no_such_breaker(operator: asyncpg.Connection) -> None:
+async def test_a_reset_says_when_there_is_no_such_breaker(operator: Connection) -> None:
     assert not await reset_breaker(operator, "s3", by="ada")
 
 
 async def test_a_breaker_remembers_who_touched_it_last(
-    operator: asyncpg.Connection, worker: asyncpg.Connection
+    operator: Connection, worker: Connection
 ) -> None:
     who = "SELECT updated_by FROM circuit_breakers"
     await open_breaker(worker)

@@ -6,9 +6,8 @@ well, and know nothing of windows.
 
 from datetime import timedelta
 
-import asyncpg
-
 from imagefleet.jobs.policies import BreakerLimits
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import (
     Calls,
     Judgement,
@@ -74,13 +73,13 @@ MINUTE = timedelta(minutes=1)
 AT_LEAST_FIVE = BreakerLimits(failures=5, listen_for=timedelta(0))
 
 
-async def old_failures(worker: asyncpg.Connection, failures: int) -> bool:
+async def old_failures(worker: Connection, failures: int) -> bool:
     opened: bool | None = await worker.fetchval(REPORT_FAILURES, "s3", failures, 5, MINUTE)
     return opened is not False
 
 
 async def test_an_old_worker_opens_a_breaker_for_all_and_a_new_one_closes_it(
-    worker: asyncpg.Connection,
+    worker: Connection,
 ) -> None:
     assert [False, True] == [await old_failures(worker, 4), await old_failures(worker, 1)]
 
@@ -92,7 +91,7 @@ async def test_an_old_worker_opens_a_breaker_for_all_and_a_new_one_closes_it(
 
 
 async def test_a_new_worker_opens_a_breaker_for_all_and_an_old_one_closes_it(
-    worker: asyncpg.Connection,
+    worker: Connection,
 ) -> None:
     judged = await report_calls(worker, Calls(service="s3", failures=100), AT_LEAST_FIVE)
     assert MINUTE == judged.held_for
@@ -106,7 +105,7 @@ async def test_a_new_worker_opens_a_breaker_for_all_and_an_old_one_closes_it(
     assert ("closed", 1, 1) == (shown.state, shown.failures, shown.trips)
 
 
-async def test_neither_counts_what_the_other_has_counted(worker: asyncpg.Connection) -> None:
+async def test_neither_counts_what_the_other_has_counted(worker: Connection) -> None:
     await report_calls(worker, Calls(service="s3", failures=40, successes=1000))
 
     assert not await old_failures(worker, 4)
@@ -118,7 +117,7 @@ async def test_neither_counts_what_the_other_has_counted(worker: asyncpg.Connect
 
 
 async def test_an_old_success_forgets_none_of_a_new_workers_failures(
-    worker: asyncpg.Connection,
+    worker: Connection,
 ) -> None:
     await report_calls(worker, Calls(service="s3", failures=4))
     await worker.execute(REPORT_SUCCESS, "s3", False)  # noqa: FBT003 - a parameter of the statement
@@ -129,7 +128,7 @@ async def test_an_old_success_forgets_none_of_a_new_workers_failures(
 
 
 async def test_an_old_api_forces_and_resets_what_new_workers_use(
-    operator: asyncpg.Connection, worker: asyncpg.Connection
+    operator: Connection, worker: Connection
 ) -> None:
     await open_breaker(worker)
     await operator.execute(FORCE_OPEN, "s3", "ada")

@@ -3,7 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import NotFound
@@ -18,6 +17,7 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import (
     Pause,
     cancel_job,
@@ -54,7 +54,7 @@ EACH_SCOPE = pytest.mark.parametrize(
 )
 
 
-async def due_now(connection: asyncpg.Connection, job_id: JobId) -> bool:
+async def due_now(connection: Connection, job_id: JobId) -> bool:
     """Without any message, and with nothing to wait for but its turn."""
     ring = await ring_row(connection, job_id)
     assert ring is not None
@@ -63,7 +63,7 @@ async def due_now(connection: asyncpg.Connection, job_id: JobId) -> bool:
     return bool(ring["next_in"] <= timedelta(0) and ring["sends"] == 0)
 
 
-async def push_rings_forward(superuser: asyncpg.Connection) -> None:
+async def push_rings_forward(superuser: Connection) -> None:
     """As after some rounds of ringing."""
     await superuser.execute(
         "UPDATE rings SET next_at = now() + interval '1 hour', sent_at = now(), sends = 7"
@@ -75,7 +75,7 @@ async def push_rings_forward(superuser: asyncpg.Connection) -> None:
 
 @pytest.mark.parametrize("state", [QUEUED, FAILED_RETRYABLE])
 async def test_a_waiting_job_is_flagged_and_rung(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=state, due=False)
     await push_rings_forward(superuser)
@@ -89,7 +89,7 @@ async def test_a_waiting_job_is_flagged_and_rung(
 
 
 async def test_a_running_job_is_flagged_and_has_no_ring(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
 
@@ -101,7 +101,7 @@ async def test_a_running_job_is_flagged_and_has_no_ring(
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED])
 async def test_a_finished_job_is_not_flagged(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=state)
 
@@ -113,7 +113,7 @@ async def test_a_finished_job_is_not_flagged(
 
 @pytest.mark.parametrize("state", [QUEUED, PROCESSING, FAILED_RETRYABLE])
 async def test_the_first_flag_stays(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=state, flag=CancelCode.IMAGE_DELETED)
     before = await job_row(worker, job.job_id)
@@ -128,7 +128,7 @@ async def test_the_first_flag_stays(
 
 @pytest.mark.parametrize("state", [QUEUED, FAILED_RETRYABLE])
 async def test_a_flag_outlives_the_claim_until_the_job_is_settled_by_it(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=state, flag=CancelCode.CANCELLED, due=False)
 
@@ -140,7 +140,7 @@ async def test_a_flag_outlives_the_claim_until_the_job_is_settled_by_it(
 
 
 async def test_another_tenants_job_cannot_be_flagged(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser)
 
@@ -156,7 +156,7 @@ async def test_another_tenants_job_cannot_be_flagged(
     assert (await job_row(worker, job.job_id))["cancel_requested_at"] is None
 
 
-async def test_an_unknown_job_cannot_be_flagged(worker: asyncpg.Connection) -> None:
+async def test_an_unknown_job_cannot_be_flagged(worker: Connection) -> None:
     with pytest.raises(NotFound):
         await cancel_job(worker, new_job_id(), code=CancelCode.CANCELLED, detail=None)
 
@@ -167,9 +167,9 @@ async def test_an_unknown_job_cannot_be_flagged(worker: asyncpg.Connection) -> N
 @pytest.mark.parametrize("state", [QUEUED, FAILED_RETRYABLE])
 async def test_retry_now_makes_a_waiting_job_due_and_rings_it(
     state: JobState,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=state, due=False)
     await push_rings_forward(superuser)
@@ -184,9 +184,9 @@ async def test_retry_now_makes_a_waiting_job_due_and_rings_it(
 @pytest.mark.parametrize("state", [PROCESSING, COMPLETED, FAILED])
 async def test_retry_now_leaves_alone_what_does_not_wait(
     state: JobState,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=state)
     before = await job_row(worker, job.job_id)
@@ -198,9 +198,7 @@ async def test_retry_now_leaves_alone_what_does_not_wait(
 # Pauses.
 
 
-async def three_jobs(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> tuple[MadeJob, MadeJob, MadeJob]:
+async def three_jobs(worker: Connection, superuser: Connection) -> tuple[MadeJob, MadeJob, MadeJob]:
     """Due, for later, and one about something else altogether."""
     return (
         await a_job(worker, superuser, submission=a_submission(target=IMAGE)),
@@ -216,9 +214,9 @@ async def three_jobs(
 @EACH_SCOPE
 async def test_a_pause_holds_back_what_matches_and_nothing_else(
     what: Pause,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     held, _, other = await three_jobs(worker, superuser)
     await pause(operator, what, by="tests", reason="why")
@@ -242,9 +240,9 @@ async def test_a_pause_holds_back_what_matches_and_nothing_else(
 )
 async def test_a_pause_of_another_tenant_or_of_another_type_of_it_holds_nothing_of_ours(
     what: Pause,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser)
     await pause(operator, what, by="tests", reason="why")
@@ -253,7 +251,7 @@ async def test_a_pause_of_another_tenant_or_of_another_type_of_it_holds_nothing_
 
 
 async def test_what_is_submitted_for_a_paused_tenant_is_not_rung_by_who_submits(
-    api: asyncpg.Connection, operator: asyncpg.Connection
+    api: Connection, operator: Connection
 ) -> None:
     """But what no pause holds back is, and so is what others submit."""
     await pause(operator, OF_TENANT_AND_TYPE, by="tests", reason="why")
@@ -272,9 +270,9 @@ async def test_what_is_submitted_for_a_paused_tenant_is_not_rung_by_who_submits(
 @EACH_SCOPE
 async def test_a_preempting_job_ignores_every_pause(
     what: Pause,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await pause(operator, what, by="tests", reason="why")
     job = await a_job(worker, superuser, submission=a_submission(target=IMAGE, preempts=True))
@@ -285,9 +283,9 @@ async def test_a_preempting_job_ignores_every_pause(
 @EACH_SCOPE
 async def test_a_running_job_finishes_under_a_pause(
     what: Pause,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     submission = a_submission(target=IMAGE)
     job = await a_job(worker, superuser, state=PROCESSING, submission=submission)
@@ -301,9 +299,9 @@ async def test_a_running_job_finishes_under_a_pause(
 @EACH_SCOPE
 async def test_resume_lets_go_what_was_held_back_and_writes_no_row_but_the_head_of_a_target(
     what: Pause,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     """A pause of a million jobs is one row, and so is its end."""
     held, _, _ = await three_jobs(worker, superuser)
@@ -324,9 +322,9 @@ async def test_resume_lets_go_what_was_held_back_and_writes_no_row_but_the_head_
 @EACH_SCOPE
 async def test_resume_says_when_nothing_was_paused(
     what: Pause,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     held, _, _ = await three_jobs(worker, superuser)
     await push_rings_forward(superuser)
@@ -335,7 +333,7 @@ async def test_resume_says_when_nothing_was_paused(
     assert not await due_now(worker, held.job_id)
 
 
-async def test_a_second_pause_tells_its_own_reason(operator: asyncpg.Connection) -> None:
+async def test_a_second_pause_tells_its_own_reason(operator: Connection) -> None:
     await pause(operator, TYPE, by="ada", reason="first", refuse_new=True)
 
     await pause(operator, TYPE, by="ben", reason="second")
@@ -355,7 +353,7 @@ async def test_a_second_pause_tells_its_own_reason(operator: asyncpg.Connection)
     ],
 )
 async def test_a_pause_that_refuses_new_jobs_says_why(
-    what: Pause, expected: str, api: asyncpg.Connection, operator: asyncpg.Connection
+    what: Pause, expected: str, api: Connection, operator: Connection
 ) -> None:
     await pause(operator, what, by="tests", reason="maintenance", refuse_new=True)
 
@@ -363,7 +361,7 @@ async def test_a_pause_that_refuses_new_jobs_says_why(
 
 
 async def test_a_pause_that_refuses_nothing_is_no_refusal(
-    api: asyncpg.Connection, operator: asyncpg.Connection
+    api: Connection, operator: Connection
 ) -> None:
     await pause(operator, EVERYTHING, by="tests", reason="why")
 
@@ -371,7 +369,7 @@ async def test_a_pause_that_refuses_nothing_is_no_refusal(
 
 
 async def test_a_refusal_of_other_jobs_is_none_of_ours(
-    api: asyncpg.Connection, operator: asyncpg.Connection
+    api: Connection, operator: Connection
 ) -> None:
     await pause(operator, TYPE, by="tests", reason="why", refuse_new=True)
     await pause(operator, LANE, by="tests", reason="why", refuse_new=True)
@@ -385,7 +383,7 @@ async def test_a_refusal_of_other_jobs_is_none_of_ours(
 # The registry.
 
 
-async def test_a_drain_begins_once(worker: asyncpg.Connection) -> None:
+async def test_a_drain_begins_once(worker: Connection) -> None:
     worker_id = await a_worker(worker)
     since = "SELECT draining_since FROM workers"
     await start_drain(worker, worker_id)
@@ -398,7 +396,7 @@ async def test_a_drain_begins_once(worker: asyncpg.Connection) -> None:
 
 
 async def test_a_worker_that_holds_a_job_may_not_retire(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
     while_held = await retire_worker(worker, job.worker_id)
@@ -407,7 +405,7 @@ async def test_a_worker_that_holds_a_job_may_not_retire(
     assert (False, True) == (while_held, await retire_worker(worker, job.worker_id))
 
 
-async def test_a_worker_retires_once(worker: asyncpg.Connection) -> None:
+async def test_a_worker_retires_once(worker: Connection) -> None:
     worker_id = await a_worker(worker)
 
     first = await retire_worker(worker, worker_id)
@@ -416,7 +414,7 @@ async def test_a_worker_retires_once(worker: asyncpg.Connection) -> None:
 
 
 async def test_a_flagged_job_is_rung_in_its_own_lane_and_for_its_own_tenant(
-    worker: asyncpg.Connection,
+    worker: Connection,
 ) -> None:
     submission = a_submission(lane=Lane.GENERAL, tenant_id=TenantId("other"))
     await submit_job(worker, submission)

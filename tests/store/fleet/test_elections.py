@@ -4,8 +4,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID, uuid4
 
-import asyncpg
-
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import (
     begin_period,
     finish_period,
@@ -21,12 +20,12 @@ ONE, TWO = uuid4(), uuid4()
 HOUR = timedelta(hours=1)
 
 
-async def run_out(superuser: asyncpg.Connection) -> None:
+async def run_out(superuser: Connection) -> None:
     await superuser.execute("UPDATE elections SET until = now() - interval '1 second'")
 
 
 async def test_of_many_candidates_one_wins(database: Database) -> None:
-    async def stand(connection: asyncpg.Connection) -> int | None:
+    async def stand(connection: Connection) -> int | None:
         return await hold_election(connection, OFFICE, uuid4())
 
     async with many_connections(database, "maintenance", 10) as connections:
@@ -36,7 +35,7 @@ async def test_of_many_candidates_one_wins(database: Database) -> None:
 
 
 async def test_the_holder_renews_its_own_term(
-    maintenance: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, superuser: Connection
 ) -> None:
     await hold_election(maintenance, OFFICE, ONE)
     await superuser.execute("UPDATE elections SET until = now() + interval '1 second'")
@@ -49,7 +48,7 @@ async def test_the_holder_renews_its_own_term(
 
 
 async def test_an_office_that_is_held_is_not_given_to_another(
-    maintenance: asyncpg.Connection,
+    maintenance: Connection,
 ) -> None:
     await hold_election(maintenance, OFFICE, ONE)
 
@@ -58,7 +57,7 @@ async def test_an_office_that_is_held_is_not_given_to_another(
 
 
 async def test_an_office_whose_holder_went_silent_is_taken_over(
-    maintenance: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, superuser: Connection
 ) -> None:
     await hold_election(maintenance, OFFICE, ONE)
     await run_out(superuser)
@@ -68,7 +67,7 @@ async def test_an_office_whose_holder_went_silent_is_taken_over(
 
 
 async def test_a_holder_that_comes_back_in_time_keeps_its_term(
-    maintenance: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, superuser: Connection
 ) -> None:
     await hold_election(maintenance, OFFICE, ONE)
     await run_out(superuser)
@@ -77,7 +76,7 @@ async def test_a_holder_that_comes_back_in_time_keeps_its_term(
 
 
 async def test_who_resigns_is_followed_at_once_under_a_new_term(
-    maintenance: asyncpg.Connection,
+    maintenance: Connection,
 ) -> None:
     await hold_election(maintenance, OFFICE, ONE)
 
@@ -86,7 +85,7 @@ async def test_who_resigns_is_followed_at_once_under_a_new_term(
     assert 2 == await hold_election(maintenance, OFFICE, TWO)
 
 
-async def test_nobody_resigns_for_another(maintenance: asyncpg.Connection) -> None:
+async def test_nobody_resigns_for_another(maintenance: Connection) -> None:
     await hold_election(maintenance, OFFICE, ONE)
 
     await resign(maintenance, OFFICE, TWO)
@@ -94,14 +93,14 @@ async def test_nobody_resigns_for_another(maintenance: asyncpg.Connection) -> No
     assert await hold_election(maintenance, OFFICE, TWO) is None
 
 
-async def test_offices_are_held_apart(maintenance: asyncpg.Connection) -> None:
+async def test_offices_are_held_apart(maintenance: Connection) -> None:
     await hold_election(maintenance, OFFICE, ONE)
 
     assert 1 == await hold_election(maintenance, "flusher", TWO)
 
 
 async def test_a_period_runs_once_among_many(database: Database) -> None:
-    async def begin(connection: asyncpg.Connection) -> datetime | None:
+    async def begin(connection: Connection) -> datetime | None:
         return await begin_period(connection, "prune", timedelta(days=365), uuid4())
 
     async with many_connections(database, "maintenance", 10) as connections:
@@ -110,12 +109,12 @@ async def test_a_period_runs_once_among_many(database: Database) -> None:
     assert 1 == len([start for start in starts if start is not None])
 
 
-async def begin_again(maintenance: asyncpg.Connection, name: str = "prune") -> datetime | None:
+async def begin_again(maintenance: Connection, name: str = "prune") -> datetime | None:
     return await begin_period(maintenance, name, HOUR, ONE)
 
 
 async def test_a_period_begins_on_the_clock_of_the_database(
-    maintenance: asyncpg.Connection,
+    maintenance: Connection,
 ) -> None:
     start = await begin_again(maintenance)
 
@@ -126,7 +125,7 @@ async def test_a_period_begins_on_the_clock_of_the_database(
 
 
 async def test_the_next_period_is_another_and_the_missed_ones_are_not_made_up(
-    maintenance: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, superuser: Connection
 ) -> None:
     first = await begin_again(maintenance)
     await superuser.execute("UPDATE periods SET period_start = period_start - interval '5 hours'")
@@ -139,13 +138,13 @@ async def test_the_next_period_is_another_and_the_missed_ones_are_not_made_up(
     assert 2 == await maintenance.fetchval("SELECT count(*) FROM periods")
 
 
-async def test_steps_have_periods_of_their_own(maintenance: asyncpg.Connection) -> None:
+async def test_steps_have_periods_of_their_own(maintenance: Connection) -> None:
     await begin_again(maintenance)
 
     assert await begin_again(maintenance, "sweep") is not None
 
 
-async def test_a_finished_period_tells_what_it_did(maintenance: asyncpg.Connection) -> None:
+async def test_a_finished_period_tells_what_it_did(maintenance: Connection) -> None:
     start = await begin_again(maintenance)
     assert start is not None
 
@@ -158,7 +157,7 @@ async def test_a_finished_period_tells_what_it_did(maintenance: asyncpg.Connecti
 
 
 async def test_the_newest_period_of_each_step_is_never_forgotten(
-    maintenance: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, superuser: Connection
 ) -> None:
     for name in ("prune", "sweep_walk"):
         await begin_again(maintenance, name)

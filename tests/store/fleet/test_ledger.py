@@ -4,11 +4,11 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState, Lane
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.ledger import (
     Ledger,
     OpenJobs,
@@ -25,7 +25,7 @@ from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     TYPES,
@@ -42,14 +42,14 @@ from tests.support.races import all_at_once, many_connections
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 
 
-async def the_ledger(connection: asyncpg.Connection) -> Ledger:
+async def the_ledger(connection: Connection) -> Ledger:
     ledger = await read_ledger(connection)
     assert ledger is not None
     return ledger
 
 
 async def test_the_ledger_says_where_every_accepted_job_is(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     for state in JobState:
         await a_job(worker, superuser, state=state)
@@ -70,7 +70,7 @@ async def test_the_ledger_says_where_every_accepted_job_is(
 
 
 async def test_a_repeated_request_is_accepted_once(
-    worker: asyncpg.Connection, maintenance: asyncpg.Connection
+    worker: Connection, maintenance: Connection
 ) -> None:
     for _ in range(3):
         await submit_job(worker, a_submission(idempotency_key="k"))
@@ -79,9 +79,9 @@ async def test_a_repeated_request_is_accepted_once(
 
 
 async def test_a_submission_that_is_rolled_back_was_never_accepted(
-    worker: asyncpg.Connection, maintenance: asyncpg.Connection
+    worker: Connection, maintenance: Connection
 ) -> None:
-    undo = worker.transaction()
+    undo = driver_of(worker).transaction()
     await undo.start()
     await submit_job(worker, a_submission())
     await undo.rollback()
@@ -89,7 +89,7 @@ async def test_a_submission_that_is_rolled_back_was_never_accepted(
     assert 0 == (await the_ledger(maintenance)).accepted
 
 
-async def test_an_empty_ledger_balances(maintenance: asyncpg.Connection) -> None:
+async def test_an_empty_ledger_balances(maintenance: Connection) -> None:
     empty = Ledger(accepted=0, open=0, completed=0, failed=0, pruned=0)
 
     assert empty == await the_ledger(maintenance)
@@ -97,7 +97,7 @@ async def test_an_empty_ledger_balances(maintenance: asyncpg.Connection) -> None
 
 @pytest.mark.breaks_invariants
 async def test_a_job_that_is_deleted_by_another_hand_is_missed_at_once(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=COMPLETED)
 
@@ -107,7 +107,7 @@ async def test_a_job_that_is_deleted_by_another_hand_is_missed_at_once(
 
 
 async def test_a_batch_of_claims_is_one_entry_for_each_type_and_lane(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     worker_id = await a_worker(worker)
     moment = a_submission().job_id.int  # all of one hour, whenever the test runs
@@ -128,9 +128,7 @@ async def test_a_batch_of_claims_is_one_entry_for_each_type_and_lane(
     assert [("noop", "fast", -8, 8), ("process_image", "fast", -4, 4)] == [tuple(r) for r in rows]
 
 
-async def test_a_beat_leaves_no_entry(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> None:
+async def test_a_beat_leaves_no_entry(worker: Connection, superuser: Connection) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
     await superuser.execute("UPDATE jobs SET locked_at = locked_at - interval '5 minutes'")
     before = await superuser.fetchval("SELECT count(*) FROM ledger_entries")
@@ -146,7 +144,7 @@ async def test_two_claims_never_wait_for_each_other_in_the_book(database: Databa
         worker_id = await a_worker(one)
         jobs = [a_submission() for _ in range(2)]
         await submit_jobs(one, jobs)
-        undo = one.transaction()
+        undo = driver_of(one).transaction()
         await undo.start()
         await claim_jobs(one, [jobs[0].job_id], worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
         await other.execute("SET lock_timeout = '1ms'")
@@ -160,7 +158,7 @@ async def test_two_claims_never_wait_for_each_other_in_the_book(database: Databa
 
 
 async def test_folding_keeps_the_sums_and_shortens_the_book(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection
+    maintenance: Connection, worker: Connection
 ) -> None:
     for _ in range(10):
         await submit_job(worker, a_submission())
@@ -175,7 +173,7 @@ async def test_folding_keeps_the_sums_and_shortens_the_book(
     assert 7 == await worker.fetchval("SELECT sum(queued) FROM ledger_counts")
 
 
-async def test_folding_an_empty_book_writes_nothing(maintenance: asyncpg.Connection) -> None:
+async def test_folding_an_empty_book_writes_nothing(maintenance: Connection) -> None:
     assert 0 == await fold_ledger(maintenance, limit=100)
     assert 0 == await fold_entries(maintenance, limit=100)
 
@@ -183,7 +181,7 @@ async def test_folding_an_empty_book_writes_nothing(maintenance: asyncpg.Connect
 
 
 async def test_what_is_folded_already_is_not_folded_again_and_again(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection
+    maintenance: Connection, worker: Connection
 ) -> None:
     await submit_job(worker, a_submission())
     await submit_job(worker, a_submission())
@@ -195,7 +193,7 @@ async def test_what_is_folded_already_is_not_folded_again_and_again(
 
 
 async def test_a_part_of_the_entries_never_counts_fewer_than_no_jobs(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     """What is summed up first happened first."""
     for state in JobState:
@@ -207,7 +205,7 @@ async def test_a_part_of_the_entries_never_counts_fewer_than_no_jobs(
 
 
 async def test_hours_of_which_no_job_is_left_are_forgotten(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await a_job(worker, superuser, state=COMPLETED)
     await a_job(worker, superuser, submission=a_submission(type="process_image"))
@@ -222,9 +220,9 @@ async def test_hours_of_which_no_job_is_left_are_forgotten(
 
 
 async def test_the_ledger_balances_at_every_moment_while_others_write_and_fold(
-    database: Database, superuser: asyncpg.Connection
+    database: Database, superuser: Connection
 ) -> None:
-    async def work(connection: asyncpg.Connection) -> None:
+    async def work(connection: Connection) -> None:
         worker_id = await a_worker(connection)
         for _ in range(15):
             submission = a_submission()
@@ -234,12 +232,12 @@ async def test_the_ledger_balances_at_every_moment_while_others_write_and_fold(
             job = MadeJob(job_id=submission.job_id, claim_no=1, worker_id=worker_id)
             await settle_job(connection, job, Completed())
 
-    async def fold(connection: asyncpg.Connection) -> None:
+    async def fold(connection: Connection) -> None:
         for _ in range(15):
             await fold_ledger(connection, limit=5)
             await fold_entries(connection, limit=5)
 
-    async def audit(connection: asyncpg.Connection) -> None:
+    async def audit(connection: Connection) -> None:
         for _ in range(15):
             await ledger_balances(connection)
             await no_row_offends(connection)
@@ -265,7 +263,7 @@ async def test_the_ledger_balances_at_every_moment_while_others_write_and_fold(
 
 
 async def test_depths_count_open_jobs_by_type_state_and_lane(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     for state in JobState:
         await a_job(worker, superuser, state=state)
@@ -284,7 +282,7 @@ async def test_depths_count_open_jobs_by_type_state_and_lane(
 
 
 async def test_the_oldest_of_each_type_and_state_tells_since_when_it_has_been_due(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     for state in JobState:
         await a_job(worker, superuser, state=state)
@@ -309,7 +307,7 @@ async def test_the_oldest_of_each_type_and_state_tells_since_when_it_has_been_du
 
 
 async def test_operators_see_when_the_oldest_job_of_a_lane_was_due(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     for _ in range(2):
         await submit_job(worker, a_submission())
@@ -328,7 +326,7 @@ async def test_operators_see_when_the_oldest_job_of_a_lane_was_due(
 
 
 async def test_until_the_book_is_open_depths_are_counted_and_the_ledger_says_nothing(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await a_job(worker, superuser)
     await superuser.execute("UPDATE ledger_proof SET opened_at = NULL")

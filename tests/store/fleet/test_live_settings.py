@@ -19,7 +19,7 @@ from imagefleet.store.fleet.live_settings import (
     turn_back,
     turn_retention,
 )
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.roles import Role
 
 RETENTION = "SELECT retention FROM fleet"
@@ -90,7 +90,7 @@ async def test_a_transaction_that_began_earlier_and_commits_later_is_seen(
 ) -> None:
     """By times it would not be: its row is older than what was read before it."""
     async with database.connect("operator") as one, database.connect("operator") as other:
-        early = one.transaction()
+        early = driver_of(one).transaction()
         await early.start()
         await one.fetchval("SELECT now()")
         await turn(other, "slots.lane.fast", 2, by="other", reason="why")
@@ -126,7 +126,7 @@ async def test_processes_read_and_turn_nothing(role: Role, database: Database) -
         with pytest.raises(StoreRejected):
             await turn_back(connection, "slots.lane.fast")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await connection.execute("UPDATE live_version SET version = 0")
+            await driver_of(connection).execute("UPDATE live_version SET version = 0")
 
 
 async def test_who_turned_it_and_why_is_kept(operator: Connection) -> None:

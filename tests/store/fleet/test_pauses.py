@@ -19,6 +19,7 @@ from imagefleet.store.jobs.explanations import explain_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from tests.conftest import OpenConnection
+from tests.support.database import driver_of
 from tests.support.factories import (
     CORRUPT,
     TENANT,
@@ -225,7 +226,7 @@ async def test_a_pause_that_stands_keeps_its_own_reason(
 async def test_a_failure_that_is_rolled_back_pauses_nothing(roles: Roles) -> None:
     job = await running(roles, Wish())
 
-    undo = roles.worker.transaction()
+    undo = driver_of(roles.worker).transaction()
     await undo.start()
     await settle_job(roles.worker, job, CORRUPT)
     inside = await list_pauses(roles.worker)

@@ -4,12 +4,12 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.ledger import fold_entries, read_ledger
 from imagefleet.store.fleet.proofs import Proof, prove_hour
 from imagefleet.store.jobs.claims import claim_jobs
@@ -37,7 +37,7 @@ async def nothing() -> None:
     """Between two pages."""
 
 
-async def prove(connection: asyncpg.Connection, *, page: int = 2) -> list[Proof]:
+async def prove(connection: Connection, *, page: int = 2) -> list[Proof]:
     """Every hour that is due."""
     proofs = []
     while proof := await prove_hour(connection, every=WEEK, page=page, between=nothing):
@@ -51,20 +51,20 @@ def born(hours_ago: int, n: int = 0) -> JobId:
     return JobId(UUID(int=now + n - (hours_ago * HOUR_IN_MS << 80)))
 
 
-async def jobs_born(connection: asyncpg.Connection, hours_ago: int, jobs: int) -> list[JobId]:
+async def jobs_born(connection: Connection, hours_ago: int, jobs: int) -> list[JobId]:
     ids = [born(hours_ago, n) for n in range(jobs)]
     await submit_jobs(connection, [a_submission(job_id=job_id) for job_id in ids])
     return ids
 
 
-async def missing(connection: asyncpg.Connection) -> int:
+async def missing(connection: Connection) -> int:
     ledger = await read_ledger(connection)
     assert ledger is not None
     return ledger.missing
 
 
 async def test_an_hour_is_proven_when_it_is_over_and_agrees_page_by_page(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection
+    maintenance: Connection, worker: Connection
 ) -> None:
     for hours_ago, jobs in ((0, 3), (5, 5), (9, 4)):
         await jobs_born(worker, hours_ago, jobs)
@@ -76,7 +76,7 @@ async def test_an_hour_is_proven_when_it_is_over_and_agrees_page_by_page(
 
 
 async def test_a_proof_is_made_again_after_its_time(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await jobs_born(worker, 9, 4)
     await jobs_born(worker, 5, 4)
@@ -94,7 +94,7 @@ async def test_a_proof_is_made_again_after_its_time(
 
 @pytest.mark.breaks_invariants
 async def test_rows_lost_behind_the_triggers_are_found_and_unbalance_the_ledger(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     ids = await jobs_born(worker, 5, 5)
     async with superuser.transaction():
@@ -110,7 +110,7 @@ async def test_rows_lost_behind_the_triggers_are_found_and_unbalance_the_ledger(
 
 
 async def test_a_book_with_a_wrong_sum_agrees_with_the_rows_again(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     ids = await jobs_born(worker, 5, 3)
     async with superuser.transaction():
@@ -125,7 +125,7 @@ async def test_a_book_with_a_wrong_sum_agrees_with_the_rows_again(
 
 
 async def test_moves_between_two_pages_do_not_disturb_a_proof(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     ids = await jobs_born(worker, 5, 6)
     worker_id = await a_worker(worker)
@@ -149,7 +149,7 @@ async def test_moves_between_two_pages_do_not_disturb_a_proof(
 
 
 async def test_a_proof_that_is_broken_off_leaves_no_trace(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await jobs_born(worker, 5, 6)
 
@@ -166,9 +166,9 @@ async def test_a_proof_that_is_broken_off_leaves_no_trace(
 @pytest.mark.breaks_invariants
 async def test_of_two_proofs_of_one_hour_one_is_refused(
     database: Database,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     """Both have seen that two rows are missing; two corrections would be two rows too many."""
     ids = await jobs_born(worker, 5, 6)
@@ -244,7 +244,7 @@ async def test_a_book_is_opened_exactly_while_the_fleet_works(database: Database
     """Claimed, settled, pruned and folded between the pages: a difference of one snapshot stays."""
     await a_fleet_of_the_release_before(database)
 
-    async def work(connection: asyncpg.Connection) -> None:
+    async def work(connection: Connection) -> None:
         worker_id = await a_worker(connection)
         for row in await connection.fetch("SELECT id FROM jobs WHERE state = 'queued' ORDER BY id"):
             job_id = JobId(row["id"])
@@ -256,12 +256,12 @@ async def test_a_book_is_opened_exactly_while_the_fleet_works(database: Database
                 await settle_job(connection, job, Completed())
             await jobs_born(connection, 5, 1)
 
-    async def forget(connection: asyncpg.Connection) -> None:
+    async def forget(connection: Connection) -> None:
         for _ in range(10):
             await prune_jobs(connection, limit=1)
             await fold_entries(connection, limit=3)
 
-    async def prove_beside(connection: asyncpg.Connection) -> None:
+    async def prove_beside(connection: Connection) -> None:
         await prove(connection)
 
     async with database.connect("superuser") as superuser:
@@ -344,7 +344,7 @@ SELECT jobs.type, jobs.state, jobs.lane, count(*) AS jobs, min(jobs.run_at) AS o
 
 
 async def test_statements_of_the_release_before_work_beside_the_book(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     for state in (*JobState, JobState.COMPLETED, JobState.COMPLETED):
         await a_job(worker, superuser, state=state)

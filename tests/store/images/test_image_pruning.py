@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import NotFound
@@ -12,6 +11,7 @@ from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission, new_job_id
+from imagefleet.store.database import Connection
 from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.images.tombstones import get_deletion
@@ -51,16 +51,14 @@ def an_upload(image_id: UUID) -> tuple[Submission, NewSource]:
     return submission, source
 
 
-async def ended(worker: asyncpg.Connection, job_id: JobId, *, fails: bool = False) -> None:
+async def ended(worker: Connection, job_id: JobId, *, fails: bool = False) -> None:
     worker_id = await a_worker(worker)
     await claim_job(worker, job_id, worker_id)
     job = MadeJob(job_id=job_id, claim_no=1, worker_id=worker_id)
     await settle_job(worker, job, CORRUPT if fails else Completed())
 
 
-async def an_image(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> UUID:
+async def an_image(api: Connection, worker: Connection, superuser: Connection) -> UUID:
     """Rendered once and replaced once; its first revision is superseded, its jobs are over."""
     image_id = new_job_id()
     for seq in (1, 2):
@@ -83,7 +81,7 @@ async def an_image(
     return image_id
 
 
-async def buried(superuser: asyncpg.Connection, image_id: UUID, **more: timedelta | None) -> None:
+async def buried(superuser: Connection, image_id: UUID, **more: timedelta | None) -> None:
     """Deleted, dark and emptied again, so long ago; None: not yet."""
     ages = {"dark": A_MONTH_AGO, "emptied_again": A_MONTH_AGO} | more
     await superuser.execute(
@@ -100,12 +98,12 @@ async def buried(superuser: asyncpg.Connection, image_id: UUID, **more: timedelt
     )
 
 
-async def without_jobs(maintenance: asyncpg.Connection, superuser: asyncpg.Connection) -> None:
+async def without_jobs(maintenance: Connection, superuser: Connection) -> None:
     await age_finished_jobs(superuser)
     await prune_jobs(maintenance, limit=100)
 
 
-async def rows_of(superuser: asyncpg.Connection, image_id: UUID) -> dict[str, int]:
+async def rows_of(superuser: Connection, image_id: UUID) -> dict[str, int]:
     found = {
         table: await superuser.fetchval(
             f"SELECT count(*) FROM {table} WHERE {column} = $1",  # noqa: S608 - words of this file
@@ -118,10 +116,10 @@ async def rows_of(superuser: asyncpg.Connection, image_id: UUID) -> dict[str, in
 
 
 async def test_a_deleted_image_is_forgotten_with_all_that_is_said_of_it(
-    api: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     gone, living = [await an_image(api, worker, superuser) for _ in range(2)]
     await without_jobs(maintenance, superuser)
@@ -149,10 +147,10 @@ async def test_a_deleted_image_is_forgotten_with_all_that_is_said_of_it(
 )
 async def test_the_receipt_of_a_deletion_is_readable_for_as_long_as_retention(
     ages: dict[str, timedelta | None],
-    api: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     image_id = await an_image(api, worker, superuser)
     await without_jobs(maintenance, superuser)
@@ -164,10 +162,10 @@ async def test_the_receipt_of_a_deletion_is_readable_for_as_long_as_retention(
 
 
 async def test_a_deleted_image_is_kept_while_a_failure_of_it_may_be_replayed(
-    api: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     image_id = await an_image(api, worker, superuser)
     submission, source = an_upload(image_id)
@@ -187,10 +185,10 @@ async def test_a_deleted_image_is_kept_while_a_failure_of_it_may_be_replayed(
 
 
 async def test_a_deleted_image_that_somebody_asks_about_just_now_is_kept(
-    api: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     image_id = await an_image(api, worker, superuser)
     await without_jobs(maintenance, superuser)
@@ -204,10 +202,10 @@ async def test_a_deleted_image_that_somebody_asks_about_just_now_is_kept(
 
 
 async def test_a_revision_is_forgotten_long_after_it_was_swept(
-    api: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     """What is shown, and what was superseded but not swept yet, stays."""
     ages = (timedelta(days=29), A_MONTH_AGO, None)
@@ -226,10 +224,10 @@ async def test_a_revision_is_forgotten_long_after_it_was_swept(
 
 
 async def test_a_used_upload_is_forgotten_after_its_job(
-    api: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     """Until then a repeat of the request gets its answer; one that nobody used is the sweeper's."""
     used, unused = uuid4(), uuid4()

@@ -10,6 +10,7 @@ from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
 from tests.conftest import OpenConnection
+from tests.support.database import driver_of
 from tests.support.factories import TENANT, MadeJob, a_job, settle_job
 from tests.support.image_sets import an_image
 from tests.support.races import meanwhile
@@ -149,7 +150,7 @@ async def test_what_is_older_waits_for_the_newer_that_is_being_published_and_is_
     image_id = await an_image(api)
     old, new = [await a_rendering(worker, superuser) for _ in range(2)]
 
-    transaction = owner.transaction()
+    transaction = driver_of(owner).transaction()
     await transaction.start()
     await publish(owner, new, image_id, REPLACED)
     late = publish(worker, old, image_id, FIRST)
@@ -168,7 +169,7 @@ async def test_what_is_newer_waits_for_the_older_that_is_being_published_and_rep
     image_id = await an_image(api)
     old, new = [await a_rendering(worker, superuser) for _ in range(2)]
 
-    transaction = owner.transaction()
+    transaction = driver_of(owner).transaction()
     await transaction.start()
     await publish(owner, old, image_id, FIRST)
     async with meanwhile(

@@ -17,7 +17,7 @@ from imagefleet.store.fleet.control import cancel_job
 from imagefleet.store.images.reprocessing import PAGE, Page, count_set, reprocess_image, submit_page
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settlement, settle_jobs
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
     MadeJob,
@@ -372,7 +372,7 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
     """A deletion writes its job, which locks the target, and its tombstone in one transaction."""
     image_id = await an_image(api)
     claim, wanted, walk = await begun(worker)
-    deleting = api.transaction()
+    deleting = driver_of(api).transaction()
     await deleting.start()
     await submit_job(api, once_more(image_id, type="delete_image", preempts=True))
     await bury(api, image_id)

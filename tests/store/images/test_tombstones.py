@@ -46,7 +46,7 @@ from imagefleet.store.letters.replays import (
     replay_redriven,
 )
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     CORRUPT,
     TENANT,
@@ -171,7 +171,7 @@ async def test_the_tombstone_its_job_and_the_ring_are_one(
     await uploaded(api, image_id)
     before = await counts(superuser)
 
-    undone = api.transaction()
+    undone = driver_of(api).transaction()
     await undone.start()
     await deleted(api, image_id)
     await undone.rollback()

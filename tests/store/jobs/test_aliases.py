@@ -17,7 +17,7 @@ from imagefleet.store.jobs.submissions import (
     submit_jobs,
 )
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     MadeJob,
     a_job,
@@ -108,7 +108,7 @@ async def test_a_request_waits_for_its_key_to_be_answered_with_a_living_job(
 ) -> None:
     await submit_job(api, LIVING)
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     await submit_job(worker, MERGED)
     async with meanwhile(superuser, worker, api, submit_jobs(api, [ALONE])) as task:
@@ -124,7 +124,7 @@ async def test_a_request_that_may_be_merged_waits_for_the_one_that_has_its_key(
 ) -> None:
     await submit_job(api, LIVING)
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     await submit_job(worker, ALONE)
     async with meanwhile(superuser, worker, api, submit_jobs(api, [MERGED])) as task:
@@ -184,7 +184,7 @@ async def test_what_nothing_stands_in_the_way_of_costs_no_look_for_aliases(
         heard.append(query.query)
 
     await submit_job(api, replace(once_more(submission), tenant_id=TenantId("globex")))
-    with api.query_logger(hear):
+    with driver_of(api).query_logger(hear):
         await submit_job(api, submission)
 
     assert [query for query in heard if query not in {"BEGIN;", "COMMIT;"}] == statements

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import ClaimLost
@@ -40,7 +39,7 @@ from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     TENANT,
@@ -91,7 +90,7 @@ class Told:
     answers: list[tuple[WorkerId, ClaimAnswer]] = field(default_factory=list)
 
 
-Mix = Callable[[asyncpg.Connection, asyncpg.Connection], Awaitable[list[Wanted]]]
+Mix = Callable[[Connection, Connection], Awaitable[list[Wanted]]]
 
 
 async def submit(worker: Connection, submissions: Sequence[Submission]) -> list[JobId]:
@@ -99,16 +98,12 @@ async def submit(worker: Connection, submissions: Sequence[Submission]) -> list[
     return [one.job_id for one in submissions]
 
 
-async def plain_jobs(
-    worker: asyncpg.Connection, _: asyncpg.Connection, jobs: int = JOBS
-) -> list[Wanted]:
+async def plain_jobs(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
     ids = await submit(worker, [a_submission() for _ in range(jobs)])
     return [Wanted(job_id=one, wins=Verdict.CLAIMED, refused=Verdict.BUSY) for one in ids]
 
 
-async def four_jobs_a_target(
-    worker: asyncpg.Connection, _: asyncpg.Connection, jobs: int = JOBS
-) -> list[Wanted]:
+async def four_jobs_a_target(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
     """The oldest is claimed, and everybody who wants a younger one is told to wait for it."""
     wanted: list[Wanted] = []
     for _target in range(jobs // 4):
@@ -123,7 +118,7 @@ async def four_jobs_a_target(
 
 
 async def preempting_jobs(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection, jobs: int = JOBS
+    worker: Connection, superuser: Connection, jobs: int = JOBS
 ) -> list[Wanted]:
     """A deletion and nothing else of its target: the order does not hold it back, nor a pause."""
     wanted: list[Wanted] = []
@@ -139,9 +134,7 @@ async def preempting_jobs(
     return wanted
 
 
-async def flagged_jobs(
-    worker: asyncpg.Connection, _: asyncpg.Connection, jobs: int = JOBS
-) -> list[Wanted]:
+async def flagged_jobs(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
     later = datetime.now(UTC) + HOUR
     ids = await submit(worker, [a_submission(run_at=later) for _ in range(jobs)])
     for one in ids:
@@ -150,7 +143,7 @@ async def flagged_jobs(
 
 
 async def locks_of_others(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection, jobs: int = JOBS
+    worker: Connection, superuser: Connection, jobs: int = JOBS
 ) -> list[Wanted]:
     """Half of the locks are a second past the lock timeout, the other half ten seconds before."""
     other = await a_worker(worker)
@@ -170,16 +163,14 @@ async def locks_of_others(
     ]
 
 
-async def jobs_of_tomorrow(
-    worker: asyncpg.Connection, _: asyncpg.Connection, jobs: int = JOBS
-) -> list[Wanted]:
+async def jobs_of_tomorrow(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
     later = datetime.now(UTC) + HOUR
     ids = await submit(worker, [a_submission(run_at=later) for _ in range(jobs)])
     return [Wanted(job_id=one, wins=None, refused=Verdict.NOT_DUE, claim_no=0) for one in ids]
 
 
 async def jobs_of_a_paused_type(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection, jobs: int = JOBS
+    worker: Connection, superuser: Connection, jobs: int = JOBS
 ) -> list[Wanted]:
     held_back = Pause(scope=PauseScope.TYPE, name="cancel_job")
     await pause(superuser, held_back, by="tests", reason="a test")
@@ -190,9 +181,7 @@ async def jobs_of_a_paused_type(
     ]
 
 
-async def some_of_everything(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> list[Wanted]:
+async def some_of_everything(worker: Connection, superuser: Connection) -> list[Wanted]:
     mixes = [
         plain_jobs,
         four_jobs_a_target,
@@ -313,7 +302,7 @@ async def a_claim_with_an_old_snapshot(
     answers: list[ClaimAnswer] = []
     async with database.connect("worker") as late, database.connect("superuser") as watcher:
         claim = claim_jobs(late, job_ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
-        transaction = superuser.transaction()
+        transaction = driver_of(superuser).transaction()
         await transaction.start()
         await superuser.execute("SELECT FROM workers WHERE id = $1 FOR UPDATE", me)
         async with meanwhile(watcher, superuser, late, claim) as task:
@@ -429,7 +418,7 @@ async def test_a_ring_that_is_confirmed_beside_the_claim_is_deleted_or_deferred_
     await open_breaker(worker)
     ringer = maintenance if role == "dispatcher" else api
 
-    transaction = ringer.transaction()
+    transaction = driver_of(ringer).transaction()
     await transaction.start()
     await confirm_rings(ringer, await due_rings(ringer))
     claim = claim_jobs(
@@ -472,7 +461,7 @@ async def test_a_claim_that_still_saw_the_pause_of_a_target_does_not_undo_the_ri
     submitted = await submit_job(worker, a_submission(target="photo"))
     await pause(operator, PHOTO, by="tests", reason="a test")
 
-    transaction = operator.transaction()
+    transaction = driver_of(operator).transaction()
     await transaction.start()
     await operator.execute("DELETE FROM pauses")
     await operator.execute("UPDATE rings SET next_at = now()")  # as a resume, but for its lock
@@ -494,7 +483,7 @@ async def test_a_claim_that_still_saw_the_pause_leaves_its_job_to_the_next_look(
     submitted = await submit_job(worker, a_submission())
     await pause(operator, EVERYTHING, by="tests", reason="a test")
 
-    transaction = operator.transaction()
+    transaction = driver_of(operator).transaction()
     await transaction.start()
     assert await resume(operator, EVERYTHING)
     answer = await claim_job(worker, submitted.job_id, me)
@@ -514,7 +503,7 @@ async def test_a_claim_waits_for_the_rescue_of_its_own_worker_and_then_has_nothi
     submitted = await submit_job(worker, a_submission(target="photo"))
     (seen,) = await look_at_workers(maintenance)
 
-    transaction = maintenance.transaction()
+    transaction = driver_of(maintenance).transaction()
     await transaction.start()
     assert await rescue_worker(maintenance, seen) is not None
 
@@ -536,7 +525,7 @@ async def test_a_worker_does_not_retire_under_a_claim_in_flight(
     submitted = await submit_job(worker, a_submission())
 
     async with database.connect("worker") as leaving:
-        transaction = worker.transaction()
+        transaction = driver_of(worker).transaction()
         await transaction.start()
         assert (await claim_job(worker, submitted.job_id, me)).verdict is Verdict.CLAIMED
         async with meanwhile(superuser, worker, leaving, retire_worker(leaving, me)) as task:
@@ -553,7 +542,7 @@ async def test_what_a_claim_parks_while_its_target_is_being_resumed_is_rung_by_t
     submitted = await submit_job(worker, a_submission(target="photo"))
     await pause(operator, PHOTO, by="tests", reason="a test")
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     answer = await claim_job(worker, submitted.job_id, me)
     assert answer.verdict is Verdict.PAUSED
@@ -574,7 +563,7 @@ async def test_a_rescue_waits_for_a_claim_in_flight_and_takes_it_back_too(
     submitted = await submit_job(worker, a_submission(target="photo"))
     (seen,) = await look_at_workers(maintenance)
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     assert (await claim_job(worker, submitted.job_id, me)).verdict is Verdict.CLAIMED
     async with meanwhile(superuser, worker, maintenance, rescue_worker(maintenance, seen)) as task:

@@ -15,7 +15,7 @@ from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settled
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
     ALL_LANES,
@@ -172,7 +172,7 @@ async def test_a_claim_whose_answer_was_lost_is_a_stray_and_comes_back_uncharged
     me = await a_worker(worker)
     submitted = await submit_job(worker, a_submission())
     async with database.connect("worker") as doomed:
-        transaction = superuser.transaction()
+        transaction = driver_of(superuser).transaction()
         await transaction.start()
         await superuser.execute("SELECT FROM workers WHERE id = $1 FOR UPDATE", me)
         claim = claim_jobs(doomed, [submitted.job_id], worker_id=me, lanes=ALL_LANES, types=TYPES)
@@ -215,7 +215,7 @@ async def test_a_beat_in_flight_saves_its_worker_from_the_rescuer(
     job = await a_job(worker, superuser, state=JobState.PROCESSING)
     (seen,) = await look_at_workers(maintenance)
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     await renew_claims(worker, job.worker_id, [hold_of(job)])
     async with meanwhile(superuser, worker, maintenance, rescue_worker(maintenance, seen)) as task:
@@ -234,7 +234,7 @@ async def test_a_beat_beside_the_rescue_of_its_worker_learns_of_its_death(
     await superuser.execute(AGE, job.job_id, 5 * MINUTE, 5 * MINUTE)
     (seen,) = await look_at_workers(maintenance)
 
-    transaction = maintenance.transaction()
+    transaction = driver_of(maintenance).transaction()
     await transaction.start()
     assert await rescue_worker(maintenance, seen) is not None
     beat = renew_claims(worker, job.worker_id, [hold_of(job)])

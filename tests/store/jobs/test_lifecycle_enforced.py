@@ -45,7 +45,7 @@ from imagefleet.store.jobs.reports import get_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import adopt_rings, confirm_rings, forget_lost, ring_heads
 from imagefleet.store.jobs.submissions import submit_job
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
@@ -284,7 +284,7 @@ async def recorded_edges(superuser: Connection) -> set[tuple[Edge, str]]:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_each_statement_takes_exactly_its_edges_from_every_state(
-    name: str, database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    name: str, database: Database, worker: Connection, superuser: Connection
 ) -> None:
     case = STATEMENTS[name]
     jobs = await one_of_each(worker, superuser)
@@ -321,7 +321,7 @@ def test_every_edge_of_the_lifecycle_is_taken_by_some_statement() -> None:
 
 @pytest.mark.parametrize("by", list(Actor))
 async def test_every_role_may_create_a_job_and_it_is_queued(
-    by: Actor, database: Database, superuser: asyncpg.Connection
+    by: Actor, database: Database, superuser: Connection
 ) -> None:
     submission = a_submission(target="image:1")
 
@@ -369,10 +369,10 @@ async def one_of_each_state(worker: Connection, superuser: Connection) -> dict[J
 
 async def refusal(connection: Connection, statement: str, *arguments: object) -> str | None:
     """The SQLSTATE with which Postgres refuses this; None (and nothing changed) if it does not."""
-    undo = connection.transaction()
+    undo = driver_of(connection).transaction()
     await undo.start()
     try:
-        await connection.execute(statement, *arguments)
+        await driver_of(connection).execute(statement, *arguments)
     except asyncpg.PostgresError as error:
         return error.sqlstate
     finally:
@@ -403,8 +403,8 @@ async def test_no_role_may_take_an_edge_that_is_not_its_own(
     role: str,
     by: Actor | None,
     database: Database,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     jobs = await one_of_each_state(worker, superuser)
 
@@ -447,7 +447,7 @@ async def answers_of_psql(url: str, statements: Sequence[str]) -> list[str]:
 
 
 async def test_a_person_with_psql_may_take_no_other_edge_either(
-    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    database: Database, worker: Connection, superuser: Connection
 ) -> None:
     jobs = await one_of_each_state(worker, superuser)
     edges = list(product(JobState, JobState))
@@ -511,7 +511,7 @@ async def test_a_job_is_born_queued_unclaimed_uncharged_and_unflagged(
 
 @pytest.mark.parametrize("role", ["superuser", "owner", "maintenance"])
 async def test_only_a_finished_job_is_ever_deleted(
-    role: str, database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    role: str, database: Database, worker: Connection, superuser: Connection
 ) -> None:
     jobs = await one_of_each_state(worker, superuser)
 
@@ -533,7 +533,7 @@ async def test_jobs_are_never_truncated(role: str, statement: str, database: Dat
 
 @pytest.mark.parametrize("role", ["superuser", "owner"])
 async def test_an_attempts_row_is_never_rewritten(
-    role: str, database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    role: str, database: Database, worker: Connection, superuser: Connection
 ) -> None:
     await a_job(worker, superuser, state=COMPLETED)
 
@@ -546,7 +546,7 @@ async def with_lock_aged(
     connection: Connection, job: MadeJob, beyond_timeout: timedelta
 ) -> AsyncIterator[None]:
     """Inside, `now()` stands still, and the lock is exactly that much older than the timeout."""
-    undo = connection.transaction()
+    undo = driver_of(connection).transaction()
     await undo.start()
     try:
         await connection.execute(
@@ -579,8 +579,8 @@ AROUND_THE_EDGE = [
 async def test_the_trigger_lets_a_lock_be_taken_over_only_once_it_has_expired(
     beyond_timeout: timedelta,
     expired: bool,  # noqa: FBT001 - a column of the table above
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
 
@@ -594,8 +594,8 @@ async def test_the_trigger_lets_a_lock_be_taken_over_only_once_it_has_expired(
 async def test_the_claim_and_the_trigger_agree_when_a_lock_has_expired(
     beyond_timeout: timedelta,
     expired: bool,  # noqa: FBT001 - a column of the table above
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
     another = await a_worker(worker)
@@ -609,7 +609,7 @@ async def test_the_claim_and_the_trigger_agree_when_a_lock_has_expired(
 
 
 async def test_the_lock_timeout_is_the_one_of_the_fleets_row(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
     await superuser.execute("UPDATE jobs SET locked_at = now() - interval '2 minutes'")
@@ -641,7 +641,7 @@ UNLOCK = "locked_by = NULL, locked_at = NULL"
     ],
 )
 async def test_a_claim_raises_claim_no_by_one_and_nothing_else_moves_it(
-    state: JobState, change: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, change: str, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=state, lock_expired=True)
 
@@ -651,7 +651,7 @@ async def test_a_claim_raises_claim_no_by_one_and_nothing_else_moves_it(
 
 @pytest.mark.parametrize("change", ["NULL, cancel_code = NULL", "now() + interval '1 hour'"])
 async def test_a_request_to_cancel_is_never_taken_back_or_moved(
-    change: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    change: str, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, flag=CancelCode.CANCELLED)
 
@@ -659,9 +659,7 @@ async def test_a_request_to_cancel_is_never_taken_back_or_moved(
     assert "IF001" == await refusal(superuser, statement, job.job_id)
 
 
-async def test_a_job_keeps_its_id(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> None:
+async def test_a_job_keeps_its_id(worker: Connection, superuser: Connection) -> None:
     job = await a_job(worker, superuser)
 
     statement = "UPDATE jobs SET id = gen_random_uuid() WHERE id = $1"
@@ -670,7 +668,7 @@ async def test_a_job_keeps_its_id(
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 async def test_nothing_of_a_finished_job_is_rewritten(
-    state: JobState, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    state: JobState, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=state)
 

@@ -18,6 +18,7 @@ from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settlement, settle_jobs
 from tests.conftest import OpenConnection
+from tests.support.database import driver_of
 from tests.support.factories import ALL_LANES, TYPES, a_submission, a_worker
 from tests.support.races import meanwhile
 
@@ -76,7 +77,7 @@ async def test_who_waits_for_the_first_target_has_locked_no_job(
     held = await two_held(worker)
     ending = worker if end is settle else maintenance
 
-    transaction = owner.transaction()
+    transaction = driver_of(owner).transaction()
     await transaction.start()
     await owner.execute("SELECT FROM targets WHERE target = 'photo-a' FOR UPDATE")
     async with meanwhile(superuser, owner, ending, end(ending, held)):
@@ -96,7 +97,7 @@ async def test_who_waits_for_the_first_job_has_locked_its_targets_and_no_other_j
     held = await two_held(worker)
     ending = worker if end is settle else maintenance
 
-    transaction = owner.transaction()
+    transaction = driver_of(owner).transaction()
     await transaction.start()
     await owner.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", held.ids[0])
     async with meanwhile(superuser, owner, ending, end(ending, held)):
@@ -113,7 +114,7 @@ async def test_a_rescue_that_waits_for_its_worker_has_locked_nothing_else(
 ) -> None:
     held = await two_held(worker)
 
-    transaction = owner.transaction()
+    transaction = driver_of(owner).transaction()
     await transaction.start()
     await owner.execute("SELECT FROM workers FOR UPDATE")
     async with meanwhile(superuser, owner, maintenance, rescue(maintenance, held)):

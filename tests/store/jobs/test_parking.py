@@ -33,7 +33,7 @@ from imagefleet.store.jobs.rings import URGENT, ring_heads
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Settlement, settle_jobs
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     ALL_LANES,
     TENANT,
@@ -400,7 +400,7 @@ async def test_a_resume_waits_for_a_submit_that_still_saw_the_pause_and_rings_it
         )
     await hold_target(operator)
 
-    submitting = api.transaction()
+    submitting = driver_of(api).transaction()
     await submitting.start()
     submitted = await submit_job(api, a_submission(target="photo"))
     assert submitted.next_at is None

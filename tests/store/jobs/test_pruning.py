@@ -5,7 +5,6 @@ from datetime import timedelta
 from functools import partial
 from typing import cast
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.kinds import image_target
@@ -35,20 +34,20 @@ from tests.support.races import all_at_once, many_connections
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 
 
-async def acknowledge(operator: asyncpg.Connection, job: MadeJob) -> None:
+async def acknowledge(operator: Connection, job: MadeJob) -> None:
     letter = await get_dead_letter(operator, job.job_id)
     await acknowledge_dead_letters(operator, [letter.id], by="tests", note=None)
 
 
-async def jobs_left(connection: asyncpg.Connection) -> set[JobId]:
+async def jobs_left(connection: Connection) -> set[JobId]:
     return {row["id"] for row in await connection.fetch("SELECT id FROM jobs")}
 
 
 async def test_prune_forgets_what_is_finished_and_past_retention_and_nothing_else(
-    maintenance: asyncpg.Connection,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     old = {state: await a_job(worker, superuser, state=state) for state in JobState}
     await acknowledge(operator, old[FAILED])
@@ -63,10 +62,10 @@ async def test_prune_forgets_what_is_finished_and_past_retention_and_nothing_els
 
 
 async def test_prune_keeps_a_failure_that_nobody_has_acknowledged(
-    maintenance: asyncpg.Connection,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=FAILED)
     await age_finished_jobs(superuser)
@@ -78,7 +77,7 @@ async def test_prune_keeps_a_failure_that_nobody_has_acknowledged(
 
 
 async def test_prune_forgets_a_job_that_was_cancelled(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await a_cancelled_job(worker, superuser)
     await age_finished_jobs(superuser)
@@ -86,7 +85,7 @@ async def test_prune_forgets_a_job_that_was_cancelled(
     assert 1 == (await prune_jobs(maintenance, limit=100)).pruned
 
 
-async def a_cancelled_job(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+async def a_cancelled_job(worker: Connection, superuser: Connection) -> MadeJob:
     job = await a_job(worker, superuser, state=PROCESSING, flag=CancelCode.CANCELLED)
     await settle_job(worker, job, Released(why="drain"))
     return job
@@ -101,10 +100,10 @@ COMPANIONS = (
 
 
 async def test_prune_takes_what_belongs_to_a_job_with_it(
-    maintenance: asyncpg.Connection,
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     submission = a_submission(dedup_key="d", target="image:1")
     job = await a_job(worker, superuser, state=PROCESSING, submission=submission)
@@ -121,7 +120,7 @@ async def test_prune_takes_what_belongs_to_a_job_with_it(
 
 
 async def test_prune_keeps_the_place_of_a_target_in_its_order(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     for _ in range(2):
         submission = a_submission(target="image:1")
@@ -135,7 +134,7 @@ async def test_prune_keeps_the_place_of_a_target_in_its_order(
 
 
 async def test_prune_takes_the_oldest_first_and_no_more_than_it_may(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     jobs = [await a_job(worker, superuser, state=COMPLETED) for _ in range(5)]
     await age_finished_jobs(superuser)
@@ -145,7 +144,7 @@ async def test_prune_takes_the_oldest_first_and_no_more_than_it_may(
 
 
 async def test_prunes_beside_each_other_share_the_work(
-    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    database: Database, worker: Connection, superuser: Connection
 ) -> None:
     worker_id = await a_worker(worker)
     submissions = [a_submission() for _ in range(60)]
@@ -165,7 +164,7 @@ async def test_prunes_beside_each_other_share_the_work(
     assert [60, 60] == [sum(page.pruned for page in pages), ledger.pruned]
 
 
-async def settle_completed(worker: asyncpg.Connection, job: MadeJob) -> None:
+async def settle_completed(worker: Connection, job: MadeJob) -> None:
     await settle_job(worker, job, Completed())
 
 
@@ -175,9 +174,9 @@ async def settle_completed(worker: asyncpg.Connection, job: MadeJob) -> None:
 async def test_only_workers_long_dead_are_forgotten(
     dead_for: timedelta | None,
     left: int,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await a_worker(worker)
     if dead_for is not None:
@@ -191,7 +190,7 @@ async def test_only_workers_long_dead_are_forgotten(
 
 
 async def test_a_look_at_the_workers_sees_the_living_ones(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     dead, living = await a_worker(worker), await a_worker(worker)
     await superuser.execute(
@@ -211,9 +210,7 @@ OPEN_PLACES = "SELECT target_seq FROM jobs WHERE state = 'queued'"
 OF_A_TARGET = "SELECT next_seq FROM targets WHERE target = $1"
 
 
-async def a_finished_job_of(
-    target: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def a_finished_job_of(target: str, worker: Connection, superuser: Connection) -> MadeJob:
     submission = a_submission(target=target)
     job = await a_job(worker, superuser, state=COMPLETED, submission=submission)
     await age_finished_jobs(superuser)
@@ -221,7 +218,7 @@ async def a_finished_job_of(
 
 
 async def test_a_target_is_forgotten_with_the_last_of_its_jobs(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await a_finished_job_of(PALETTE, worker, superuser)
     await a_job(worker, superuser, state=COMPLETED, submission=a_submission(target=PALETTE))
@@ -235,7 +232,7 @@ async def test_a_target_is_forgotten_with_the_last_of_its_jobs(
 
 
 async def test_the_order_of_an_image_is_never_forgotten_with_its_jobs(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     """Its revisions are numbers of that order: one that came twice would be served from caches."""
     await a_finished_job_of(image_target(new_job_id()), worker, superuser)
@@ -246,10 +243,10 @@ async def test_the_order_of_an_image_is_never_forgotten_with_its_jobs(
 
 
 async def test_a_target_that_somebody_submits_about_just_now_is_kept(
-    maintenance: asyncpg.Connection,
-    api: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await a_finished_job_of(PALETTE, worker, superuser)
     async with api.transaction():
@@ -263,26 +260,24 @@ async def test_a_target_that_somebody_submits_about_just_now_is_kept(
 class Interrupted:
     """A connection on which somebody else is faster after the first statement."""
 
-    def __init__(
-        self, connection: asyncpg.Connection, meanwhile: Callable[[], Awaitable[object]]
-    ) -> None:
+    def __init__(self, connection: Connection, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection
         self._meanwhile = meanwhile
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._connection, name)
 
-    async def fetchrow(self, *arguments: object) -> object:
-        row = await self._connection.fetchrow(*arguments)  # type: ignore[call-overload]
+    async def fetchrow(self, statement: str, *values: object) -> object:
+        row = await self._connection.fetchrow(statement, *values)
         await self._meanwhile()
         return row
 
 
 async def test_a_target_that_got_a_job_since_the_prune_began_is_kept(
-    maintenance: asyncpg.Connection,
-    api: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    maintenance: Connection,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await a_finished_job_of(PALETTE, worker, superuser)
     meanwhile = partial(submit_job, api, a_submission(target=PALETTE))
@@ -293,13 +288,13 @@ async def test_a_target_that_got_a_job_since_the_prune_began_is_kept(
 
 
 async def test_submits_and_prunes_of_one_target_never_leave_a_job_without_its_place(
-    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    database: Database, worker: Connection, superuser: Connection
 ) -> None:
-    async def submit(connection: asyncpg.Connection) -> None:
+    async def submit(connection: Connection) -> None:
         for _ in range(10):
             await submit_job(connection, a_submission(target=PALETTE))
 
-    async def prune(connection: asyncpg.Connection) -> None:
+    async def prune(connection: Connection) -> None:
         for _ in range(10):
             await prune_jobs(connection, limit=1)
 
@@ -316,7 +311,7 @@ async def test_submits_and_prunes_of_one_target_never_leave_a_job_without_its_pl
 
 
 async def test_a_page_goes_on_behind_what_was_seen_and_kept(
-    maintenance: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    maintenance: Connection, worker: Connection, superuser: Connection
 ) -> None:
     kept = await a_job(worker, superuser, state=FAILED)
     await a_job(worker, superuser, state=COMPLETED)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import NotFound, RequestRejected
@@ -22,6 +21,7 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
 from imagefleet.store.fleet.control import (
     Pause,
@@ -85,9 +85,9 @@ UPDATE jobs SET payload = '{"a": "SECRET"}', result = '{"a": "SECRET"}', fingerp
 @pytest.mark.parametrize("state", list(JobState))
 async def test_nothing_of_the_machinery_is_in_what_the_public_reads(
     state: JobState,
-    api: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=state, flag=CancelCode.CANCELLED)
     async with superuser.transaction():
@@ -102,7 +102,7 @@ async def test_nothing_of_the_machinery_is_in_what_the_public_reads(
 
 @pytest.mark.parametrize("filters", [JobFilter(), JobFilter(type="noop"), JobFilter(state=QUEUED)])
 async def test_a_tenant_lists_its_own_jobs_only(
-    filters: JobFilter, api: asyncpg.Connection, worker: asyncpg.Connection
+    filters: JobFilter, api: Connection, worker: Connection
 ) -> None:
     mine = await submit_job(worker, a_submission())
     await submit_job(worker, a_submission(tenant_id=OTHER))
@@ -112,16 +112,14 @@ async def test_a_tenant_lists_its_own_jobs_only(
     assert [mine.job_id] == [job.job_id for job in listed]
 
 
-async def test_another_tenants_job_is_not_found(
-    api: asyncpg.Connection, worker: asyncpg.Connection
-) -> None:
+async def test_another_tenants_job_is_not_found(api: Connection, worker: Connection) -> None:
     theirs = await submit_job(worker, a_submission(tenant_id=OTHER))
 
     with pytest.raises(NotFound):
         await get_job(api, theirs.job_id, TENANT)
 
 
-async def test_an_unknown_job_is_not_found(api: asyncpg.Connection) -> None:
+async def test_an_unknown_job_is_not_found(api: Connection) -> None:
     with pytest.raises(NotFound):
         await get_job(api, new_job_id(), TENANT)
 
@@ -139,9 +137,9 @@ async def test_an_unknown_job_is_not_found(api: asyncpg.Connection) -> None:
 async def test_a_failure_is_shown_of_a_job_that_failed(
     state: JobState,
     code: str | None,
-    api: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=state)
 
@@ -151,7 +149,7 @@ async def test_a_failure_is_shown_of_a_job_that_failed(
 
 
 async def test_no_failure_is_shown_of_a_job_that_was_released(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
 
@@ -162,7 +160,7 @@ async def test_no_failure_is_shown_of_a_job_that_was_released(
 
 
 async def test_the_failure_of_an_earlier_attempt_is_not_shown_while_the_next_one_runs(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=FAILED_RETRYABLE)
     again = await claim_job(worker, job.job_id, job.worker_id)
@@ -178,7 +176,7 @@ async def test_the_failure_of_an_earlier_attempt_is_not_shown_while_the_next_one
 
 
 async def test_the_next_attempt_of_a_retry_is_when_it_becomes_due(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
     later = datetime.now(UTC) + timedelta(hours=3)
@@ -189,7 +187,7 @@ async def test_the_next_attempt_of_a_retry_is_when_it_becomes_due(
 
 
 async def test_the_next_attempt_of_a_job_for_later_is_its_run_at(
-    api: asyncpg.Connection, worker: asyncpg.Connection
+    api: Connection, worker: Connection
 ) -> None:
     later = datetime.now(UTC) + timedelta(hours=3)
     job = await submit_job(worker, a_submission(run_at=later))
@@ -200,9 +198,9 @@ async def test_the_next_attempt_of_a_job_for_later_is_its_run_at(
 @pytest.mark.parametrize("state", [QUEUED, PROCESSING, COMPLETED, FAILED])
 async def test_other_jobs_have_no_next_attempt(
     state: JobState,
-    api: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     job = await a_job(worker, superuser, state=state)
 
@@ -213,7 +211,7 @@ async def test_other_jobs_have_no_next_attempt(
 
 
 async def ids(
-    api: asyncpg.Connection, filters: JobFilter, *, before: JobId | None = None, limit: int = 50
+    api: Connection, filters: JobFilter, *, before: JobId | None = None, limit: int = 50
 ) -> list[JobId]:
     return [job.job_id for job in await list_jobs(api, TENANT, filters, before=before, limit=limit)]
 
@@ -231,7 +229,7 @@ async def ids(
     ids=str,
 )
 async def test_pages_are_whole_and_stand_still_though_jobs_keep_coming(
-    filters: JobFilter, api: asyncpg.Connection, worker: asyncpg.Connection
+    filters: JobFilter, api: Connection, worker: Connection
 ) -> None:
     async def submit_some() -> list[JobId]:
         submissions = [a_submission(target="image:1") for _ in range(7)]
@@ -248,7 +246,7 @@ async def test_pages_are_whole_and_stand_still_though_jobs_keep_coming(
 
 
 async def test_each_filter_shows_what_it_names(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, worker: Connection, superuser: Connection
 ) -> None:
     failed = await a_job(worker, superuser, state=FAILED)
     child = await submit_job(worker, replace(a_submission(), parent_job_id=failed.job_id))
@@ -277,7 +275,7 @@ async def test_each_filter_shows_what_it_names(
 
 
 async def test_a_list_by_type_is_newest_first_across_states(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, worker: Connection, superuser: Connection
 ) -> None:
     jobs = [await a_job(worker, superuser, state=state) for state in JobState]
 
@@ -296,7 +294,7 @@ async def test_a_list_by_type_is_newest_first_across_states(
     ids=["state+target", "type+correlation", "target+correlation", "target+parent"],
 )
 async def test_filters_without_a_common_index_are_refused(
-    filters: JobFilter, api: asyncpg.Connection
+    filters: JobFilter, api: Connection
 ) -> None:
     with pytest.raises(RequestRejected, match="invalid_filter"):
         await list_jobs(api, TENANT, filters)
@@ -306,7 +304,7 @@ async def test_filters_without_a_common_index_are_refused(
 
 
 async def test_an_operator_sees_every_column_of_any_tenants_job(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     theirs = await submit_job(worker, a_submission(tenant_id=OTHER))
     columns = await superuser.fetch(
@@ -322,13 +320,13 @@ async def test_an_operator_sees_every_column_of_any_tenants_job(
     assert OTHER == shown.tenant
 
 
-async def test_an_operator_is_told_when_there_is_no_such_job(operator: asyncpg.Connection) -> None:
+async def test_an_operator_is_told_when_there_is_no_such_job(operator: Connection) -> None:
     with pytest.raises(NotFound):
         await get_operator_job(operator, new_job_id())
 
 
 async def test_attempts_are_listed_oldest_first(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=FAILED_RETRYABLE)
     await claim_job(worker, job.job_id, job.worker_id)
@@ -344,12 +342,12 @@ async def test_attempts_are_listed_oldest_first(
 # Why does it wait? What `explain` says is compared with what a claim of the same job is told, both
 # in one transaction, where now() stands still and the spans are equal to the microsecond.
 
-Make: TypeAlias = Callable[[asyncpg.Connection, asyncpg.Connection], Awaitable[MadeJob]]
+Make: TypeAlias = Callable[[Connection, Connection], Awaitable[MadeJob]]
 IMAGE = "image:1"
 
 
 def made(**how: object) -> Make:
-    async def make(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    async def make(worker: Connection, superuser: Connection) -> MadeJob:
         submission = how.get("submission", a_submission)
         assert callable(submission)
         arguments = how | {"submission": submission()}
@@ -358,22 +356,18 @@ def made(**how: object) -> Make:
     return make
 
 
-async def behind_a_running_job(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def behind_a_running_job(worker: Connection, superuser: Connection) -> MadeJob:
     await a_job(worker, superuser, state=PROCESSING, submission=a_submission(target=IMAGE))
     return await a_job(worker, superuser, submission=a_submission(target=IMAGE))
 
 
-async def preempting_behind_a_running_job(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def preempting_behind_a_running_job(worker: Connection, superuser: Connection) -> MadeJob:
     await a_job(worker, superuser, state=PROCESSING, submission=a_submission(target=IMAGE))
     return await a_job(worker, superuser, submission=a_submission(target=IMAGE, preempts=True))
 
 
 def behind_an_elder(*, preempts: bool = False, **elder: object) -> Make:
-    async def make(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    async def make(worker: Connection, superuser: Connection) -> MadeJob:
         await a_job(worker, superuser, submission=a_submission(target=IMAGE), **elder)  # type: ignore[arg-type]
         submission = a_submission(target=IMAGE, preempts=preempts)
         return await a_job(worker, superuser, submission=submission)
@@ -382,7 +376,7 @@ def behind_an_elder(*, preempts: bool = False, **elder: object) -> Make:
 
 
 def under_a_pause(what: Pause, **how: object) -> Make:
-    async def make(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    async def make(worker: Connection, superuser: Connection) -> MadeJob:
         job = await made(submission=lambda: a_submission(target=IMAGE), **how)(worker, superuser)
         await pause(superuser, what, by="tests", reason="why")
         return job
@@ -390,9 +384,7 @@ def under_a_pause(what: Pause, **how: object) -> Make:
     return make
 
 
-async def preempting_under_a_pause(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def preempting_under_a_pause(worker: Connection, superuser: Connection) -> MadeJob:
     await pause(superuser, Pause(scope=PauseScope.ALL), by="tests", reason="why")
     submission = a_submission(target=IMAGE, preempts=True)
     return await a_job(worker, superuser, submission=submission)
@@ -402,38 +394,30 @@ def needs_s3() -> object:
     return a_submission(services=("s3",))
 
 
-async def with_an_open_breaker(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def with_an_open_breaker(worker: Connection, superuser: Connection) -> MadeJob:
     await open_breaker(worker)
     return await made(submission=needs_s3)(worker, superuser)
 
 
-async def with_a_forced_breaker(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def with_a_forced_breaker(worker: Connection, superuser: Connection) -> MadeJob:
     await force_open(superuser, "s3", by="tests")
     return await made(submission=needs_s3)(worker, superuser)
 
 
-async def with_a_half_open_breaker(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def with_a_half_open_breaker(worker: Connection, superuser: Connection) -> MadeJob:
     await open_breaker(worker)
     await superuser.execute("UPDATE circuit_breakers SET retry_at = now() - interval '1 second'")
     return await made(submission=needs_s3)(worker, superuser)
 
 
-async def expired_with_an_open_breaker(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> MadeJob:
+async def expired_with_an_open_breaker(worker: Connection, superuser: Connection) -> MadeJob:
     job = await made(state=PROCESSING, submission=needs_s3)(worker, superuser)
     await expire_lock(superuser, job.job_id)
     await open_breaker(worker)
     return job
 
 
-async def a_second_attempt(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+async def a_second_attempt(worker: Connection, superuser: Connection) -> MadeJob:
     job = await a_job(worker, superuser, state=FAILED_RETRYABLE)
     await make_due(superuser, job.job_id)
     return job
@@ -515,7 +499,7 @@ NO_UNTIL = {Verdict.CLAIMED, Verdict.CANCELLED, Verdict.EXHAUSTED}
 
 @pytest.mark.parametrize("name", SITUATIONS)
 async def test_explain_says_what_a_claim_is_told(
-    name: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    name: str, worker: Connection, superuser: Connection
 ) -> None:
     make, verdict = SITUATIONS[name]
     job = await make(worker, superuser)
@@ -547,7 +531,7 @@ def test_the_claim_and_explain_ask_in_the_same_words() -> None:
 
 
 async def test_explain_names_what_holds_a_job_back(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     elder = await a_job(worker, superuser, submission=a_submission(target=IMAGE))
     behind = await a_job(worker, superuser, submission=a_submission(target=IMAGE))
@@ -558,7 +542,7 @@ async def test_explain_names_what_holds_a_job_back(
 
 
 async def test_explain_tells_when_no_living_worker_takes_such_jobs(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser)
     await superuser.execute("UPDATE workers SET dead_at = now(), dead_why = 'silent'")
@@ -569,7 +553,7 @@ async def test_explain_tells_when_no_living_worker_takes_such_jobs(
 
 
 async def test_explain_changes_nothing(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser)
     before = await get_operator_job(operator, job.job_id)
@@ -579,6 +563,6 @@ async def test_explain_changes_nothing(
     assert before == await get_operator_job(operator, job.job_id)
 
 
-async def test_an_unknown_job_is_not_explained(operator: asyncpg.Connection) -> None:
+async def test_an_unknown_job_is_not_explained(operator: Connection) -> None:
     with pytest.raises(NotFound):
         await explain_job(operator, JobId(uuid4()))

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, WorkerId
 from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescued, Rescuer
-from imagefleet.store.database import Connection
+from imagefleet.store.database import Connection, OwnConnection
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
@@ -22,7 +21,7 @@ from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Settled
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
     ALL_LANES,
@@ -70,7 +69,7 @@ async def clock(superuser: OpenConnection, maintenance: OpenConnection) -> Clock
     return Clock(superuser)
 
 
-async def listen_to_the_clock(session: Connection) -> None:
+async def listen_to_the_clock(session: OwnConnection) -> None:
     await session.execute("SET search_path = clock, pg_catalog, public")
 
 
@@ -82,7 +81,7 @@ def a_rescuer(
 
 async def watch(
     rescuer: Rescuer,
-    session: asyncpg.Connection,
+    session: OwnConnection,
     clock: Clock,
     span: timedelta,
     *,
@@ -445,12 +444,12 @@ def stopped(pids: Sequence[int]) -> Iterator[None]:
 
 @asynccontextmanager
 async def beating(
-    connections: Sequence[asyncpg.Connection], workers: Sequence[WorkerId]
+    connections: Sequence[Connection], workers: Sequence[WorkerId]
 ) -> AsyncIterator[asyncio.Event]:
     """Every worker beats; the event ends that."""
     silence = asyncio.Event()
 
-    async def beat(connection: asyncpg.Connection, me: WorkerId) -> None:
+    async def beat(connection: Connection, me: WorkerId) -> None:
         while not silence.is_set():
             await renew_claims(connection, me, [])
             with suppress(TimeoutError):
@@ -493,7 +492,7 @@ async def test_backends_that_stand_still_condemn_nobody_and_dead_workers_are_fou
             seen_enough = asyncio.Event()
             group.create_task(look_until(seen_enough))
             await superuser.execute(WAIT, 10 / SCALE)
-            with stopped([one.get_server_pid() for one in (session, *connections)]):
+            with stopped([driver_of(one).get_server_pid() for one in (session, *connections)]):
                 await superuser.execute(WAIT, 40 / SCALE)
             await superuser.execute(WAIT, 20 / SCALE)
             seen_enough.set()

@@ -21,6 +21,7 @@ from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rings import URGENT, confirm_rings, forget_lost, ring_heads, rings_for
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
+from tests.support.database import driver_of
 from tests.support.factories import (
     ALL_LANES,
     TENANT,
@@ -199,7 +200,7 @@ async def test_a_ring_that_moves_while_a_confirmation_waits_for_it_is_left_alone
     api: OpenConnection, superuser: OpenConnection, maintenance: OpenConnection
 ) -> None:
     ring = await submitted(api)
-    transaction = superuser.transaction()
+    transaction = driver_of(superuser).transaction()
     await transaction.start()
     await superuser.execute("UPDATE rings SET next_at = now() + interval '1 second'")
 

@@ -31,6 +31,7 @@ from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, ResultReason, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import (
     Pause,
     cancel_job,
@@ -141,7 +142,7 @@ class World:
         self.worker = await enter(database.connect("worker"))
         self.maintenance = await enter(database.connect("maintenance"))
         self.operator = await enter(database.connect("operator"))
-        self.superuser: asyncpg.Connection = await enter(database.connect("superuser"))
+        self.superuser: Connection = await enter(database.connect("superuser"))
 
     def close(self) -> None:
         self.loop.run_until_complete(self._stack.aclose())

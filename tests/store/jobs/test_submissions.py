@@ -10,9 +10,10 @@ import pytest
 from imagefleet.errors import IdempotencyConflict, StoreRejected
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState, Submission, Submitted, TenantId, new_job_id
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.factories import (
     CORRUPT,
     MadeJob,
@@ -79,7 +80,7 @@ async def test_a_request_waits_for_its_twin_in_flight_and_gives_its_answer(
 ) -> None:
     first, second = [a_submission(idempotency_key="k") for _ in range(2)]
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     await submit_job(worker, first)
     async with meanwhile(superuser, worker, api, submit_job(api, second)) as task:
@@ -93,7 +94,7 @@ async def test_a_request_whose_twin_is_rolled_back_takes_its_place(
 ) -> None:
     first, second = [a_submission(idempotency_key="k") for _ in range(2)]
 
-    transaction = worker.transaction()
+    transaction = driver_of(worker).transaction()
     await transaction.start()
     await submit_job(worker, first)
     async with meanwhile(superuser, worker, api, submit_job(api, second)) as task:
@@ -277,7 +278,7 @@ async def test_whom_postgres_ends_in_a_deadlock_goes_again_by_itself(
     ):
         await victim.execute("SET deadlock_timeout = '300ms'")
         await other.execute("SET deadlock_timeout = '30s'")
-        transaction = other.transaction()
+        transaction = driver_of(other).transaction()
         await transaction.start()
         b = await submit_job(other, a_submission(dedup_key="b"))
         batch = [a_submission(dedup_key="a"), a_submission(dedup_key="b")]
@@ -299,7 +300,7 @@ async def test_target_sequences_are_the_order_of_commits_without_gaps(database: 
         database.connect("superuser") as watcher,
     ):
 
-        async def submit_some(client: OpenConnection) -> None:
+        async def submit_some(client: Connection) -> None:
             for n in range(15):
                 await submit_jobs(client, [a_submission(target="photo") for _ in range(1 + n % 3)])
 

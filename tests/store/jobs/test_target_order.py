@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
@@ -29,7 +28,7 @@ from imagefleet.store.jobs.rings import confirm_rings
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Settled, Settlement, SettleReport, settle_jobs
 from tests.conftest import OpenConnection
-from tests.support.database import INVARIANTS, Database
+from tests.support.database import INVARIANTS, Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
     ALL_LANES,
@@ -419,19 +418,17 @@ class Made:
     claims: tuple[tuple[WorkerId, Claim], ...] = ()
 
 
-Operation = Callable[[asyncpg.Connection], Awaitable[Made]]
+Operation = Callable[[Connection], Awaitable[Made]]
 
 
 class Interleaver:
-    def __init__(
-        self, watcher: asyncpg.Connection, actors: Sequence[asyncpg.Connection], seed: int
-    ) -> None:
+    def __init__(self, watcher: Connection, actors: Sequence[Connection], seed: int) -> None:
         self.watcher = watcher
         self.dice = random.Random(seed)
         self.idle = list(actors)
-        self.busy: dict[asyncpg.Connection, asyncio.Task[Made]] = {}
-        self.held: list[tuple[asyncpg.Connection, Made]] = []
-        self.open = {actor: actor.transaction() for actor in actors}
+        self.busy: dict[Connection, asyncio.Task[Made]] = {}
+        self.held: list[tuple[Connection, Made]] = []
+        self.open = {actor: driver_of(actor).transaction() for actor in actors}
         self.workers: list[WorkerId] = []
         self.jobs: list[JobId] = []
         self.claims: list[tuple[WorkerId, Claim]] = []
@@ -453,12 +450,12 @@ class Interleaver:
             await self._settle_down()
             await self._check()
 
-    async def _begin(self, connection: asyncpg.Connection) -> Made:
-        self.open[connection] = connection.transaction()
+    async def _begin(self, connection: Connection) -> Made:
+        self.open[connection] = driver_of(connection).transaction()
         await self.open[connection].start()
         return await self._choose()(connection)
 
-    async def _commit(self, connection: asyncpg.Connection, made: Made) -> None:
+    async def _commit(self, connection: Connection, made: Made) -> None:
         await self.open[connection].commit()
         self.committed += 1
         self.jobs += made.jobs
@@ -473,7 +470,9 @@ class Interleaver:
                 if task.done():
                     self.held.append((connection, task.result()))
                     del self.busy[connection]
-                elif not await self.watcher.fetchval(WAITING, connection.get_server_pid()):
+                elif not await self.watcher.fetchval(
+                    WAITING, driver_of(connection).get_server_pid()
+                ):
                     return False
             return True
 
@@ -490,7 +489,7 @@ class Interleaver:
             weights=[4, 7, 7, 1, 2, 2],
         )[0]
 
-    async def _submit(self, connection: asyncpg.Connection) -> Made:
+    async def _submit(self, connection: Connection) -> Made:
         jobs = [
             a_submission(
                 job_id=JobId(UUID(int=self.dice.getrandbits(128), version=4)),
@@ -504,13 +503,13 @@ class Interleaver:
         await submit_jobs(connection, jobs)
         return Made(jobs=tuple(job.job_id for job in jobs))
 
-    async def _claim(self, connection: asyncpg.Connection) -> Made:
+    async def _claim(self, connection: Connection) -> Made:
         wanted = self.dice.sample(self.jobs, min(len(self.jobs), self.dice.randint(1, 6)))
         me = self.dice.choice(self.workers)
         answers = await claim_jobs(connection, wanted, worker_id=me, lanes=ALL_LANES, types=TYPES)
         return Made(claims=tuple((me, one.claim) for one in answers if one.claim is not None))
 
-    async def _settle(self, connection: asyncpg.Connection) -> Made:
+    async def _settle(self, connection: Connection) -> Made:
         if self.claims:
             me = self.dice.choice(self.claims)[0]
             mine = [one for one in self.claims if one[0] == me][: self.dice.randint(1, 4)]
@@ -528,15 +527,15 @@ class Interleaver:
     def _place(self) -> Pause:
         return Pause(scope=PauseScope.TARGET, name=self.dice.choice(PLACES), tenant_id=TENANT)
 
-    async def _pause(self, connection: asyncpg.Connection) -> Made:
+    async def _pause(self, connection: Connection) -> Made:
         await pause(connection, self._place(), by="tests", reason="a test")
         return Made()
 
-    async def _resume(self, connection: asyncpg.Connection) -> Made:
+    async def _resume(self, connection: Connection) -> Made:
         await resume(connection, self._place())
         return Made()
 
-    async def _ring(self, connection: asyncpg.Connection) -> Made:
+    async def _ring(self, connection: Connection) -> Made:
         rings = await due_rings(connection)
         await confirm_rings(connection, self.dice.sample(rings, min(len(rings), 3)))
         return Made()

@@ -5,11 +5,11 @@ import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobState, TenantId
+from imagefleet.store.database import Connection
 from imagefleet.store.letters import deadletters, deadmail, replays
 from imagefleet.store.letters.deadletters import (
     LetterFilter,
@@ -21,15 +21,14 @@ from imagefleet.store.letters.deadletters import (
     list_dead_letters,
 )
 from imagefleet.store.letters.deadmail import DeadMessage, judge_messages
+from tests.support.database import driver_of
 from tests.support.factories import TENANT, MadeJob, a_job, a_submission
 from tests.support.rows import job_row
 
 OTHER = TenantId("other")
 
 
-async def failures(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> tuple[MadeJob, MadeJob, MadeJob]:
+async def failures(worker: Connection, superuser: Connection) -> tuple[MadeJob, MadeJob, MadeJob]:
     """Of two types and of two tenants."""
     noop = await a_job(worker, superuser, state=JobState.FAILED)
     image = a_submission(type="process_image")
@@ -41,13 +40,13 @@ async def failures(
     )
 
 
-async def acknowledge_all(operator: asyncpg.Connection) -> None:
+async def acknowledge_all(operator: Connection) -> None:
     ids = [letter.id for letter in await list_dead_letters(operator, LetterFilter())]
     assert len(ids) == await acknowledge_dead_letters(operator, ids, by="ada", note=None)
 
 
 async def test_the_history_is_listed_whole_by_tenant_or_by_fault(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     noop, image, theirs = await failures(worker, superuser)
     fingerprint = (await get_dead_letter(operator, image.job_id)).fingerprint
@@ -80,7 +79,7 @@ async def test_the_history_is_listed_whole_by_tenant_or_by_fault(
     ],
 )
 async def test_a_question_that_would_read_the_whole_history_is_refused(
-    filters: LetterFilter, operator: asyncpg.Connection
+    filters: LetterFilter, operator: Connection
 ) -> None:
     with pytest.raises(RequestRejected) as refused:
         await list_dead_letters(operator, filters)
@@ -89,10 +88,10 @@ async def test_a_question_that_would_read_the_whole_history_is_refused(
 
 
 async def test_groups_can_be_asked_for_with_the_same_filters(
-    operator: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     await failures(worker, superuser)
     await judge_messages(maintenance, [a_stray()])
@@ -124,7 +123,7 @@ def a_stray() -> DeadMessage:
 
 
 async def test_letters_are_found_by_their_own_ids_and_by_those_of_their_jobs(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     noop, image, _ = await failures(worker, superuser)
     letter = await get_dead_letter(operator, noop.job_id)
@@ -135,7 +134,7 @@ async def test_letters_are_found_by_their_own_ids_and_by_those_of_their_jobs(
 
 
 async def test_only_what_nobody_has_dealt_with_is_counted(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     noop, _, _ = await failures(worker, superuser)
     letter = await get_dead_letter(operator, noop.job_id)
@@ -147,7 +146,7 @@ async def test_only_what_nobody_has_dealt_with_is_counted(
 
 
 async def test_a_letter_says_when_its_job_died(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     noop, _, _ = await failures(worker, superuser)
 
@@ -231,7 +230,7 @@ QUESTIONS = {
 }
 
 
-async def test_no_question_reads_through_the_history(superuser: asyncpg.Connection) -> None:
+async def test_no_question_reads_through_the_history(superuser: Connection) -> None:
     async with superuser.transaction():
         await superuser.execute(LOAD)
     await superuser.execute("VACUUM ANALYZE")
@@ -246,9 +245,9 @@ async def test_no_question_reads_through_the_history(superuser: asyncpg.Connecti
     assert {} == {name: count for name, count in pages.items() if count > 200}
 
 
-async def pages_read(connection: asyncpg.Connection, statement: str, arguments: str | None) -> int:
+async def pages_read(connection: Connection, statement: str, arguments: str | None) -> int:
     """Pages of tables and indexes that it touches, in an execution that is undone."""
-    undo = connection.transaction()
+    undo = driver_of(connection).transaction()
     await undo.start()
     await connection.execute(f"PREPARE question AS {statement}")
     call = "question" if arguments is None else f"question({arguments})"

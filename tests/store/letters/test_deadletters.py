@@ -11,6 +11,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId
 from imagefleet.jobs.shapes.letters import WholeLetter
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.deadletters import (
@@ -20,6 +21,7 @@ from imagefleet.store.letters.deadletters import (
     group_dead_letters,
     list_dead_letters,
 )
+from tests.support.database import driver_of
 from tests.support.factories import (
     CORRUPT,
     UNAVAILABLE,
@@ -34,7 +36,7 @@ from tests.support.factories import (
 FAILED, PROCESSING = JobState.FAILED, JobState.PROCESSING
 OTHER = TenantId("other")
 
-End: TypeAlias = Callable[[asyncpg.Connection, asyncpg.Connection], Awaitable[MadeJob]]
+End: TypeAlias = Callable[[Connection, Connection], Awaitable[MadeJob]]
 LETTERS = """
 SELECT letters.job_id, letters.reason, letters.snapshot ->> 'state' AS state, sends.sends
   FROM dead_letters AS letters
@@ -42,14 +44,14 @@ SELECT letters.job_id, letters.reason, letters.snapshot ->> 'state' AS state, se
 """
 
 
-async def letters(connection: asyncpg.Connection) -> list[tuple[object, ...]]:
+async def letters(connection: Connection) -> list[tuple[object, ...]]:
     return [tuple(row) for row in await connection.fetch(LETTERS)]
 
 
 def settled_with(
     outcome: Outcome, *, max_attempts: int = 5, lane: Lane = Lane.FAST, **how: object
 ) -> End:
-    async def end(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    async def end(worker: Connection, superuser: Connection) -> MadeJob:
         submission = a_submission(max_attempts=max_attempts, lane=lane)
         job = await a_job(worker, superuser, state=PROCESSING, submission=submission, **how)  # type: ignore[arg-type]
         await settle_job(worker, job, outcome)
@@ -59,7 +61,7 @@ def settled_with(
 
 
 def found_exhausted_by_a_claim(lane: Lane) -> End:
-    async def end(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    async def end(worker: Connection, superuser: Connection) -> MadeJob:
         submission = a_submission(max_attempts=1, lane=lane)
         job = await a_job(
             worker, superuser, state=PROCESSING, lock_expired=True, submission=submission
@@ -71,7 +73,7 @@ def found_exhausted_by_a_claim(lane: Lane) -> End:
 
 
 def rescued(lane: Lane, flag: CancelCode | None = None) -> End:
-    async def end(worker: asyncpg.Connection, superuser: asyncpg.Connection) -> MadeJob:
+    async def end(worker: Connection, superuser: Connection) -> MadeJob:
         submission = a_submission(lane=lane)
         job = await a_job(worker, superuser, state=PROCESSING, flag=flag, submission=submission)
         for seen in await look_at_workers(superuser):
@@ -107,7 +109,7 @@ ENDS_THAT_ARE_FAILURES: dict[str, tuple[End, str]] = {
 
 @pytest.mark.parametrize("name", ENDS_THAT_ARE_FAILURES)
 async def test_each_way_to_fail_leaves_one_letter_and_one_send(
-    name: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    name: str, worker: Connection, superuser: Connection
 ) -> None:
     end, reason = ENDS_THAT_ARE_FAILURES[name]
 
@@ -132,7 +134,7 @@ ENDS_THAT_ARE_NOT: dict[str, End] = {
 
 @pytest.mark.parametrize("name", ENDS_THAT_ARE_NOT)
 async def test_what_is_no_failure_of_ours_leaves_no_letter(
-    name: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    name: str, worker: Connection, superuser: Connection
 ) -> None:
     await ENDS_THAT_ARE_NOT[name](worker, superuser)
 
@@ -140,11 +142,11 @@ async def test_what_is_no_failure_of_ours_leaves_no_letter(
 
 
 async def test_a_failure_that_is_rolled_back_leaves_no_letter_and_no_send(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
 
-    undo = worker.transaction()
+    undo = driver_of(worker).transaction()
     await undo.start()
     await settle_job(worker, job, CORRUPT)
     inside = await letters(worker)
@@ -155,13 +157,13 @@ async def test_a_failure_that_is_rolled_back_leaves_no_letter_and_no_send(
 
 
 async def test_a_letter_that_cannot_be_written_is_no_failure_either(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=PROCESSING)
     await superuser.execute("ALTER TABLE dead_letter_sends ADD CHECK (false)")
 
     with pytest.raises(asyncpg.CheckViolationError):
-        await worker.execute(
+        await driver_of(worker).execute(
             """
             UPDATE jobs SET state = 'failed', failure_code = 'x', failure_message = 'x',
                             locked_by = NULL, locked_at = NULL, finished_at = now()
@@ -175,7 +177,7 @@ async def test_a_letter_that_cannot_be_written_is_no_failure_either(
 
 
 async def test_a_letter_keeps_the_job_as_it_was_when_it_failed(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     submission = a_submission(payload={"milliseconds": 7})
     job = await a_job(worker, superuser, state=FAILED, submission=submission)
@@ -198,8 +200,8 @@ async def test_a_letter_keeps_the_job_as_it_was_when_it_failed(
 
 
 async def fingerprint_of(
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    worker: Connection,
+    superuser: Connection,
     *,
     detail: str | None,
     code: str = "corrupt",
@@ -225,16 +227,14 @@ UUIDS = ("1f0e9c52-6c1b-4d7a-9a53-0d1f6f2f8f11", "cf0d4759-2ddb-44b6-aa9c-2a7674
     ],
 )
 async def test_the_same_fault_of_other_jobs_is_one_group(
-    one: str | None, two: str, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    one: str | None, two: str, worker: Connection, superuser: Connection
 ) -> None:
     first = await fingerprint_of(worker, superuser, detail=one)
 
     assert first == await fingerprint_of(worker, superuser, detail=two)
 
 
-async def test_other_faults_are_other_groups(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
-) -> None:
+async def test_other_faults_are_other_groups(worker: Connection, superuser: Connection) -> None:
     found = [
         await fingerprint_of(worker, superuser, detail="bad header"),
         await fingerprint_of(worker, superuser, detail="bad trailer"),
@@ -249,14 +249,12 @@ async def test_other_faults_are_other_groups(
 # Reading and acknowledging.
 
 
-async def failed_jobs(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection, count: int
-) -> list[MadeJob]:
+async def failed_jobs(worker: Connection, superuser: Connection, count: int) -> list[MadeJob]:
     return [await a_job(worker, superuser, state=FAILED) for _ in range(count)]
 
 
 async def listed(
-    operator: asyncpg.Connection,
+    operator: Connection,
     filters: LetterFilter | None = None,
     *,
     after: WholeLetter | None = None,
@@ -272,9 +270,9 @@ def jobs_of(page: list[WholeLetter]) -> list[JobId | None]:
 @pytest.mark.parametrize("open_only", [True, False])
 async def test_pages_of_letters_are_whole_and_oldest_first(
     open_only: bool,  # noqa: FBT001 - the values are above
-    operator: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     jobs = await failed_jobs(worker, superuser, 5)
     found: list[WholeLetter] = []
@@ -287,7 +285,7 @@ async def test_pages_of_letters_are_whole_and_oldest_first(
 
 
 async def test_a_letter_is_acknowledged_once(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job, other = await failed_jobs(worker, superuser, 2)
     letter = await get_dead_letter(operator, job.job_id)
@@ -302,7 +300,7 @@ async def test_a_letter_is_acknowledged_once(
 
 
 async def test_a_letter_whose_job_was_replayed_is_dealt_with(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     replayed, other = await failed_jobs(worker, superuser, 2)
     replay = await submit_job(operator, a_submission(replay_of=replayed.job_id))
@@ -317,7 +315,7 @@ async def test_a_letter_whose_job_was_replayed_is_dealt_with(
 
 
 async def test_each_filter_of_letters_shows_what_it_names(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     plain = await a_job(worker, superuser, state=FAILED)
     theirs = await a_job(worker, superuser, state=FAILED, submission=a_submission(tenant_id=OTHER))
@@ -345,7 +343,7 @@ async def test_each_filter_of_letters_shows_what_it_names(
 
 
 async def test_open_letters_are_grouped_by_their_fault(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     same = await failed_jobs(worker, superuser, 3)
     await rescued(Lane.QUARANTINE)(worker, superuser)
@@ -359,6 +357,6 @@ async def test_open_letters_are_grouped_by_their_fault(
     assert (newest.id, newest.died_at) == (groups[0].example, groups[0].last_died_at)
 
 
-async def test_an_unknown_letter_is_not_found(operator: asyncpg.Connection) -> None:
+async def test_an_unknown_letter_is_not_found(operator: Connection) -> None:
     with pytest.raises(NotFound):
         await get_dead_letter(operator, uuid4())

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import RequestRejected
@@ -89,7 +88,7 @@ TAKEN_OVER = (
 
 
 async def test_a_replay_is_the_same_job_anew_and_says_whose_idea_it_was(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     submission = replace(
         a_submission(
@@ -130,7 +129,7 @@ async def test_a_replay_is_the_same_job_anew_and_says_whose_idea_it_was(
 
 
 async def test_a_replay_is_rung_like_any_job(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await failed(worker, superuser)
 
@@ -147,7 +146,7 @@ async def test_a_replay_is_rung_like_any_job(
 
 
 async def test_a_job_that_died_in_quarantine_starts_in_the_lane_of_its_kind(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     lanes = {}
     for name, priority in (("process_image", 100), ("process_image", 10), ("cancel_job", 100)):
@@ -172,7 +171,7 @@ async def test_a_job_that_died_in_quarantine_starts_in_the_lane_of_its_kind(
 
 
 async def test_the_replay_of_an_image_keeps_the_age_of_its_source(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     target = image_target(uuid4())
     old = await failed(worker, superuser, a_submission(type="process_image", target=target))
@@ -204,7 +203,7 @@ async def run(worker: Connection, job_id: JobId, outcome: Outcome) -> JobId:
 
 
 async def test_a_failure_is_replayed_once_and_the_second_is_told_of_the_first(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await failed(worker, superuser)
     letter = await get_dead_letter(operator, job_id)
@@ -218,7 +217,7 @@ async def test_a_failure_is_replayed_once_and_the_second_is_told_of_the_first(
 
 
 async def test_the_same_letter_twice_in_one_request_is_one_replay(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await failed(worker, superuser)
     letter = await get_dead_letter(operator, job_id)
@@ -230,18 +229,18 @@ async def test_the_same_letter_twice_in_one_request_is_one_replay(
 
 
 async def test_operators_and_a_redrive_at_once_make_one_replay(
-    database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    database: Database, worker: Connection, superuser: Connection
 ) -> None:
     ids = [await failed(worker, superuser) for _ in range(5)]
 
     async with database.pool("operator") as operators, database.pool("worker") as workers:
 
         async def by_hand() -> list[Replayed]:
-            async with operators.acquire() as connection:
+            async with operators.connection() as connection:
                 return await replay(connection, *ids)
 
         async def by_redrive(job_id: JobId) -> list[Replayed]:
-            async with workers.acquire() as connection:
+            async with workers.connection() as connection:
                 answer = await replay_redriven(connection, job_id, BUILT_IN)
                 return [] if answer is None else [answer]
 
@@ -256,7 +255,7 @@ async def test_operators_and_a_redrive_at_once_make_one_replay(
 
 
 async def test_whoever_replays_has_dealt_with_the_letter(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await failed(worker, superuser)
 
@@ -274,7 +273,7 @@ async def test_whoever_replays_has_dealt_with_the_letter(
 
 
 async def test_what_somebody_acknowledged_is_replayed_only_by_force(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await failed(worker, superuser)
     letter = await get_dead_letter(operator, job_id)
@@ -293,10 +292,10 @@ async def test_what_somebody_acknowledged_is_replayed_only_by_force(
 
 
 async def test_a_letter_of_no_job_and_one_without_a_snapshot_cannot_be_replayed(
-    operator: asyncpg.Connection,
-    maintenance: asyncpg.Connection,
-    worker: asyncpg.Connection,
-    superuser: asyncpg.Connection,
+    operator: Connection,
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
     stray = DeadMessage(
         job_id=None,
@@ -320,7 +319,7 @@ async def test_a_letter_of_no_job_and_one_without_a_snapshot_cannot_be_replayed(
 
 
 async def test_a_replay_waits_for_the_living_job_of_its_dedup_key(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     job_id = await failed(worker, superuser, a_submission(dedup_key="d"))
     living = await submit_job(worker, a_submission(dedup_key="d"))
@@ -332,7 +331,7 @@ async def test_a_replay_waits_for_the_living_job_of_its_dedup_key(
 
 
 async def test_ids_that_are_unknown_are_left_out_and_too_many_are_refused(
-    operator: asyncpg.Connection,
+    operator: Connection,
 ) -> None:
     assert [] == await replay(operator, uuid4())
     with pytest.raises(RequestRejected):
@@ -342,7 +341,7 @@ async def test_ids_that_are_unknown_are_left_out_and_too_many_are_refused(
 
 
 async def test_a_job_without_a_letter_is_not_redriven(
-    worker: asyncpg.Connection, superuser: asyncpg.Connection
+    worker: Connection, superuser: Connection
 ) -> None:
     job = await a_job(worker, superuser, state=JobState.COMPLETED)
 
@@ -353,7 +352,7 @@ async def test_a_job_without_a_letter_is_not_redriven(
 
 
 async def test_a_dry_run_tells_the_same_and_leaves_no_trace(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     ids = [await failed(worker, superuser, a_submission(target="t")) for _ in range(2)]
     same = [await failed(worker, superuser, a_submission(dedup_key="d")) for _ in range(2)]
@@ -371,7 +370,7 @@ async def test_a_dry_run_tells_the_same_and_leaves_no_trace(
 
 
 async def test_a_canary_goes_first_and_the_rest_when_asked(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     ids = [await failed(worker, superuser) for _ in range(5)]
     fingerprint = (await get_dead_letter(operator, ids[0])).fingerprint
@@ -393,7 +392,7 @@ async def test_a_canary_goes_first_and_the_rest_when_asked(
 
 
 async def test_pages_go_past_what_cannot_be_replayed(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     stuck = await failed(worker, superuser, a_submission(dedup_key="d"))
     await submit_job(worker, a_submission(dedup_key="d"))
@@ -408,7 +407,7 @@ async def test_pages_go_past_what_cannot_be_replayed(
 
 
 async def test_whoever_replays_many_sees_how_they_fare(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     states = (JobState.COMPLETED, JobState.FAILED, JobState.FAILED, JobState.FAILED_RETRYABLE)
     ids = [(await a_job(worker, superuser, state=state)).job_id for state in states]
@@ -422,7 +421,7 @@ async def test_whoever_replays_many_sees_how_they_fare(
 
 
 async def test_a_replay_can_complete(
-    operator: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    operator: Connection, worker: Connection, superuser: Connection
 ) -> None:
     _, replayed_as = await replay_one(operator, await failed(worker, superuser))
     assert replayed_as is not None

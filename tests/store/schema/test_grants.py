@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 
 from imagefleet.jobs.model import JobState
-from tests.support.database import Database
+from imagefleet.store.database import Connection
+from tests.support.database import Database, driver_of
 from tests.support.factories import a_job, a_submission
 from tests.support.roles import Role
 
@@ -229,7 +230,7 @@ SELECT attname
 BY_COLUMN = frozenset({"select", "insert", "update", "references"})
 
 
-async def granted(superuser: asyncpg.Connection, role: str, table: str) -> May:
+async def granted(superuser: Connection, role: str, table: str) -> May:
     found: dict[str, Extent] = {}
     for verb in (field.name for field in fields(May)):
         asked = (f"imagefleet_{role}", table, verb.upper())
@@ -240,14 +241,12 @@ async def granted(superuser: asyncpg.Connection, role: str, table: str) -> May:
     return May(**found)  # type: ignore[arg-type]
 
 
-async def test_every_table_is_spoken_of(superuser: asyncpg.Connection) -> None:
+async def test_every_table_is_spoken_of(superuser: Connection) -> None:
     assert set(EXPECTED) == {row[0] for row in await superuser.fetch(TABLES)}
 
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
-async def test_a_role_has_these_privileges_and_no_other(
-    role: str, superuser: asyncpg.Connection
-) -> None:
+async def test_a_role_has_these_privileges_and_no_other(role: str, superuser: Connection) -> None:
     found = {table: await granted(superuser, role, table) for table in EXPECTED}
 
     assert {table: by_role.get(role, READS) for table, by_role in EXPECTED.items()} == found
@@ -268,16 +267,14 @@ SELECT has_schema_privilege($1, 'public', 'USAGE') AS schema_usage,
 """
 
 
-async def test_who_makes_keys_does_nothing_else(superuser: asyncpg.Connection) -> None:
+async def test_who_makes_keys_does_nothing_else(superuser: Connection) -> None:
     found = {table: await granted(superuser, "admin", table) for table in EXPECTED}
 
     assert {table: by_role.get("admin", NOTHING) for table, by_role in EXPECTED.items()} == found
 
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
-async def test_a_role_may_use_the_schema_and_make_nothing(
-    role: str, superuser: asyncpg.Connection
-) -> None:
+async def test_a_role_may_use_the_schema_and_make_nothing(role: str, superuser: Connection) -> None:
     found = await superuser.fetchrow(BEYOND_TABLES, f"imagefleet_{role}")
 
     assert {
@@ -301,7 +298,7 @@ SELECT proname, prosecdef, proconfig,
 
 
 async def test_functions_with_the_owners_rights_are_nobodys_to_call(
-    superuser: asyncpg.Connection,
+    superuser: Connection,
 ) -> None:
     functions = await superuser.fetch(FUNCTIONS)
 
@@ -316,7 +313,7 @@ async def test_functions_with_the_owners_rights_are_nobodys_to_call(
     } == definers
 
 
-async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.Connection) -> None:
+async def test_every_function_names_the_schemas_it_looks_in(superuser: Connection) -> None:
     functions = await superuser.fetch(FUNCTIONS)
 
     settings = {row["proname"]: row["proconfig"] for row in functions}
@@ -337,12 +334,12 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: asyncpg.C
     } == settings
 
 
-async def refusal(connection: asyncpg.Connection, statement: str) -> str | None:
+async def refusal(connection: Connection, statement: str) -> str | None:
     """The SQLSTATE with which Postgres refuses this; None if it does not."""
-    undo = connection.transaction()
+    undo = driver_of(connection).transaction()
     await undo.start()
     try:
-        await connection.execute(statement)
+        await driver_of(connection).execute(statement)
     except asyncpg.PostgresError as error:
         return error.sqlstate
     finally:
@@ -386,7 +383,7 @@ async def test_no_role_may_insert_a_job_with_a_past(
         assert "42501" == await refusal(connection, insert_job(**{column: FORGED_BIRTHS[column]}))
 
 
-async def test_an_honest_birth_is_no_forgery(api: asyncpg.Connection) -> None:
+async def test_an_honest_birth_is_no_forgery(api: Connection) -> None:
     assert await refusal(api, insert_job()) is None
 
 
@@ -398,7 +395,7 @@ SELECT attname
 
 
 async def test_the_api_may_update_no_column_of_a_job(
-    api: asyncpg.Connection, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    api: Connection, worker: Connection, superuser: Connection
 ) -> None:
     await a_job(worker, superuser)
     names = [row[0] for row in await superuser.fetch(JOBS_COLUMNS)]
@@ -500,7 +497,7 @@ REFUSED_TO_ALL: Final = (
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
 async def test_postgres_itself_refuses_what_is_not_a_roles_part(
-    role: Role, database: Database, worker: asyncpg.Connection, superuser: asyncpg.Connection
+    role: Role, database: Database, worker: Connection, superuser: Connection
 ) -> None:
     for state in JobState:  # a statement on an empty table proves less
         await a_job(worker, superuser, state=state, submission=a_submission(target=f"t:{state}"))

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import asyncpg
-
 import imagefleet
+from imagefleet.store.database import Connection
 
 PAGE = Path(imagefleet.__file__).parents[2] / "docs" / "growth.md"
 ROW = re.compile(r"^\| `(\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -16,7 +15,7 @@ SELECT relname FROM pg_class
 BEHIND = "## When a step is behind"
 
 
-async def test_every_table_is_named_with_its_bound(superuser: asyncpg.Connection) -> None:
+async def test_every_table_is_named_with_its_bound(superuser: Connection) -> None:
     tables = PAGE.read_text(encoding="utf-8").partition(BEHIND)[0]
     named = [name for name, _, _ in ROW.findall(tables)]
 

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import Misconfigured, StoreRejected, Unavailable
-from imagefleet.store.database import connect
+from imagefleet.store.database import Connection, connect
 from imagefleet.store.schema import migrations
 from imagefleet.store.schema.migration_files import shipped_migrations
 from imagefleet.store.schema.migrations import (
@@ -23,7 +22,7 @@ from imagefleet.store.schema.migrations import (
     require_schema,
     status,
 )
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 
 TABLE = "CREATE TABLE things (id bigint GENERATED ALWAYS AS IDENTITY, what text);"
@@ -49,7 +48,7 @@ def write(folder: Path, *files: str) -> None:
 
 
 @asynccontextmanager
-async def owner_of(database: Database) -> AsyncIterator[asyncpg.Connection]:
+async def owner_of(database: Database) -> AsyncIterator[Connection]:
     async with database.connect("owner") as connection:
         yield connection
 
@@ -152,7 +151,7 @@ async def test_an_index_is_built_while_another_runner_waits_for_its_turn(
     await migrate(url, folder=folder)
     write(folder, TABLE, FILL, INDEX)
     async with owner_of(empty_database) as connection, owner_of(empty_database) as watcher:
-        snapshot = connection.transaction(isolation="repeatable_read")
+        snapshot = driver_of(connection).transaction(isolation="repeatable_read")
         await snapshot.start()
         await connection.fetchval("SELECT count(*) FROM things")  # what the build has to wait for
         async with asyncio.TaskGroup() as both:
@@ -165,7 +164,7 @@ async def test_an_index_is_built_while_another_runner_waits_for_its_turn(
     assert (len(builder.result()), waiter.result()) == (1, ())
 
 
-async def is_running(watcher: asyncpg.Connection, statement: str) -> bool:
+async def is_running(watcher: Connection, statement: str) -> bool:
     found = await watcher.fetchval(
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
         " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%' || $1 || '%')",
@@ -174,7 +173,7 @@ async def is_running(watcher: asyncpg.Connection, statement: str) -> bool:
     return bool(found)
 
 
-async def runners_connected(watcher: asyncpg.Connection, number: int) -> bool:
+async def runners_connected(watcher: Connection, number: int) -> bool:
     found = await watcher.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name = 'imagefleet-migrate'"
@@ -198,7 +197,7 @@ async def test_a_runner_that_waits_too_long_names_the_other_one(
 @asynccontextmanager
 async def runner_killed_at(
     database: Database, folder: Path, statement: str
-) -> AsyncIterator[asyncpg.Connection]:
+) -> AsyncIterator[Connection]:
     """A runner in its own process, killed outright while the server executes this statement."""
     command = [sys.executable, "-c", RUNNER, database.url("owner"), str(folder)]
     async with owner_of(database) as watcher:
@@ -233,7 +232,7 @@ async def test_a_runner_killed_inside_an_index_build_is_followed_by_a_whole_inde
     await migrate(empty_database.url("owner"), folder=folder)
     write(folder, TABLE, FILL, INDEX)
     async with owner_of(empty_database) as reader:
-        snapshot = reader.transaction(isolation="repeatable_read")
+        snapshot = driver_of(reader).transaction(isolation="repeatable_read")
         await snapshot.start()
         await reader.fetchval("SELECT count(*) FROM things")
         async with runner_killed_at(empty_database, folder, "CREATE INDEX") as watcher:
@@ -277,7 +276,7 @@ async def test_a_table_in_use_is_tried_again_until_it_is_free(
     await migrate(url, folder=tmp_path)
     write(tmp_path, TABLE, "ALTER TABLE things ADD COLUMN more text;")
     async with owner_of(empty_database) as reader:
-        reading = reader.transaction()
+        reading = driver_of(reader).transaction()
         await reading.start()
         await reader.fetchval("SELECT count(*) FROM things")
 

@@ -18,6 +18,7 @@ from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels, look_at_
 from imagefleet.store.jobs.rings import adopt_rings, confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job
 from tests.conftest import OpenConnection
+from tests.support.database import driver_of
 from tests.support.factories import (
     TENANT,
     TYPES,
@@ -43,7 +44,7 @@ async def test_every_statement_of_0_2_0_is_understood(superuser: OpenConnection)
     refused: dict[str, str] = {}
     for name, statement in STATEMENTS.items():
         try:
-            await superuser.prepare(statement)
+            await driver_of(superuser).prepare(statement)
         except asyncpg.PostgresError as error:
             refused[name] = str(error)
 

@@ -5,11 +5,10 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from imagefleet.errors import Misconfigured
-from imagefleet.store.database import connect
+from imagefleet.store.database import Connection, connect
 from imagefleet.store.schema.migration_files import shipped_migrations
 from imagefleet.store.schema.migrations import applied, migrate
 from imagefleet.store.schema.roles import (
@@ -19,7 +18,7 @@ from imagefleet.store.schema.roles import (
     ensure_roles,
     scram_verifier,
 )
-from tests.support.database import Server, own_server
+from tests.support.database import Server, driver_of, own_server
 
 PASSWORDS = {role: secrets.token_urlsafe(16) for role in ROLES}
 
@@ -31,7 +30,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-async def admin(server: Server) -> AsyncIterator[asyncpg.Connection]:
+async def admin(server: Server) -> AsyncIterator[Connection]:
     async with server.admin() as connection:
         yield connection
 
@@ -46,7 +45,7 @@ async def enter(server: Server, role: str, password: str, database: str = "fleet
         return str(await connection.fetchval("SELECT current_user"))
 
 
-async def test_roles_may_log_in_and_no_more(admin: asyncpg.Connection) -> None:
+async def test_roles_may_log_in_and_no_more(admin: Connection) -> None:
     await ensure_roles(admin, PASSWORDS)
 
     rows = await admin.fetch("SELECT * FROM pg_roles WHERE rolname = ANY($1)", list(ROLES))
@@ -70,9 +69,7 @@ async def test_roles_may_log_in_and_no_more(admin: asyncpg.Connection) -> None:
         }
 
 
-async def test_repeating_it_corrects_what_has_drifted(
-    admin: asyncpg.Connection, server: Server
-) -> None:
+async def test_repeating_it_corrects_what_has_drifted(admin: Connection, server: Server) -> None:
     await ensure_roles(admin, PASSWORDS)
     await ensure_database(admin, "fleet")
     await admin.execute("ALTER ROLE imagefleet_api SUPERUSER PASSWORD 'forgotten'")
@@ -86,7 +83,7 @@ async def test_repeating_it_corrects_what_has_drifted(
 
 
 async def test_a_new_password_takes_the_place_of_the_old_one(
-    admin: asyncpg.Connection, server: Server
+    admin: Connection, server: Server
 ) -> None:
     await ensure_roles(admin, PASSWORDS)
     await ensure_database(admin, "fleet")
@@ -110,9 +107,7 @@ async def test_administrators_may_do_it_at_the_same_time(server: Server) -> None
     assert await enter(server, OWNER, PASSWORDS[OWNER], "at_once") == OWNER
 
 
-async def test_only_our_roles_may_enter_the_database(
-    admin: asyncpg.Connection, server: Server
-) -> None:
+async def test_only_our_roles_may_enter_the_database(admin: Connection, server: Server) -> None:
     await ensure_roles(admin, PASSWORDS)
     await ensure_database(admin, "fleet")
     await admin.execute("CREATE ROLE stranger LOGIN PASSWORD 'stranger'")
@@ -143,7 +138,7 @@ async def test_an_administrator_without_superuser_is_enough() -> None:
 
 
 async def test_a_missing_password_is_named_and_the_others_are_not(
-    admin: asyncpg.Connection,
+    admin: Connection,
 ) -> None:
     known = {**PASSWORDS, "imagefleet_api": ""}
 
@@ -153,9 +148,9 @@ async def test_a_missing_password_is_named_and_the_others_are_not(
     assert not any(password in str(refused.value) for password in known.values() if password)
 
 
-async def test_passwords_never_travel_in_statements(admin: asyncpg.Connection) -> None:
+async def test_passwords_never_travel_in_statements(admin: Connection) -> None:
     seen: list[str] = []
-    with admin.query_logger(lambda record: seen.append(record.query)):
+    with driver_of(admin).query_logger(lambda record: seen.append(record.query)):
         await ensure_roles(admin, PASSWORDS)
 
     assert any("SCRAM-SHA-256$4096" in statement for statement in seen)
@@ -163,9 +158,7 @@ async def test_passwords_never_travel_in_statements(admin: asyncpg.Connection) -
 
 
 @pytest.mark.parametrize("name", ["Fleet", "fleet; DROP TABLE jobs", "", "1fleet"])
-async def test_a_database_name_that_needs_quotes_is_refused(
-    admin: asyncpg.Connection, name: str
-) -> None:
+async def test_a_database_name_that_needs_quotes_is_refused(admin: Connection, name: str) -> None:
     with pytest.raises(Misconfigured, match="database name"):
         await ensure_database(admin, name)
 

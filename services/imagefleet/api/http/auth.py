@@ -85,7 +85,7 @@ class Keys:
         self._refusals.refused("forbidden", key_id=key.id, address=address, scope=scope)
 
     async def _look_up(self, digests: Sequence[bytes]) -> dict[bytes, ApiKey | DeadKey]:
-        async with self._tools.database("find_keys", "api_keys") as connection:
+        async with self._tools.pool.use("find_keys", "api_keys") as connection:
             found = await seek_keys(connection, digests)
             alive = [key.id for key in found.values() if isinstance(key, ApiKey)]
             if alive:

@@ -21,7 +21,7 @@ from imagefleet.jobs.shapes.jobs import AcceptedJob
 from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
-from imagefleet.store.database import Connection, Pool, acquire
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.rings import rings_for
@@ -67,20 +67,12 @@ class Tools:
         return Limits(max_bytes=self.settings.max_upload_bytes)
 
     @asynccontextmanager
-    async def database(self, operation: str, table: str) -> AsyncIterator[Connection]:
-        """A connection for one use, which is timed under this name."""
-        with self.metrics.query(operation, table):
-            async with acquire(self.pool) as connection:
-                yield connection
-
-    @asynccontextmanager
     async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
         """The same under the operator's role, to look; who changes something is `acting`."""
         if self.operators is None:  # then nobody has these routes
             raise NotFound(_ROUTE)
-        with self.metrics.query(operation, table):
-            async with acquire(self.operators) as connection:
-                yield connection
+        async with self.operators.use(operation, table) as connection:
+            yield connection
 
     @asynccontextmanager
     async def acting(

@@ -65,7 +65,7 @@ class Watcher:
         if not self._waiting:
             return
         try:
-            async with self._tools.database("watch_jobs", "jobs") as connection:
+            async with self._tools.pool.use("watch_jobs", "jobs") as connection:
                 moments = await watch_jobs(connection, list(self._waiting))
         except Unavailable as error:
             log.warning("watch.failed", code=error.code)

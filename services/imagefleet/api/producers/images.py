@@ -115,7 +115,7 @@ async def find_images(
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first; with `reference`, those that bear it."""
-    async with tools.database("list_images", "images") as connection:
+    async with tools.pool.use("list_images", "images") as connection:
         found = await list_images(
             connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
         )
@@ -133,7 +133,7 @@ async def find_images(
 )
 async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
     """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
-    async with tools.database("get_image", "images") as connection:
+    async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
         if image.status == DELETED:
@@ -162,7 +162,7 @@ async def remove_image(
         dedup_key=str(image_id),
         fingerprint=fingerprint("DELETE /v1/images/{id}", payload),
     )
-    async with tools.database("delete_image", "image_tombstones") as connection:
+    async with tools.pool.use("delete_image", "image_tombstones") as connection:
         deleting = await delete_image(
             connection,
             submission,
@@ -189,7 +189,7 @@ def _cancelling(
 
 async def _recipe_of_replaceable(tools: Tools, image_id: UUID, submission: Submission) -> str:
     """How the image to be replaced is made; one that was deleted only answers repeats."""
-    async with tools.database("get_image", "images") as connection:
+    async with tools.pool.use("get_image", "images") as connection:
         image, recipe = await find_replaceable(connection, image_id, submission.tenant_id)
         if image.status == DELETED and not await is_standing(
             connection,
@@ -214,7 +214,7 @@ async def _admit(request: Request, tools: Tools, submission: Submission) -> bool
     Whether its key stands for something: then the body is compared with that, and not stored.
     """
     admission: Admission = request.app.state.admission
-    async with tools.database("admit", "jobs") as connection:
+    async with tools.pool.use("admit", "jobs") as connection:
         return await admission.admit_upload(connection, submission)
 
 
@@ -244,7 +244,7 @@ async def _submit(
     the sweeper, like any doubt.
     """
     submission = replace(submission, fingerprint=digest)
-    async with tools.database("submit_image", "jobs") as connection:
+    async with tools.pool.use("submit_image", "jobs") as connection:
         if repeats:
             submitted = await find_standing(connection, submission)
         else:

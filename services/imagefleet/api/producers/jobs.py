@@ -80,7 +80,7 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     idempotency_key = key_of(request, job.idempotency_key)
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
     admission: Admission = request.app.state.admission
-    async with tools.database("submit_job", "jobs") as connection:
+    async with tools.pool.use("submit_job", "jobs") as connection:
         await admission.admit(connection, submission)
         submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])
@@ -111,7 +111,7 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
             await asyncio.sleep(0)  # whoever asked meanwhile is answered in between
             begun = monotonic()
     admission: Admission = request.app.state.admission
-    async with tools.database("submit_jobs", "jobs") as connection:
+    async with tools.pool.use("submit_jobs", "jobs") as connection:
         places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
         asked = [one for one in composed if isinstance(one, Submission)]
         refusals = await admission.admit_batch(connection, asked)
@@ -186,7 +186,7 @@ async def find_jobs(
         parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
     )
     before = None if cursor is None else JobId(cursor)
-    async with tools.database("list_jobs", "jobs") as connection:
+    async with tools.pool.use("list_jobs", "jobs") as connection:
         found = await list_jobs(connection, key.tenant_id, filters, before=before, limit=limit + 1)
     page = found[:limit]
     more = page[-1].job_id if len(found) > limit else None
@@ -252,7 +252,7 @@ async def cancel_job(
         fingerprint=fingerprint("POST /v1/jobs/{id}/cancel", payload),
     )
     admission: Admission = request.app.state.admission
-    async with tools.database("submit_job", "jobs") as connection:
+    async with tools.pool.use("submit_job", "jobs") as connection:
         wanted = await get_job(connection, JobId(job_id), key.tenant_id)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
@@ -264,5 +264,5 @@ async def cancel_job(
 
 async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> JobView:
     """The job as it is now; NotFound where it is another tenant's."""
-    async with tools.database("get_job", "jobs") as connection:
+    async with tools.pool.use("get_job", "jobs") as connection:
         return await get_job(connection, JobId(job_id), tenant_id)

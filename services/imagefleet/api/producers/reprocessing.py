@@ -55,7 +55,7 @@ async def reprocess_image(
         fingerprint=fingerprint("POST /v1/images/{id}/reprocess", wanted),
     )
     admission: Admission = request.app.state.admission
-    async with tools.database("reprocess_image", "jobs") as connection:
+    async with tools.pool.use("reprocess_image", "jobs") as connection:
         await get_image(connection, image_id, key.tenant_id)
         await admission.admit(connection, submission)
         submitted = await submit_reprocessing(connection, submission, image_id, recipe=recipe)

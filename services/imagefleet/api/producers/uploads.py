@@ -59,7 +59,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
     judge_bytes(asked.max_bytes or 0, tools.limits)
     admission: Admission = request.app.state.admission
     limiting: Limiting = request.app.state.limiting
-    async with tools.database("admit", "jobs") as connection:
+    async with tools.pool.use("admit", "jobs") as connection:
         await admission.admit_form(connection, key.tenant_id)
     image_id, upload_id = new_job_id(), uuid4()
     form = await tools.originals.presigned_post(
@@ -69,7 +69,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
         max_bytes=asked.max_bytes or tools.limits.max_bytes,
         expires=VALID_FOR,
     )
-    async with tools.database("create_upload", "uploads") as connection:
+    async with tools.pool.use("create_upload", "uploads") as connection:
         try:
             upload = await create_upload(
                 connection,
@@ -106,13 +106,13 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         request, tools.kinds["process_image"], by=key, key=idempotency_key, correlation_id=None
     )
     admission: Admission = request.app.state.admission
-    async with tools.database("get_upload", "uploads") as connection:
+    async with tools.pool.use("get_upload", "uploads") as connection:
         await admission.admit(connection, submission)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     source = _of_row(upload, asked) if upload.job_id else await _in_s3(request, key, upload, asked)
     submission = _completed(submission, source, asked.upload_id)
-    async with tools.database("submit_upload", "jobs") as connection:
+    async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)
     tools.ring([(submission, submitted)])
     if submitted.created:

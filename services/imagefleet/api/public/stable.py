@@ -22,7 +22,6 @@ from imagefleet.api.http.openapi import Piece, problems
 from imagefleet.api.http.tools import Tools, ToolsHere
 from imagefleet.errors import NotFound, Unavailable
 from imagefleet.jobs.images import EXTENSIONS, REDIRECT_MAX_AGE, cache_tag, stable_path
-from imagefleet.store.database import acquire
 from imagefleet.store.images.pointers import Address, find_current
 
 CONNECTION_WITHIN: Final = 1.0  # seconds; with the next line the two that an answer may take
@@ -103,9 +102,10 @@ class Addresses:
         return key
 
     async def _look_up(self, addresses: Sequence[Address]) -> dict[Address, str]:
-        with self._tools.metrics.query("find_current", "images"):
-            async with acquire(self._tools.pool, within=CONNECTION_WITHIN) as connection:
-                return await find_current(connection, addresses, within=READ_WITHIN)
+        async with self._tools.pool.use(
+            "find_current", "images", within=CONNECTION_WITHIN
+        ) as connection:
+            return await find_current(connection, addresses, within=READ_WITHIN)
 
 
 def _canonical(request: Request, image_id: str, variant: str, ext: str) -> UUID | None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import Batch
 
 LONGEST_ERROR: Final = 500  # characters
@@ -26,8 +26,7 @@ SELECT batches.id, batches.items, batches.last_error
 
 async def list_unsent(connection: Connection, *, limit: int) -> list[Batch]:
     """Batches that CloudFront is not known to have."""
-    with translated():
-        rows = await connection.fetch(LIST_UNSENT, limit)
+    rows = await connection.fetch(LIST_UNSENT, limit)
     return [Batch(row["id"], tuple(row["items"]), row["last_error"]) for row in rows]
 
 
@@ -38,8 +37,7 @@ UPDATE invalidation_batches SET sends = sends + 1 WHERE id = $1 AND accepted_at 
 
 async def begin_send(connection: Connection, batch_id: UUID) -> bool:
     """Write down that it is about to be sent; False: CloudFront has it by now."""
-    with translated():
-        return await connection.fetchval(BEGIN_SEND, batch_id) is not None
+    return await connection.fetchval(BEGIN_SEND, batch_id) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +79,7 @@ SELECT paid.paths, paid.debts, billed.paths AS month_paths FROM paid CROSS JOIN 
 
 async def accept_batch(connection: Connection, batch_id: UUID, cloudfront_id: str) -> Taken | None:
     """CloudFront has it, under this id; None: that was known."""
-    with translated():
-        row = await connection.fetchrow(ACCEPT_BATCH, batch_id, cloudfront_id)
+    row = await connection.fetchrow(ACCEPT_BATCH, batch_id, cloudfront_id)
     return None if row is None else Taken(**dict(row))
 
 
@@ -94,8 +91,7 @@ UPDATE invalidation_batches SET last_error = $2 WHERE id = $1 AND accepted_at IS
 
 async def defer_batch(connection: Connection, batch_id: UUID, error: str) -> None:
     """CloudFront did not take it, or nobody knows; it will be sent again."""
-    with translated():
-        await connection.execute(DEFER_BATCH, batch_id, error[:LONGEST_ERROR])
+    await connection.execute(DEFER_BATCH, batch_id, error[:LONGEST_ERROR])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +113,7 @@ SELECT batches.id AS batch_id, batches.cloudfront_id
 
 async def list_accepted(connection: Connection, *, limit: int) -> list[Accepted]:
     """The oldest batches that are not known to be complete."""
-    with translated():
-        rows = await connection.fetch(LIST_ACCEPTED, limit)
+    rows = await connection.fetch(LIST_ACCEPTED, limit)
     return [Accepted(**dict(row)) for row in rows]
 
 
@@ -152,8 +147,7 @@ SELECT coalesce((SELECT array_agg(dark.took) FROM dark), '{}') AS dark FROM done
 
 async def complete_batch(connection: Connection, accepted: Accepted) -> Agreed | None:
     """The edge agrees, so the deleted images among it are dark; None: that was known."""
-    with translated():
-        row = await connection.fetchrow(COMPLETE_BATCH, accepted.batch_id, accepted.cloudfront_id)
+    row = await connection.fetchrow(COMPLETE_BATCH, accepted.batch_id, accepted.cloudfront_id)
     return None if row is None else Agreed(tuple(row["dark"]))
 
 
@@ -166,7 +160,6 @@ UPDATE invalidation_batches
 
 async def doubt_batch(connection: Connection, accepted: Accepted, error: str) -> None:
     """CloudFront does not know it: to be sent again."""
-    with translated():
-        await connection.execute(
-            DOUBT_BATCH, accepted.batch_id, accepted.cloudfront_id, error[:LONGEST_ERROR]
-        )
+    await connection.execute(
+        DOUBT_BATCH, accepted.batch_id, accepted.cloudfront_id, error[:LONGEST_ERROR]
+    )

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.shapes.edge import BatchView, FlusherView, InvalidationView, MonthView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.pruning import Page, Place, page_of
 
 
@@ -52,8 +52,7 @@ SELECT count(DISTINCT owed.image_id) AS owed,
 
 async def sample_invalidations(connection: Connection) -> InvalidationSample:
     """Count what is owed and what is under way; nothing of what is complete is read."""
-    with translated():
-        (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
+    (row,) = await connection.fetch(SAMPLE_INVALIDATIONS)
     return InvalidationSample(**dict(row))
 
 
@@ -67,8 +66,7 @@ SELECT this.month, coalesce(months.paths, 0) AS paths, coalesce(months.debts, 0)
 
 async def read_month(connection: Connection) -> MonthView:
     """The month that it is now, by the clock of the database."""
-    with translated():
-        (row,) = await connection.fetch(READ_MONTH)
+    (row,) = await connection.fetch(READ_MONTH)
     return MonthView.of(row)
 
 
@@ -93,8 +91,7 @@ async def list_batches(
     connection: Connection, *, unfinished: int, complete: int
 ) -> list[BatchView]:
     """The oldest ones that are not complete, then those that were completed last."""
-    with translated():
-        rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
+    rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
     return [BatchView.of(row) for row in rows]
 
 
@@ -107,8 +104,7 @@ SELECT elections.holder, elections.term, elections.until, elections.until > now(
 
 async def find_flusher(connection: Connection) -> FlusherView | None:
     """Who tells CloudFront; None: nobody ever did."""
-    with translated():
-        row = await connection.fetchrow(FIND_FLUSHER)
+    row = await connection.fetchrow(FIND_FLUSHER)
     return None if row is None else FlusherView.of(row)
 
 
@@ -141,18 +137,16 @@ async def owe_for_operator(
 ) -> list[InvalidationView]:
     """Owe the edge one invalidation of each of these images; all of them, or NotFound."""
     wanted = list(set(image_ids))
-    with translated():
-        async with connection.transaction():
-            rows = await connection.fetch(OWE_FOR_OPERATOR, wanted, by, reason)
-            if len(rows) < len(wanted):
-                raise NotFound("image")
-            return await _get(connection, [row["id"] for row in rows])
+    async with connection.transaction():
+        rows = await connection.fetch(OWE_FOR_OPERATOR, wanted, by, reason)
+        if len(rows) < len(wanted):
+            raise NotFound("image")
+        return await _get(connection, [row["id"] for row in rows])
 
 
 async def get_invalidation(connection: Connection, invalidation_id: UUID) -> InvalidationView:
     """How far one is; not found when it was forgotten."""
-    with translated():
-        found = await _get(connection, [invalidation_id])
+    found = await _get(connection, [invalidation_id])
     if not found:
         raise NotFound("invalidation")
     return found[0]
@@ -211,7 +205,6 @@ SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS prun
 
 async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget batches that were completed before retention, and their debts; looks at `limit`."""
-    with translated():
-        row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
+    row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
     assert row is not None  # noqa: S101 - of one row
     return page_of(row)

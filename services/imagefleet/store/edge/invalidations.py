@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ SELECT invalidations.id, invalidations.last_owed_at, invalidations.owed_at,
 
 async def look_at_owed(connection: Connection, *, limit: int) -> list[Owed]:
     """The oldest debts that no batch has taken."""
-    with translated():
-        rows = await connection.fetch(LOOK_AT_OWED, limit)
+    rows = await connection.fetch(LOOK_AT_OWED, limit)
     return [
         Owed(Debt(row["id"], row["last_owed_at"]), row["owed_at"], row["seen_at"]) for row in rows
     ]
@@ -139,21 +138,20 @@ async def commit_batch(
 
     Of those in `again` the image owes another one from now on.
     """
-    with translated():
-        async with connection.transaction():
-            room = await _room(connection, item, within)
-            if room <= 0:
-                return None
-            ids, times = [debt.id for debt in debts], [debt.last_owed_at for debt in debts]
-            taken = await connection.fetch(TAKE_OWED, ids, times, room)
-            if not taken:
-                return None
-            batch = Batch(uuid4(), [item(row["image_id"]) for row in taken])
-            stamped = [row["id"] for row in taken]
-            await connection.execute(FREEZE_BATCH, batch.id, batch.items, stamped)
-            restless = {debt.id for debt in again}.intersection(stamped)
-            if restless:
-                await connection.execute(OWE_AGAIN, list(restless))
+    async with connection.transaction():
+        room = await _room(connection, item, within)
+        if room <= 0:
+            return None
+        ids, times = [debt.id for debt in debts], [debt.last_owed_at for debt in debts]
+        taken = await connection.fetch(TAKE_OWED, ids, times, room)
+        if not taken:
+            return None
+        batch = Batch(uuid4(), [item(row["image_id"]) for row in taken])
+        stamped = [row["id"] for row in taken]
+        await connection.execute(FREEZE_BATCH, batch.id, batch.items, stamped)
+        restless = {debt.id for debt in again}.intersection(stamped)
+        if restless:
+            await connection.execute(OWE_AGAIN, list(restless))
     return batch
 
 

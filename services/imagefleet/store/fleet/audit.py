@@ -15,7 +15,7 @@ from uuid import UUID
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.rules import AuditLines, AuditLineView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,7 @@ SELECT to_regclass('audit') IS NOT NULL
 
 async def has_audit(connection: Connection) -> bool:
     """Whether this database has one already: before 0013 there is none."""
-    with translated():
-        found: bool = await connection.fetchval(HAS_AUDIT)
+    found: bool = await connection.fetchval(HAS_AUDIT)
     return found
 
 
@@ -90,46 +89,42 @@ class Acting:
 
     async def take_turns(self, kind: str, name: str) -> None:
         """Wait for others who act on this thing; to be asked before its state is read."""
-        with translated():
-            await self.connection.execute(TAKE_TURNS, kind, name)
+        await self.connection.execute(TAKE_TURNS, kind, name)
 
     async def record(self, act: Act) -> None:
         """Write it down; it stands or falls with what was done."""
         self._told = True
-        with translated():
-            await self.connection.execute(
-                RECORD_ACT,
-                self._by.name,
-                self._by.key_id,
-                self._by.address,
-                act.action,
-                act.kind,
-                act.name,
-                act.tenant_id,
-                act.before,
-                act.after,
-                act.reason,
-            )
+        await self.connection.execute(
+            RECORD_ACT,
+            self._by.name,
+            self._by.key_id,
+            self._by.address,
+            act.action,
+            act.kind,
+            act.name,
+            act.tenant_id,
+            act.before,
+            act.after,
+            act.reason,
+        )
 
     async def refuse_untold(self) -> None:
         """Raise if something was changed and nothing was told: a bug, and nothing is changed."""
         if self._told:
             return
-        with translated():
-            if await self.connection.fetchval(HAS_WRITTEN):
-                message = "something was changed that the audit is not told of"
-                raise RuntimeError(message)
+        if await self.connection.fetchval(HAS_WRITTEN):
+            message = "something was changed that the audit is not told of"
+            raise RuntimeError(message)
 
 
 @asynccontextmanager
 async def acting(connection: Connection, by: Actor) -> AsyncIterator[Acting]:
     """The one way to change something on a person's behalf: a transaction that must be told of."""
-    with translated():
-        async with connection.transaction():
-            await connection.execute(BEGIN_ACT)
-            begun = Acting(connection, by)
-            yield begun
-            await begun.refuse_untold()
+    async with connection.transaction():
+        await connection.execute(BEGIN_ACT)
+        begun = Acting(connection, by)
+        yield begun
+        await begun.refuse_untold()
 
 
 _LINE: Final = "line"
@@ -202,29 +197,28 @@ async def list_audit(
     connection: Connection, chosen: AuditFilter, *, after: int | None = None, limit: int
 ) -> AuditLines:
     """The newest first; a page may be short, or empty, and yet not be the last."""
-    with translated():
-        before, line = chosen.until, 0
-        if after is not None:
-            at = await connection.fetchval(FIND_LINE, after)
-            if at is None:
-                raise NotFound(_LINE)
-            if before is None or at < before:
-                before, line = at, after
-        statement, is_exact = _by_index(chosen)
-        rows = await connection.fetch(
-            statement,
-            before,
-            line,
-            chosen.since,
-            limit + 1 if is_exact else MOST_LOOKED_AT,
-            limit + 1,
-            chosen.actor,
-            chosen.key_id,
-            chosen.action,
-            chosen.kind,
-            chosen.name,
-            chosen.tenant_id,
-        )
+    before, line = chosen.until, 0
+    if after is not None:
+        at = await connection.fetchval(FIND_LINE, after)
+        if at is None:
+            raise NotFound(_LINE)
+        if before is None or at < before:
+            before, line = at, after
+    statement, is_exact = _by_index(chosen)
+    rows = await connection.fetch(
+        statement,
+        before,
+        line,
+        chosen.since,
+        limit + 1 if is_exact else MOST_LOOKED_AT,
+        limit + 1,
+        chosen.actor,
+        chosen.key_id,
+        chosen.action,
+        chosen.kind,
+        chosen.name,
+        chosen.tenant_id,
+    )
     looked, last = rows[0]["looked"], rows[0]["last"]
     lines = [AuditLineView.of(row) for row in rows if row["id"] is not None]
     if len(lines) > limit:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 # The first id of the hour that follows what was proven: the milliseconds, and zeros.
 SAMPLE_BEHIND: Final = """
@@ -48,6 +48,5 @@ async def sample_behind(
 
     A walk is behind when it takes longer than `walk_within`, after which the next one is due.
     """
-    with translated():
-        rows = await connection.fetch(SAMPLE_BEHIND, walk_within)
+    rows = await connection.fetch(SAMPLE_BEHIND, walk_within)
     return {row["step"]: max(row["behind"] or timedelta(0), timedelta(0)) for row in rows}

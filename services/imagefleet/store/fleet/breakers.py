@@ -15,7 +15,7 @@ from asyncpg import Record
 
 from imagefleet.jobs.policies import STANDARD, BreakerLimits, CallWindow
 from imagefleet.jobs.shapes.fleet import BreakerView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +87,18 @@ async def report_calls(
     connection: Connection, calls: Calls, limits: BreakerLimits = STANDARD
 ) -> Judgement:
     """Add what a worker counted; whether the service's jobs are held back now."""
-    with translated():
-        row = await connection.fetchrow(READ_BREAKER, calls.service)
-        if row is not None and row["state"] == "open":
-            return _held(row)
-        async with connection.transaction():
+    row = await connection.fetchrow(READ_BREAKER, calls.service)
+    if row is not None and row["state"] == "open":
+        return _held(row)
+    async with connection.transaction():
+        row = await connection.fetchrow(LOCK_BREAKER, calls.service)
+        if row is None:
+            await connection.execute(ADD_BREAKER, calls.service)
             row = await connection.fetchrow(LOCK_BREAKER, calls.service)
-            if row is None:
-                await connection.execute(ADD_BREAKER, calls.service)
-                row = await connection.fetchrow(LOCK_BREAKER, calls.service)
-            assert row is not None  # noqa: S101 - nobody may delete one
-            if row["state"] == "open":
-                return _held(row)
-            return await _count(connection, calls, limits, row)
+        assert row is not None  # noqa: S101 - nobody may delete one
+        if row["state"] == "open":
+            return _held(row)
+        return await _count(connection, calls, limits, row)
 
 
 async def _count(
@@ -150,8 +149,7 @@ RETURNING last_error_code
 
 async def report_probe_worked(connection: Connection, service: str) -> Judgement | None:
     """The one job that might try the service got what it needed; None: that has closed nothing."""
-    with translated():
-        row = await connection.fetchrow(CLOSE_BREAKER, service)
+    row = await connection.fetchrow(CLOSE_BREAKER, service)
     return None if row is None else Judgement(last_error=row["last_error_code"])
 
 
@@ -169,8 +167,7 @@ async def report_probe_failed(
     connection: Connection, service: str, code: str | None, limits: BreakerLimits = STANDARD
 ) -> Judgement:
     """It did not; where an operator has reset the breaker meanwhile, it is a failure as others."""
-    with translated():
-        row = await connection.fetchrow(REOPEN_BREAKER, service, limits.open_for, code)
+    row = await connection.fetchrow(REOPEN_BREAKER, service, limits.open_for, code)
     if row is not None:
         return Judgement(held_for=limits.open_for, due=row["due"], reopened=True, last_error=code)
     return await report_calls(connection, Calls(service=service, failures=1, code=code), limits)
@@ -183,8 +180,7 @@ SELECT breakers.service FROM circuit_breakers AS breakers WHERE breakers.service
 
 async def hold_breaker(connection: Connection, service: str) -> BreakerView | None:
     """The breaker as it stands until the end of the transaction; None: there is none."""
-    with translated():
-        await connection.execute(HOLD_BREAKER, service)
+    await connection.execute(HOLD_BREAKER, service)
     return await find_breaker(connection, service)
 
 
@@ -206,8 +202,7 @@ VALUES ($1, 'open', true, 1, now(), now(), $2)
 
 async def force_open(connection: Connection, service: str, *, by: str) -> None:
     """An operator holds back everything that needs the service, until a reset."""
-    with translated():
-        await connection.execute(FORCE_OPEN, service, by)
+    await connection.execute(FORCE_OPEN, service, by)
 
 
 RESET_BREAKER: Final = """
@@ -222,8 +217,7 @@ RETURNING service
 
 async def reset_breaker(connection: Connection, service: str, *, by: str) -> bool:
     """An operator closes the breaker; what it held back is announced. False: no such breaker."""
-    with translated():
-        return await connection.fetchrow(RESET_BREAKER, service, by) is not None
+    return await connection.fetchrow(RESET_BREAKER, service, by) is not None
 
 
 LIST_BREAKERS: Final = """
@@ -247,6 +241,5 @@ SELECT breakers.service,
 
 async def list_breakers(connection: Connection) -> list[BreakerView]:
     """Every service that was ever reported or forced."""
-    with translated():
-        rows = await connection.fetch(LIST_BREAKERS)
+    rows = await connection.fetch(LIST_BREAKERS)
     return [BreakerView.of(row) for row in rows]

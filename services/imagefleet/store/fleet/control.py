@@ -8,7 +8,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, JobId, Lane, PauseScope, Ring, TenantId, WorkerId
 from imagefleet.jobs.shapes.fleet import PauseView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 from imagefleet.store.jobs.targets import ring_head
 
@@ -33,17 +33,16 @@ class WorkerCard:
 
 async def register_worker(connection: Connection, card: WorkerCard) -> None:
     """Enter the registry; until then a worker can neither beat nor claim."""
-    with translated():
-        await connection.execute(
-            REGISTER_WORKER,
-            card.worker_id,
-            card.host,
-            card.pid,
-            card.version,
-            list(card.slots),
-            list(card.types),
-            list(card.slots.values()),
-        )
+    await connection.execute(
+        REGISTER_WORKER,
+        card.worker_id,
+        card.host,
+        card.pid,
+        card.version,
+        list(card.slots),
+        list(card.types),
+        list(card.slots.values()),
+    )
 
 
 START_DRAIN: Final = """
@@ -53,8 +52,7 @@ UPDATE workers SET draining_since = coalesce(draining_since, now()) WHERE id = $
 
 async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
     """Say that this worker takes nothing new."""
-    with translated():
-        await connection.execute(START_DRAIN, worker_id)
+    await connection.execute(START_DRAIN, worker_id)
 
 
 # Excludes the claim, which holds this row FOR KEY SHARE; the next statement sees what it took.
@@ -72,10 +70,9 @@ RETURNING id
 
 async def retire_worker(connection: Connection, worker_id: WorkerId) -> bool:
     """Leave the registry; refused while claims are held, which the rescuer still looks after."""
-    with translated():
-        async with connection.transaction():
-            await connection.execute(LOCK_WORKER, worker_id)
-            return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
+    async with connection.transaction():
+        await connection.execute(LOCK_WORKER, worker_id)
+        return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
 
 
 FLAG_CANCEL: Final = """
@@ -116,14 +113,13 @@ async def cancel_job(
 
     Answers `requested` or `already_finished`, and the doorbell to ring now.
     """
-    with translated():
-        async with connection.transaction():
-            row = await connection.fetchrow(FLAG_CANCEL, job_id, tenant_id, code, detail)
-            if row is None:
-                raise NotFound("job")
-            if row["state"] in {"completed", "failed"}:
-                return ResultReason.ALREADY_FINISHED, ()
-            rings = await connection.fetch(RING_FLAGGED, job_id)
+    async with connection.transaction():
+        row = await connection.fetchrow(FLAG_CANCEL, job_id, tenant_id, code, detail)
+        if row is None:
+            raise NotFound("job")
+        if row["state"] in {"completed", "failed"}:
+            return ResultReason.ALREADY_FINISHED, ()
+        rings = await connection.fetch(RING_FLAGGED, job_id)
     return ResultReason.REQUESTED, tuple(ring_of(row) for row in rings)
 
 
@@ -143,10 +139,9 @@ RETURNING {RINGING}
 
 async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
     """Retry now: make a waiting job due and ring it; empty when it does not wait for its time."""
-    with translated():
-        async with connection.transaction():
-            await connection.execute(RETRY_NOW, job_id)
-            return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+    async with connection.transaction():
+        await connection.execute(RETRY_NOW, job_id)
+        return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +169,7 @@ async def pause(
     connection: Connection, what: Pause, *, by: str, reason: str, refuse_new: bool = False
 ) -> None:
     """Hold back what matches from now on; running jobs finish. `refuse_new` refuses submits too."""
-    with translated():
-        await connection.execute(
-            PAUSE, what.scope, what.tenant_id, what.name, refuse_new, by, reason
-        )
+    await connection.execute(PAUSE, what.scope, what.tenant_id, what.name, refuse_new, by, reason)
 
 
 FIND_PAUSE: Final = """
@@ -190,8 +182,7 @@ SELECT pauses.refuse_new, pauses.paused_by, pauses.reason, pauses.paused_at
 
 async def find_pause(connection: Connection, what: Pause) -> Mapping[str, object] | None:
     """How this is paused, as the audit keeps it of whoever changes that; None: it is not."""
-    with translated():
-        row = await connection.fetchrow(FIND_PAUSE, what.scope, what.tenant_id, what.name)
+    row = await connection.fetchrow(FIND_PAUSE, what.scope, what.tenant_id, what.name)
     return None if row is None else dict(row)
 
 
@@ -206,12 +197,11 @@ async def resume(connection: Connection, what: Pause) -> bool:
     But for a target: those who wait there are parked, and the first of them is rung here. Whoever
     dies between the two has left that to the step that looks after forgotten heads.
     """
-    with translated():
-        lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
-        if lifted is None:
-            return False
-        if what.scope is PauseScope.TARGET:
-            await ring_head(connection, TenantId(what.tenant_id), what.name)
+    lifted = await connection.fetchrow(RESUME, what.scope, what.tenant_id, what.name)
+    if lifted is None:
+        return False
+    if what.scope is PauseScope.TARGET:
+        await ring_head(connection, TenantId(what.tenant_id), what.name)
     return True
 
 
@@ -232,8 +222,7 @@ async def find_refusal(
     connection: Connection, job_type: str, lane: Lane, tenant_id: TenantId
 ) -> str | None:
     """Why new jobs of this type, lane and tenant are refused at present, if they are."""
-    with translated():
-        row = await connection.fetchrow(FIND_REFUSAL, job_type, lane, tenant_id)
+    row = await connection.fetchrow(FIND_REFUSAL, job_type, lane, tenant_id)
     if row is None:
         return None
     return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"
@@ -263,5 +252,4 @@ SELECT pauses.scope, pauses.tenant_id, pauses.name, pauses.refuse_new, pauses.pa
 
 async def list_pauses(connection: Connection) -> list[PauseView]:
     """Every pause, and how many jobs that it would have held back still run."""
-    with translated():
-        return [PauseView.of(row) for row in await connection.fetch(LIST_PAUSES)]
+    return [PauseView.of(row) for row in await connection.fetch(LIST_PAUSES)]

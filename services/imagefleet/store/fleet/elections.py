@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 HOLD_ELECTION: Final = """
 INSERT INTO elections AS held (name, holder, until)
@@ -24,8 +24,7 @@ RETURNING term
 
 async def hold_election(connection: Connection, name: str, holder: UUID) -> int | None:
     """Win or keep an office for ten seconds; the term, or None: somebody else holds it."""
-    with translated():
-        term: int | None = await connection.fetchval(HOLD_ELECTION, name, holder)
+    term: int | None = await connection.fetchval(HOLD_ELECTION, name, holder)
     return term
 
 
@@ -35,8 +34,7 @@ RESIGN: Final = "UPDATE elections SET until = now() WHERE name = $1 AND holder =
 
 async def resign(connection: Connection, name: str, holder: UUID) -> None:
     """Give the office back at once instead of letting it run out."""
-    with translated():
-        await connection.execute(RESIGN, name, holder)
+    await connection.execute(RESIGN, name, holder)
 
 
 BEGIN_PERIOD: Final = """
@@ -51,8 +49,7 @@ async def begin_period(
     connection: Connection, name: str, every: timedelta, holder: UUID
 ) -> datetime | None:
     """Take the current period of a step; None when somebody has it. Missed ones are not made up."""
-    with translated():
-        start: datetime | None = await connection.fetchval(BEGIN_PERIOD, name, every, holder)
+    start: datetime | None = await connection.fetchval(BEGIN_PERIOD, name, every, holder)
     return start
 
 
@@ -65,8 +62,7 @@ async def finish_period(
     connection: Connection, name: str, period_start: datetime, report: dict[str, object]
 ) -> None:
     """Write down what a periodic step did."""
-    with translated():
-        await connection.execute(FINISH_PERIOD, name, period_start, report)
+    await connection.execute(FINISH_PERIOD, name, period_start, report)
 
 
 FORGET_PERIODS: Final = """
@@ -79,5 +75,4 @@ DELETE FROM periods
 
 async def forget_periods(connection: Connection) -> None:
     """Forget old periods, but for the newest of each step; who asks what ran is told of these."""
-    with translated():
-        await connection.execute(FORGET_PERIODS)
+    await connection.execute(FORGET_PERIODS)

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act, Actor, acting
 
 PREFIX: Final = "if_"  # so that a leaked key is recognised for what it is by scanners
@@ -64,18 +64,17 @@ async def create_key(
 ) -> str:
     """Make a key, and its tenant if that is new; the secret is returned here and never again."""
     secret, key_id = PREFIX + secrets.token_urlsafe(32), uuid4()
-    with translated():
-        async with acting(connection, by) as act:
-            quota = await connection.fetchval(CREATE_TENANT, tenant_id)
-            if quota is not None:
-                made = _act("create", "tenant", tenant_id, tenant_id, reason)
-                await act.record(replace(made, after={"max_open_jobs": quota}))
-            expires_at = await connection.fetchval(
-                CREATE_KEY, key_id, tenant_id, name, digest_of(secret), list(scopes), expires_in
-            )
-            after = {"name": name, "scopes": list(scopes), "expires_at": expires_at}
-            made = _act("create", "key", str(key_id), tenant_id, reason)
-            await act.record(replace(made, after=after))
+    async with acting(connection, by) as act:
+        quota = await connection.fetchval(CREATE_TENANT, tenant_id)
+        if quota is not None:
+            made = _act("create", "tenant", tenant_id, tenant_id, reason)
+            await act.record(replace(made, after={"max_open_jobs": quota}))
+        expires_at = await connection.fetchval(
+            CREATE_KEY, key_id, tenant_id, name, digest_of(secret), list(scopes), expires_in
+        )
+        after = {"name": name, "scopes": list(scopes), "expires_at": expires_at}
+        made = _act("create", "key", str(key_id), tenant_id, reason)
+        await act.record(replace(made, after=after))
     return secret
 
 
@@ -105,8 +104,7 @@ async def seek_keys(
     connection: Connection, digests: Sequence[bytes]
 ) -> dict[bytes, ApiKey | DeadKey]:
     """Those of these keys that there are, by their digests: in force or not."""
-    with translated():
-        rows = await connection.fetch(FIND_KEYS, digests)
+    rows = await connection.fetch(FIND_KEYS, digests)
     found: dict[bytes, ApiKey | DeadKey] = {}
     for row in rows:
         fields = dict(row) | {"scopes": tuple(row["scopes"])}
@@ -131,8 +129,7 @@ UPDATE api_keys SET last_used_at = now()
 
 async def touch_keys(connection: Connection, key_ids: Sequence[UUID]) -> None:
     """Remember that keys were used, to the minute: not one write a request."""
-    with translated():
-        await connection.execute(TOUCH_KEYS, key_ids)
+    await connection.execute(TOUCH_KEYS, key_ids)
 
 
 LIST_KEYS: Final = """
@@ -146,8 +143,7 @@ SELECT api_keys.id, api_keys.tenant_id, api_keys.name, api_keys.scopes, api_keys
 
 async def list_keys(connection: Connection, tenant_id: TenantId | None = None) -> list[ApiKey]:
     """Every key, or one tenant's; never a secret."""
-    with translated():
-        rows = await connection.fetch(LIST_KEYS, tenant_id)
+    rows = await connection.fetch(LIST_KEYS, tenant_id)
     return [ApiKey(**dict(row) | {"scopes": tuple(row["scopes"])}) for row in rows]
 
 
@@ -165,14 +161,13 @@ async def revoke_key(
     connection: Connection, key_id: UUID, *, by: Actor = SOMEBODY, reason: str | None = None
 ) -> None:
     """End a key for good. Rotation is: create the new one, let both live for a while, revoke."""
-    with translated():
-        async with acting(connection, by) as act:
-            row = await connection.fetchrow(REVOKE_KEY, key_id)
-            if row is None:
-                if not await connection.fetchval(HAS_KEY, key_id):
-                    raise NotFound("key")
-                return  # it has ended before, and that was told then
-            after = dict(row)
-            tenant_id = TenantId(after.pop("tenant_id"))
-            ended = _act("revoke", "key", str(key_id), tenant_id, reason)
-            await act.record(replace(ended, before=after | {"revoked_at": None}, after=after))
+    async with acting(connection, by) as act:
+        row = await connection.fetchrow(REVOKE_KEY, key_id)
+        if row is None:
+            if not await connection.fetchval(HAS_KEY, key_id):
+                raise NotFound("key")
+            return  # it has ended before, and that was told then
+        after = dict(row)
+        tenant_id = TenantId(after.pop("tenant_id"))
+        ended = _act("revoke", "key", str(key_id), tenant_id, reason)
+        await act.record(replace(ended, before=after | {"revoked_at": None}, after=after))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 READ_LEDGER: Final = """
 SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
@@ -44,8 +44,7 @@ class Ledger:
 
 async def read_ledger(connection: Connection) -> Ledger | None:
     """Tell whether anything was lost; None while the jobs of an older release are being counted."""
-    with translated():
-        row = await connection.fetchrow(READ_LEDGER)
+    row = await connection.fetchrow(READ_LEDGER)
     return None if row is None else Ledger(**row)
 
 
@@ -60,8 +59,7 @@ async def read_balance(connection: Connection) -> Ledger:
     """Tell whether anything was lost, by the book; by counting all jobs until it is open."""
     if (ledger := await read_ledger(connection)) is not None:
         return ledger
-    with translated():
-        row = await connection.fetchrow(READ_BALANCE)
+    row = await connection.fetchrow(READ_BALANCE)
     assert row is not None  # noqa: S101 - an aggregate has one row
     return Ledger(**row)
 
@@ -102,8 +100,7 @@ class OpenJobs:
 
 async def sample_depths(connection: Connection) -> Sequence[OpenJobs]:
     """Counts for gauges, from the book."""
-    with translated():
-        rows = await connection.fetch(SAMPLE_DEPTHS)
+    rows = await connection.fetch(SAMPLE_DEPTHS)
     return [OpenJobs(**row) for row in rows]
 
 
@@ -142,8 +139,7 @@ class OldestJob:
 
 async def sample_oldest(connection: Connection) -> Sequence[OldestJob]:
     """Ages for gauges; reads one index entry for each type and state."""
-    with translated():
-        rows = await connection.fetch(SAMPLE_OLDEST)
+    rows = await connection.fetch(SAMPLE_OLDEST)
     return [OldestJob(**row) for row in rows]
 
 
@@ -182,8 +178,7 @@ async def fold_entries(connection: Connection, *, limit: int) -> int:
 
     Of two who fold at once, one finds nothing left.
     """
-    with translated():
-        folded: int = await connection.fetchval(FOLD_ENTRIES, limit)
+    folded: int = await connection.fetchval(FOLD_ENTRIES, limit)
     return folded
 
 
@@ -208,8 +203,7 @@ SELECT count(*) FROM folded
 
 async def fold_ledger(connection: Connection, *, limit: int) -> int:
     """Replace many small entries by their sum, and how many; the totals stay the same."""
-    with translated():
-        folded: int = await connection.fetchval(FOLD_LEDGER, limit)
+    folded: int = await connection.fetchval(FOLD_LEDGER, limit)
     return folded
 
 
@@ -221,5 +215,4 @@ DELETE FROM ledger_counts
 
 async def forget_empty_counts(connection: Connection) -> None:
     """Forget the sums of hours of which no job is left."""
-    with translated():
-        await connection.execute(FORGET_EMPTY_COUNTS)
+    await connection.execute(FORGET_EMPTY_COUNTS)

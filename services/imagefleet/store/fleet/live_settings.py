@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 MOST_SETTINGS: Final = 1000
 """Of rows that there may be: far more than there are services and job types to name."""
@@ -39,8 +39,7 @@ class LiveRows:
 
 async def read_live(connection: Connection, known: int | None) -> LiveRows | None:
     """Read everything that is turned; None while the version that is known stands."""
-    with translated():
-        row = await connection.fetchrow(READ_LIVE, known, MOST_SETTINGS, MOST_LIMITS)
+    row = await connection.fetchrow(READ_LIVE, known, MOST_SETTINGS, MOST_LIMITS)
     assert row is not None  # noqa: S101 - of one row
     if row["settings"] is None:
         return None
@@ -67,8 +66,7 @@ async def tell_defaults(
 
     What this one has no word on, as a worker of another lane, stays as it was told.
     """
-    with translated():
-        await connection.execute(TELL_DEFAULTS, process, dict(defaults))
+    await connection.execute(TELL_DEFAULTS, process, dict(defaults))
 
 
 LIST_TURNED: Final = """
@@ -100,15 +98,13 @@ class Turned:
 
 async def list_turned(connection: Connection) -> list[Turned]:
     """Read every row, by name, also those that no release knows."""
-    with translated():
-        rows = await connection.fetch(LIST_TURNED, MOST_SETTINGS)
+    rows = await connection.fetch(LIST_TURNED, MOST_SETTINGS)
     return [Turned(**dict(row)) for row in rows]
 
 
 async def read_defaults(connection: Connection) -> tuple[dict[str, Mapping[str, object]], int]:
     """Read what processes said of their environments, and the retention that is not turned."""
-    with translated():
-        rows = await connection.fetch(READ_DEFAULTS)
+    rows = await connection.fetch(READ_DEFAULTS)
     retention: timedelta = rows[0]["retention"]
     told = {row["process"]: row["defaults"] for row in rows if row["process"] is not None}
     return told, retention.days
@@ -141,14 +137,12 @@ UPDATE fleet
 
 async def turn(connection: Connection, name: str, value: object, *, by: str, reason: str) -> None:
     """Write a row, in the caller's transaction."""
-    with translated():
-        await connection.execute(TURN, name, value, by, reason)
+    await connection.execute(TURN, name, value, by, reason)
 
 
 async def turn_back(connection: Connection, name: str) -> None:
     """Delete it, in the caller's transaction."""
-    with translated():
-        await connection.execute(TURN_BACK, name)
+    await connection.execute(TURN_BACK, name)
 
 
 async def turn_retention(connection: Connection, days: int | None) -> None:
@@ -156,8 +150,7 @@ async def turn_retention(connection: Connection, days: int | None) -> None:
 
     In the caller's transaction, as its row is.
     """
-    with translated():
-        if days is None:
-            await connection.execute(TURN_RETENTION_BACK)
-        else:
-            await connection.execute(TURN_RETENTION, days)
+    if days is None:
+        await connection.execute(TURN_RETENTION_BACK)
+    else:
+        await connection.execute(TURN_RETENTION, days)

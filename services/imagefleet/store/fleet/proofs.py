@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 HOUR_IN_MS: Final = 3_600_000
 LAST_MS: Final = 2**48 - 1
@@ -120,27 +120,26 @@ async def prove_hour(
     An hour is compared when it is over, and again once in `every`. `between` is awaited after each
     page; what it raises ends the proof without a trace.
     """
-    with translated():
-        async with connection.transaction(isolation="repeatable_read"):
-            row = await connection.fetchrow(READ_PROGRESS)
-            assert row is not None  # noqa: S101 - made by the migration
-            opening, until, closed = row["opening"], row["proven_until"], row["closed"]
-            hour = await _next_hour(connection, until)
-            if hour is not None and (opening or hour <= closed):
-                proof = await _prove(connection, hour, opening=opening, page=page, between=between)
-                await connection.execute(SAVE_PROGRESS, hour, row["round_at"])
-                return proof
-            if opening:
-                await connection.execute(OPEN_BOOK, closed)
-                return None
-            hour = await _next_hour(connection, row["round_at"])
-            if hour is not None and hour <= row["round_until"]:
-                proof = await _prove(connection, hour, opening=False, page=page, between=between)
-                await connection.execute(SAVE_PROGRESS, until, hour)
-                return proof
-            if row["round_age"] > every:
-                await connection.execute(BEGIN_ROUND)
+    async with connection.transaction(isolation="repeatable_read"):
+        row = await connection.fetchrow(READ_PROGRESS)
+        assert row is not None  # noqa: S101 - made by the migration
+        opening, until, closed = row["opening"], row["proven_until"], row["closed"]
+        hour = await _next_hour(connection, until)
+        if hour is not None and (opening or hour <= closed):
+            proof = await _prove(connection, hour, opening=opening, page=page, between=between)
+            await connection.execute(SAVE_PROGRESS, hour, row["round_at"])
+            return proof
+        if opening:
+            await connection.execute(OPEN_BOOK, closed)
             return None
+        hour = await _next_hour(connection, row["round_at"])
+        if hour is not None and hour <= row["round_until"]:
+            proof = await _prove(connection, hour, opening=False, page=page, between=between)
+            await connection.execute(SAVE_PROGRESS, until, hour)
+            return proof
+        if row["round_age"] > every:
+            await connection.execute(BEGIN_ROUND)
+        return None
 
 
 async def _next_hour(connection: Connection, after: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, LaneView, StuckView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 READ_QUEUE_HEALTH: Final = """
 SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
@@ -20,8 +20,7 @@ SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
 
 async def read_queue_health(connection: Connection) -> list[DepthView]:
     """Open jobs by type, state and lane; reads every open job."""
-    with translated():
-        rows = await connection.fetch(READ_QUEUE_HEALTH)
+    rows = await connection.fetch(READ_QUEUE_HEALTH)
     return [DepthView.of(row) for row in rows]
 
 
@@ -34,8 +33,7 @@ SELECT DISTINCT lanes.lane, types.type
 
 async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
     """The lanes and types that living workers take; whatever else waits is unroutable."""
-    with translated():
-        rows = await connection.fetch(LIST_TAKEN)
+    rows = await connection.fetch(LIST_TAKEN)
     return frozenset((row["lane"], row["type"]) for row in rows)
 
 
@@ -50,8 +48,7 @@ SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.
 
 async def list_stuck(connection: Connection, *, limit: int) -> list[StuckView]:
     """Jobs that run for longer than any type may, the longest first."""
-    with translated():
-        rows = await connection.fetch(LIST_STUCK, limit)
+    rows = await connection.fetch(LIST_STUCK, limit)
     return [StuckView.of(row) for row in rows]
 
 
@@ -62,8 +59,7 @@ SELECT count(*) FROM stuck_jobs
 
 async def count_stuck(connection: Connection) -> int:
     """How many jobs run for longer than any type may."""
-    with translated():
-        stuck: int = await connection.fetchval(COUNT_STUCK)
+    stuck: int = await connection.fetchval(COUNT_STUCK)
     return stuck
 
 
@@ -77,8 +73,7 @@ SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
 
 async def list_failures(connection: Connection, *, limit: int) -> list[FailuresView]:
     """What failed within the last hour, the most frequent first."""
-    with translated():
-        rows = await connection.fetch(LIST_FAILURES, limit)
+    rows = await connection.fetch(LIST_FAILURES, limit)
     return [FailuresView.of(row) for row in rows]
 
 
@@ -92,8 +87,7 @@ SELECT flow.type, flow.lane, flow.outcome, flow.attempts, flow.mean_duration,
 
 async def read_throughput(connection: Connection) -> list[FlowView]:
     """What ended within the last hour; reads the attempts of that hour."""
-    with translated():
-        rows = await connection.fetch(READ_THROUGHPUT)
+    rows = await connection.fetch(READ_THROUGHPUT)
     return [FlowView.of(row) for row in rows]
 
 
@@ -148,8 +142,7 @@ SELECT lanes.lane, coalesce(rooms.workers, 0) AS workers, coalesce(rooms.slots, 
 
 async def load_of_lanes(connection: Connection) -> list[LaneView]:
     """Every lane, in the order of Lane."""
-    with translated():
-        rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
+    rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
     return [LaneView.of(row) for row in rows]
 
 
@@ -185,7 +178,6 @@ class Room:
 
 async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room:
     """Whether anybody could take such a job now."""
-    with translated():
-        row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
+    row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
     assert row is not None  # noqa: S101 - an aggregate has one row
     return Room(**dict(row))

@@ -13,7 +13,7 @@ from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane, TenantId
 from imagefleet.jobs.shapes.fleet import QueueingView
 from imagefleet.jobs.shapes.rules import LimitView, TenantView, WholeTenantView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.live_settings import MOST_LIMITS
 
 WEIGHT: Final = "weight"
@@ -48,8 +48,7 @@ SELECT tenants.id, tenants.created_at, tenants.weight, tenants.max_open_jobs,
 
 async def list_tenants(connection: Connection, *, after: str = "", limit: int) -> list[TenantView]:
     """A page in the order of their ids."""
-    with translated():
-        rows = await connection.fetch(LIST_TENANTS, after, limit, MOST_OPEN_LISTED)
+    rows = await connection.fetch(LIST_TENANTS, after, limit, MOST_OPEN_LISTED)
     return [
         TenantView.of(dict(row) | {"open_jobs_is_at_least": row["open_jobs"] >= MOST_OPEN_LISTED})
         for row in rows
@@ -88,11 +87,10 @@ SELECT limits.name, limits.value, limits.set_by, limits.reason, limits.set_at
 
 async def get_tenant(connection: Connection, tenant_id: TenantId) -> WholeTenantView:
     """One of them, with those of its limits that deviate from the default."""
-    with translated():
-        row = await connection.fetchrow(GET_TENANT, tenant_id, MOST_OPEN_COUNTED)
-        if row is None:
-            raise NotFound(_TENANT)
-        limits = await connection.fetch(READ_LIMITS, tenant_id)
+    row = await connection.fetchrow(GET_TENANT, tenant_id, MOST_OPEN_COUNTED)
+    if row is None:
+        raise NotFound(_TENANT)
+    limits = await connection.fetch(READ_LIMITS, tenant_id)
     counts = (row["queued"], row["processing"], row["failed_retryable"])
     told = {
         "open_jobs": sum(counts),
@@ -109,9 +107,8 @@ SELECT EXISTS (SELECT FROM tenants WHERE tenants.id = $1)
 
 async def require_tenant(connection: Connection, tenant_id: TenantId) -> None:
     """NotFound for a tenant that does not exist."""
-    with translated():
-        if not await connection.fetchval(KNOWS_TENANT, tenant_id):
-            raise NotFound(_TENANT)
+    if not await connection.fetchval(KNOWS_TENANT, tenant_id):
+        raise NotFound(_TENANT)
 
 
 LOCK_TENANT: Final = """
@@ -158,28 +155,25 @@ async def set_limits(
     tenants than are followed. In force at once where Postgres is asked (the quota
     of open jobs, within seconds; the weight, with the next look of a dispatcher).
     """
-    with translated():
-        row = await connection.fetchrow(LOCK_TENANT, tenant_id)
-        if row is None:
-            raise NotFound(_TENANT)
-        rows = await connection.fetch(READ_LIMITS, tenant_id)
-        stood = {one["name"]: one["value"] for one in rows}
-        before = {OPEN_JOBS: row["max_open_jobs"], WEIGHT: row["weight"]} | stood
-        after = {
-            name: DEFAULTS.get(name) if value is None else value for name, value in wanted.items()
-        }
-        if after.keys() & DEFAULTS.keys():
-            quota = before | after
-            await connection.execute(SET_QUOTA, tenant_id, quota[OPEN_JOBS], quota[WEIGHT])
-        counted = {name: value for name, value in after.items() if name not in DEFAULTS}
-        new = {name: value for name, value in counted.items() if value is not None}
-        if new:
-            names, values = list(new), list(new.values())
-            await connection.execute(SET_LIMITS, tenant_id, names, values, by, reason)
-        if counted.keys() - new.keys():
-            await connection.execute(RESET_LIMITS, tenant_id, list(counted.keys() - new.keys()))
-        if new.keys() - stood.keys():
-            await _refuse_more(connection)
+    row = await connection.fetchrow(LOCK_TENANT, tenant_id)
+    if row is None:
+        raise NotFound(_TENANT)
+    rows = await connection.fetch(READ_LIMITS, tenant_id)
+    stood = {one["name"]: one["value"] for one in rows}
+    before = {OPEN_JOBS: row["max_open_jobs"], WEIGHT: row["weight"]} | stood
+    after = {name: DEFAULTS.get(name) if value is None else value for name, value in wanted.items()}
+    if after.keys() & DEFAULTS.keys():
+        quota = before | after
+        await connection.execute(SET_QUOTA, tenant_id, quota[OPEN_JOBS], quota[WEIGHT])
+    counted = {name: value for name, value in after.items() if name not in DEFAULTS}
+    new = {name: value for name, value in counted.items() if value is not None}
+    if new:
+        names, values = list(new), list(new.values())
+        await connection.execute(SET_LIMITS, tenant_id, names, values, by, reason)
+    if counted.keys() - new.keys():
+        await connection.execute(RESET_LIMITS, tenant_id, list(counted.keys() - new.keys()))
+    if new.keys() - stood.keys():
+        await _refuse_more(connection)
     return {name: before.get(name) for name in wanted}, after
 
 
@@ -286,9 +280,8 @@ class Ranking:
 
 async def rank_tenants(connection: Connection, *, limit: int) -> Ranking:
     """Who has waited longest for its turn; then those of whom nothing waits and something runs."""
-    with translated():
-        rows = await connection.fetch(
-            RANK_TENANTS, list(Lane), LEVELS_OF_A_LANE, limit, MOST_WAITING_COUNTED
-        )
+    rows = await connection.fetch(
+        RANK_TENANTS, list(Lane), LEVELS_OF_A_LANE, limit, MOST_WAITING_COUNTED
+    )
     tenants = [QueueingView.of(row) for row in rows]
     return Ranking(tenants=tenants, complete=all(row["complete"] for row in rows))

@@ -8,7 +8,7 @@ from uuid import UUID
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import Ring, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 
 # What the request cancelled is flagged by its own job; this is for what came past it.
@@ -47,8 +47,7 @@ async def flag_void(
     connection: Connection, image_id: UUID, tenant_id: TenantId
 ) -> tuple[Ring, ...]:
     """Flag every open job of a deleted image but its deletions; the doorbells to ring now."""
-    with translated():
-        rows = await connection.fetch(FLAG_VOID, tenant_id, image_target(image_id))
+    rows = await connection.fetch(FLAG_VOID, tenant_id, image_target(image_id))
     return tuple(ring_of(row) for row in rows)
 
 
@@ -61,8 +60,7 @@ SELECT image_sources.key FROM image_sources WHERE image_sources.image_id = $1
 
 async def list_named_keys(connection: Connection, image_id: UUID) -> frozenset[str]:
     """Every key that Postgres names of an image: what was published, and the originals."""
-    with translated():
-        return frozenset(row["key"] for row in await connection.fetch(LIST_NAMED_KEYS, image_id))
+    return frozenset(row["key"] for row in await connection.fetch(LIST_NAMED_KEYS, image_id))
 
 
 # The debt before the tombstone, as the flusher locks them. A second receipt is of what was deleted
@@ -122,8 +120,7 @@ RETURNING dark_at - requested_at AS took
 
 async def darken_without_edge(connection: Connection) -> list[timedelta]:
     """Call dark what has no objects any more; how long each of them took."""
-    with translated():
-        return [row["took"] for row in await connection.fetch(DARKEN_WITHOUT_EDGE)]
+    return [row["took"] for row in await connection.fetch(DARKEN_WITHOUT_EDGE)]
 
 
 LIST_TO_EMPTY_AGAIN: Final = """
@@ -140,8 +137,7 @@ async def list_to_empty_again(
     connection: Connection, *, after: timedelta, limit: int
 ) -> list[UUID]:
     """Images whose objects were deleted that long ago, and not looked for since."""
-    with translated():
-        rows = await connection.fetch(LIST_TO_EMPTY_AGAIN, after, limit)
+    rows = await connection.fetch(LIST_TO_EMPTY_AGAIN, after, limit)
     return [row["image_id"] for row in rows]
 
 
@@ -161,5 +157,4 @@ SELECT done.image_id, done.tenant_id, 'deleted' FROM done WHERE $2
 
 async def record_emptied_again(connection: Connection, image_id: UUID, *, owes: bool) -> None:
     """Not to be looked for again; it `owes` an invalidation where something was found."""
-    with translated():
-        await connection.execute(RECORD_EMPTIED_AGAIN, image_id, owes)
+    await connection.execute(RECORD_EMPTIED_AGAIN, image_id, owes)

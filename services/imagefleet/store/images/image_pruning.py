@@ -5,7 +5,7 @@ What an image is made of and shows is kept for as long as it lives: only its pro
 
 from typing import Final
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.pruning import Page, Place, page_of
 
 # As long as the job of an upload is there, a repeat of its request is answered by it.
@@ -38,8 +38,7 @@ SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS prun
 
 async def prune_uploads(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget uploads that became an image before retention, and whose job is forgotten."""
-    with translated():
-        row = await connection.fetchrow(PRUNE_UPLOADS, limit, *(after or (None, None)))
+    row = await connection.fetchrow(PRUNE_UPLOADS, limit, *(after or (None, None)))
     assert row is not None  # noqa: S101 - of one row
     return page_of(row)
 
@@ -66,8 +65,7 @@ async def prune_revisions(
 ) -> Page:
     """Forget revisions whose objects were swept before retention."""
     del after  # none that is past retention is kept
-    with translated():
-        pruned: int = await connection.fetchval(PRUNE_REVISIONS, limit)
+    pruned: int = await connection.fetchval(PRUNE_REVISIONS, limit)
     return Page(seen=pruned, pruned=pruned)
 
 
@@ -141,15 +139,12 @@ async def prune_images(connection: Connection, *, limit: int, after: Place | Non
     Only when they are dark, were emptied again, and their jobs are forgotten; from then on such an
     image never was.
     """
-    with translated():
-        async with connection.transaction():
-            rows = await connection.fetch(LIST_DARK, limit, *(after or (None, None)))
-            if not rows:
-                return Page(seen=0, pruned=0)
-            locked = await connection.fetch(LOCK_BURIED, [row["image_id"] for row in rows])
-            pruned: int = await connection.fetchval(
-                PRUNE_IMAGES, [row["image_id"] for row in locked]
-            )
+    async with connection.transaction():
+        rows = await connection.fetch(LIST_DARK, limit, *(after or (None, None)))
+        if not rows:
+            return Page(seen=0, pruned=0)
+        locked = await connection.fetch(LOCK_BURIED, [row["image_id"] for row in rows])
+        pruned: int = await connection.fetchval(PRUNE_IMAGES, [row["image_id"] for row in locked])
     last = rows[-1]
     return Page(
         seen=len(rows),

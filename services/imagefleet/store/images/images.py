@@ -11,7 +11,7 @@ from imagefleet.errors import IdempotencyConflict, NotFound
 from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import ImageView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.images.tombstones import refuse_deleted
 from imagefleet.store.jobs.submissions import insert_submissions
 
@@ -46,14 +46,13 @@ async def submit_image(
     was deleted is RequestRejected.
     """
     try:
-        with translated():
-            async with connection.transaction():
-                (answer,) = await insert_submissions(connection, [submission])
-                if isinstance(answer, Submitted) and answer.created:
-                    await refuse_deleted(connection, source.image_id)
-                    await _insert_source(connection, source, answer.job_id)
-                    return answer
-                raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
+        async with connection.transaction():
+            (answer,) = await insert_submissions(connection, [submission])
+            if isinstance(answer, Submitted) and answer.created:
+                await refuse_deleted(connection, source.image_id)
+                await _insert_source(connection, source, answer.job_id)
+                return answer
+            raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
     except _StandsAlready as standing:
         if isinstance(standing.answer, IdempotencyConflict):
             raise standing.answer from None
@@ -215,8 +214,7 @@ async def find_replaceable(
 
 
 async def _find(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Record:
-    with translated():
-        row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
+    row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
     if row is None:
         raise NotFound("image")
     return row
@@ -251,9 +249,8 @@ async def list_images(
     limit: int = 50,
 ) -> list[ImageView]:
     """A page of a tenant's images, newest first; the next one begins `before` its last id."""
-    with translated():
-        if reference is None:
-            rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
-        else:
-            rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
+    if reference is None:
+        rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
+    else:
+        rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
     return [ImageView.of(row) for row in rows]

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,7 @@ SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.s
 
 async def find_original(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Original:
     """The newest original of an image; NotFound of another tenant's, and of a deleted one."""
-    with translated():
-        row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
+    row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
     if row is None:
         raise NotFound("image")
     return Original(**dict(row))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 # Asked of each in turn: as a join it could become a hash of every image there is.
 FIND_CURRENT: Final = """
@@ -27,14 +27,13 @@ async def find_current(
     connection: Connection, wanted: Sequence[Address], *, within: float
 ) -> dict[Address, str]:
     """The keys of current revisions; none of what is not yet, no more, or never was."""
-    with translated():
-        rows = await connection.fetch(
-            FIND_CURRENT,
-            [image_id for image_id, _, _ in wanted],
-            [name for _, name, _ in wanted],
-            [image_format for _, _, image_format in wanted],
-            timeout=within,
-        )
+    rows = await connection.fetch(
+        FIND_CURRENT,
+        [image_id for image_id, _, _ in wanted],
+        [name for _, name, _ in wanted],
+        [image_format for _, _, image_format in wanted],
+        within=within,
+    )
     return {
         (row["image_id"], row["name"], row["format"]): row["key"]
         for row in rows

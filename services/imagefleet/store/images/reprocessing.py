@@ -14,7 +14,7 @@ from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
 from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Hold, report_progress
 from imagefleet.store.jobs.rings import rings_for
@@ -67,21 +67,20 @@ async def reprocess_image(
 
     NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
     """
-    with translated():
-        async with connection.transaction():
-            found = await _find_candidates(connection, submission.tenant_id, [image_id])
-            if not found:
-                raise NotFound("image")
-            if found[0].deleted and not await is_standing(
-                connection,
-                submission.tenant_id,
-                job_type=submission.type,
-                idempotency_key=submission.idempotency_key,
-                dedup_key=None,
-            ):
-                raise RequestRejected("image_deleted", _GONE)
-            wanted = replace(submission, payload=found[0].payload(recipe))
-            (answer,) = await insert_submissions(connection, [wanted])
+    async with connection.transaction():
+        found = await _find_candidates(connection, submission.tenant_id, [image_id])
+        if not found:
+            raise NotFound("image")
+        if found[0].deleted and not await is_standing(
+            connection,
+            submission.tenant_id,
+            job_type=submission.type,
+            idempotency_key=submission.idempotency_key,
+            dedup_key=None,
+        ):
+            raise RequestRejected("image_deleted", _GONE)
+        wanted = replace(submission, payload=found[0].payload(recipe))
+        (answer,) = await insert_submissions(connection, [wanted])
     if isinstance(answer, Submitted):
         return answer
     raise answer
@@ -143,11 +142,10 @@ async def count_set(
     if wanted.image_ids is not None:
         return len(set(wanted.image_ids))
     most = MOST_COUNTED + 1
-    with translated():
-        if wanted.reference is not None:
-            found = await connection.fetchval(COUNT_REFERENCE, tenant_id, most, wanted.reference)
-        else:
-            found = await connection.fetchval(COUNT_IMAGES, tenant_id, most)
+    if wanted.reference is not None:
+        found = await connection.fetchval(COUNT_REFERENCE, tenant_id, most, wanted.reference)
+    else:
+        found = await connection.fetchval(COUNT_IMAGES, tenant_id, most)
     return int(found) if found < most else None
 
 
@@ -186,9 +184,8 @@ async def submit_page(
     ClaimLost if the claim does not stand any more; then the page belongs to another.
     """
     try:
-        with translated():
-            async with connection.transaction():
-                return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
+        async with connection.transaction():
+            return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
     except _Cancelled:
         return Page(walk=walk, over=False, cancelled=True, rings=())
 

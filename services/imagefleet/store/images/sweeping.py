@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.jobs.images import OutputKey
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,7 @@ async def list_superseded(
     place: tuple[datetime | None, UUID | None, int | None] = (None, None, None)
     if after is not None:
         place = (after.superseded_at, after.image_id, after.revision)
-    with translated():
-        rows = await connection.fetch(LIST_SUPERSEDED, kept_for, has_edge, *place, limit)
+    rows = await connection.fetch(LIST_SUPERSEDED, kept_for, has_edge, *place, limit)
     return [Superseded(**dict(row) | {"keys": tuple(row["keys"])}) for row in rows]
 
 
@@ -110,8 +109,7 @@ SELECT count(*) FROM gone
 async def record_swept(connection: Connection, swept: Sequence[Superseded]) -> int:
     """Forget the objects of these revisions; how many were not forgotten before."""
     images = [one.image_id for one in swept]
-    with translated():
-        gone: int = await connection.fetchval(RECORD_SWEPT, images, [one.revision for one in swept])
+    gone: int = await connection.fetchval(RECORD_SWEPT, images, [one.revision for one in swept])
     return gone
 
 
@@ -135,8 +133,7 @@ SELECT count(*) FROM forgotten
 
 async def forget_uploads(connection: Connection, *, expired_for: timedelta, limit: int) -> int:
     """Close the gate of uploads that expired that long ago and became nothing; how many."""
-    with translated():
-        forgotten: int = await connection.fetchval(FORGET_UPLOADS, expired_for, limit)
+    forgotten: int = await connection.fetchval(FORGET_UPLOADS, expired_for, limit)
     return forgotten
 
 
@@ -186,16 +183,15 @@ async def judge_outputs(
     older_than: timedelta,
 ) -> Judged:
     """Which of these objects nothing names and no job can publish any more."""
-    with translated():
-        rows = await connection.fetch(
-            JUDGE_OUTPUTS,
-            [key for key, _, _ in found],
-            [modified_at for _, modified_at, _ in found],
-            [place.image_id for _, _, place in found],
-            [place.revision for _, _, place in found],
-            [place.claim_no for _, _, place in found],
-            older_than,
-        )
+    rows = await connection.fetch(
+        JUDGE_OUTPUTS,
+        [key for key, _, _ in found],
+        [modified_at for _, modified_at, _ in found],
+        [place.image_id for _, _, place in found],
+        [place.revision for _, _, place in found],
+        [place.claim_no for _, _, place in found],
+        older_than,
+    )
     return Judged(
         litter=frozenset(row["key"] for row in rows if not row["is_unknown"]),
         unknown=frozenset(row["key"] for row in rows if row["is_unknown"]),
@@ -217,6 +213,5 @@ async def judge_originals(
 ) -> frozenset[str]:
     """Which of these objects are neither an accepted original nor may become one."""
     keys, modified = [key for key, _ in found], [modified_at for _, modified_at in found]
-    with translated():
-        rows = await connection.fetch(JUDGE_ORIGINALS, keys, modified, older_than)
+    rows = await connection.fetch(JUDGE_ORIGINALS, keys, modified, older_than)
     return frozenset(row["key"] for row in rows)

@@ -15,7 +15,7 @@ from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import Deletion
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import insert_submissions
 
 MOST_CANCELLED: Final = 100  # by the request; the job itself ends what is left
@@ -31,10 +31,9 @@ async def refuse_deleted(connection: Connection, image_id: UUID) -> None:
     For the transaction that submits a job about it, after the submission, which locked its target:
     then no tombstone can be written beside it.
     """
-    with translated():
-        if await connection.fetchval(IS_DELETED, image_id):
-            sentence = "This image was deleted."
-            raise RequestRejected("image_deleted", sentence)
+    if await connection.fetchval(IS_DELETED, image_id):
+        sentence = "This image was deleted."
+        raise RequestRejected("image_deleted", sentence)
 
 
 FIND_DELETED: Final = """
@@ -46,8 +45,7 @@ SELECT image_tombstones.image_id
 
 async def find_deleted(connection: Connection, image_ids: Sequence[UUID]) -> frozenset[UUID]:
     """Those of these images that were deleted; for whoever holds the locks of their targets."""
-    with translated():
-        rows = await connection.fetch(FIND_DELETED, list(image_ids))
+    rows = await connection.fetch(FIND_DELETED, list(image_ids))
     return frozenset(row["image_id"] for row in rows)
 
 
@@ -101,9 +99,8 @@ async def delete_image(
     A repeat changes nothing and answers with the first job. Another tenant's image is not found.
     """
     try:
-        with translated():
-            async with connection.transaction():
-                return await _delete(connection, submission, image_id, cancelling)
+        async with connection.transaction():
+            return await _delete(connection, submission, image_id, cancelling)
     except _StandsAlready:
         return Deleting(answer=await _standing(connection, image_id))
 
@@ -148,8 +145,7 @@ SELECT tombstone.job_id, coalesce(jobs.type, 'delete_image') AS type,
 
 
 async def _standing(connection: Connection, image_id: UUID) -> Submitted:
-    with translated():
-        (row,) = await connection.fetch(FIND_DELETING_JOB, image_id)
+    (row,) = await connection.fetch(FIND_DELETING_JOB, image_id)
     return Submitted(
         job_id=JobId(row["job_id"]),
         type=row["type"],
@@ -174,6 +170,5 @@ async def get_deletion(
     connection: Connection, image_id: UUID, tenant_id: TenantId
 ) -> Deletion | None:
     """The deletion of an image, if that was asked for."""
-    with translated():
-        row = await connection.fetchrow(GET_DELETION, image_id, tenant_id)
+    row = await connection.fetchrow(GET_DELETION, image_id, tenant_id)
     return None if row is None else Deletion.of(row)

@@ -9,7 +9,7 @@ from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
 from imagefleet.store.jobs.admissions import is_standing
 
@@ -76,20 +76,19 @@ async def create_upload(
     most_bytes: int = LIMITS["form_bytes"].default,
 ) -> Upload:
     """Give leave to upload; TooManyForms where so much was left unused."""
-    with translated():
-        row = await connection.fetchrow(
-            CREATE_UPLOAD,
-            upload_id,
-            tenant_id,
-            image_id,
-            key,
-            content_type,
-            max_bytes,
-            created_by,
-            valid_for,
-            most_forms,
-            most_bytes,
-        )
+    row = await connection.fetchrow(
+        CREATE_UPLOAD,
+        upload_id,
+        tenant_id,
+        image_id,
+        key,
+        content_type,
+        max_bytes,
+        created_by,
+        valid_for,
+        most_forms,
+        most_bytes,
+    )
     if row is None or row["id"] is None:
         is_full = row is not None and row["forms"] >= most_forms
         raise TooManyForms("forms" if is_full else "form_bytes")
@@ -108,8 +107,7 @@ SELECT uploads.id, uploads.tenant_id, uploads.image_id, uploads.key, uploads.con
 
 async def get_upload(connection: Connection, upload_id: UUID, tenant_id: TenantId) -> Upload:
     """One upload; another tenant's is not found."""
-    with translated():
-        row = await connection.fetchrow(GET_UPLOAD, upload_id, tenant_id)
+    row = await connection.fetchrow(GET_UPLOAD, upload_id, tenant_id)
     if row is None:
         raise NotFound("upload")
     return Upload(**dict(row))
@@ -124,8 +122,7 @@ RETURNING id
 
 async def use_upload(connection: Connection, upload_id: UUID, job_id: JobId) -> bool:
     """Pass the gate with this job, in the transaction that submits it; False: another job has."""
-    with translated():
-        return await connection.fetchrow(USE_UPLOAD, upload_id, job_id) is not None
+    return await connection.fetchrow(USE_UPLOAD, upload_id, job_id) is not None
 
 
 async def submit_upload(
@@ -135,19 +132,18 @@ async def submit_upload(
 
     A repeat of the request gets its first answer, as with any other image.
     """
-    with translated():
-        async with connection.transaction():
-            # First of all, so that two requests about one upload go through one after the other.
-            mine = await use_upload(connection, upload_id, submission.job_id)
-            if not mine and not await is_standing(
-                connection,
-                submission.tenant_id,
-                job_type=submission.type,
-                idempotency_key=submission.idempotency_key,
-                dedup_key=None,
-            ):
-                raise RequestRejected("upload_used", UPLOAD_USED)
-            return await submit_image(connection, submission, source)
+    async with connection.transaction():
+        # First of all, so that two requests about one upload go through one after the other.
+        mine = await use_upload(connection, upload_id, submission.job_id)
+        if not mine and not await is_standing(
+            connection,
+            submission.tenant_id,
+            job_type=submission.type,
+            idempotency_key=submission.idempotency_key,
+            dedup_key=None,
+        ):
+            raise RequestRejected("upload_used", UPLOAD_USED)
+        return await submit_image(connection, submission, source)
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."

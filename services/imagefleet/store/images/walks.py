@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from imagefleet.jobs.images import Bucket, SweepProgress
 from imagefleet.jobs.shapes.edge import SweepRunView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,7 @@ async def list_named(
     Of outputs those that are shown, of originals the newest of each image.
     """
     statement = LIST_SHOWN if bucket == "outputs" else LIST_ORIGINALS
-    with translated():
-        rows = await connection.fetch(statement, first, last, images)
+    rows = await connection.fetch(statement, first, last, images)
     named = [
         Named(image_id=row["image_id"], tenant_id=row["tenant_id"], key=key)
         for row in rows
@@ -102,8 +101,7 @@ SELECT periods.period_start, periods.started_at, periods.finished_at, periods.re
 
 async def read_walk(connection: Connection) -> Walk | None:
     """The newest walk; what another version wrote about one that we cannot read is forgotten."""
-    with translated():
-        row = await connection.fetchrow(READ_WALK)
+    row = await connection.fetchrow(READ_WALK)
     if row is None:
         return None
     report: Mapping[str, object] = row["report"] or {}
@@ -130,8 +128,7 @@ async def save_walk(
     connection: Connection, start: datetime, progress: SweepProgress, *, is_through: bool
 ) -> None:
     """Write down how far a walk is."""
-    with translated():
-        await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)
+    await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)
 
 
 # Of most minutes there is nothing to tell.
@@ -147,8 +144,7 @@ SELECT periods.period_start, periods.started_at, periods.finished_at, periods.re
 
 async def list_sweep_runs(connection: Connection, *, limit: int) -> list[SweepRunView]:
     """The last periods in which something was looked at or swept, the newest first."""
-    with translated():
-        rows = await connection.fetch(LIST_SWEEP_RUNS, limit)
+    rows = await connection.fetch(LIST_SWEEP_RUNS, limit)
     return [SweepRunView.of(row) for row in rows]
 
 
@@ -162,6 +158,5 @@ SELECT count(*)
 
 async def count_superseded(connection: Connection, *, most: int) -> int:
     """How many revisions are neither shown nor swept; `most` or more are one."""
-    with translated():
-        waiting: int = await connection.fetchval(COUNT_SUPERSEDED, most)
+    waiting: int = await connection.fetchval(COUNT_SUPERSEDED, most)
     return waiting

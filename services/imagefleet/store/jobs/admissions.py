@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from imagefleet.jobs.model import JobId, Submission, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 IS_STANDING: Final = """
 SELECT EXISTS (SELECT FROM jobs
@@ -27,10 +27,9 @@ async def is_standing(
     dedup_key: str | None,
 ) -> bool:
     """Whether a job stands for this request already, so that it would add none."""
-    with translated():
-        found: bool = await connection.fetchval(
-            IS_STANDING, tenant_id, idempotency_key, job_type, dedup_key
-        )
+    found: bool = await connection.fetchval(
+        IS_STANDING, tenant_id, idempotency_key, job_type, dedup_key
+    )
     return found
 
 
@@ -56,14 +55,13 @@ async def list_standing(
     connection: Connection, tenant_id: TenantId, asked: Sequence[Submission]
 ) -> set[int]:
     """The places, from 0, of what a job stands for already."""
-    with translated():
-        rows = await connection.fetch(
-            LIST_STANDING,
-            tenant_id,
-            [one.idempotency_key for one in asked],
-            [one.type for one in asked],
-            [one.dedup_key for one in asked],
-        )
+    rows = await connection.fetch(
+        LIST_STANDING,
+        tenant_id,
+        [one.idempotency_key for one in asked],
+        [one.type for one in asked],
+        [one.dedup_key for one in asked],
+    )
     return {row["place"] - 1 for row in rows}
 
 
@@ -78,8 +76,7 @@ async def list_parents(
     connection: Connection, tenant_id: TenantId, wanted: Collection[JobId]
 ) -> set[JobId]:
     """Those of these jobs that the tenant has."""
-    with translated():
-        rows = await connection.fetch(LIST_PARENTS, tenant_id, list(wanted))
+    rows = await connection.fetch(LIST_PARENTS, tenant_id, list(wanted))
     return {JobId(row["id"]) for row in rows}
 
 
@@ -99,8 +96,7 @@ SELECT tenants.max_open_jobs
 
 async def room_for_jobs(connection: Connection, tenant_id: TenantId) -> int:
     """How many more jobs this tenant may have open; none for a tenant that does not exist."""
-    with translated():
-        room: int | None = await connection.fetchval(ROOM_FOR_JOBS, tenant_id)
+    room: int | None = await connection.fetchval(ROOM_FOR_JOBS, tenant_id)
     return room or 0
 
 
@@ -117,6 +113,5 @@ async def is_cancellable(connection: Connection, job_id: JobId) -> bool:
 
     Each of those could be cancelled by another one, without end.
     """
-    with translated():
-        found: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
+    found: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
     return found

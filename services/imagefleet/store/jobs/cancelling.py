@@ -12,7 +12,7 @@ from typing import Final
 from imagefleet.jobs.bulk import CancelWalk, type_walked
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Hold, report_progress
 from imagefleet.store.jobs.rings import URGENT
 
@@ -120,9 +120,8 @@ async def flag_page(
     Raises ClaimLost if the claim does not stand any more; then the page belongs to another.
     """
     try:
-        with translated():
-            async with connection.transaction():
-                return await _flag_in_transaction(connection, claim, hold, wanted, walk)
+        async with connection.transaction():
+            return await _flag_in_transaction(connection, claim, hold, wanted, walk)
     except _Cancelled:
         return Page(walk=walk, over=False, cancelled=True)
 
@@ -175,8 +174,7 @@ UPDATE rings SET priority = {URGENT} WHERE rings.job_id = $1
 
 async def ring_first(connection: Connection, job_id: JobId) -> None:
     """Let a walk stand behind none of the jobs that it is to cancel, whatever their priority."""
-    with translated():
-        await connection.execute(RING_FIRST, job_id)
+    await connection.execute(RING_FIRST, job_id)
 
 
 BEGIN_WALK: Final = "SELECT least($1::timestamptz, now()) AS until"
@@ -184,8 +182,7 @@ BEGIN_WALK: Final = "SELECT least($1::timestamptz, now()) AS until"
 
 async def begin_walk(connection: Connection, wanted: CancelJobs) -> datetime:
     """Until when a job must have been submitted to be in a walk that begins now."""
-    with translated():
-        until: datetime = await connection.fetchval(BEGIN_WALK, wanted.submitted_before)
+    until: datetime = await connection.fetchval(BEGIN_WALK, wanted.submitted_before)
     return until
 
 
@@ -210,12 +207,11 @@ async def count_walk(
     connection: Connection, tenant_id: TenantId, job_type: str | None
 ) -> int | None:
     """How many jobs a walk looks at; None if they are more than are counted."""
-    with translated():
-        if job_type is None:
-            found = await connection.fetchval(COUNT_WALK, tenant_id, MOST_WALKED + 1)
-        else:
-            most = MOST_WALKED + 1
-            found = await connection.fetchval(COUNT_WALK_OF_TYPE, tenant_id, most, job_type)
+    if job_type is None:
+        found = await connection.fetchval(COUNT_WALK, tenant_id, MOST_WALKED + 1)
+    else:
+        most = MOST_WALKED + 1
+        found = await connection.fetchval(COUNT_WALK_OF_TYPE, tenant_id, most, job_type)
     return int(found) if found <= MOST_WALKED else None
 
 
@@ -275,10 +271,9 @@ async def count_chosen(
 ) -> Chosen:
     """How many of a tenant's open jobs a walk would flag, among the newest of each state."""
     asked = (tenant_id, MOST_CHOSEN, lane, submitted_before)
-    with translated():
-        if job_type is None:
-            row = await connection.fetchrow(COUNT_CHOSEN, *asked)
-        else:
-            row = await connection.fetchrow(COUNT_CHOSEN_OF_TYPE, *asked, job_type)
+    if job_type is None:
+        row = await connection.fetchrow(COUNT_CHOSEN, *asked)
+    else:
+        row = await connection.fetchrow(COUNT_CHOSEN_OF_TYPE, *asked, job_type)
     assert row is not None  # noqa: S101 - an aggregate has one row
     return Chosen(**dict(row))

@@ -26,7 +26,7 @@ from imagefleet.jobs.model import (
     Verdict,
     WorkerId,
 )
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import HOLDS, NEXT_OF_TARGET, UNTIL, VERDICT, WHY
 
 CLAIM_JOBS: Final = f"""
@@ -271,15 +271,14 @@ async def claim_jobs(
     The same id twice in one receive is one claim; its other messages are `busy`.
     """
     distinct = list(dict.fromkeys(job_ids))
-    with translated():
-        rows = await connection.fetch(
-            CLAIM_JOBS,
-            distinct,
-            list(lanes),
-            list(types),
-            worker_id,
-            failure_sentence("attempts_exhausted"),
-        )
+    rows = await connection.fetch(
+        CLAIM_JOBS,
+        distinct,
+        list(lanes),
+        list(types),
+        worker_id,
+        failure_sentence("attempts_exhausted"),
+    )
     if rows and not rows[0]["alive"]:
         raise ClaimLost.of_worker(worker_id)
     answers = {row["job_id"]: _answer(row) for row in rows}

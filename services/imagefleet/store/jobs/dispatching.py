@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, Lane, Ring, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RINGING, ring_of
 
 EVERY_SLOT: Final[Mapping[Lane, int]] = {}
@@ -36,8 +36,7 @@ RETURNING lanes.lane
 
 async def hold_lanes(connection: Connection, holder: UUID) -> frozenset[Lane]:
     """Take or keep for two seconds every lane that nobody else dispatches."""
-    with translated():
-        return frozenset(Lane(row["lane"]) for row in await connection.fetch(HOLD_LANES, holder))
+    return frozenset(Lane(row["lane"]) for row in await connection.fetch(HOLD_LANES, holder))
 
 
 LEAVE_LANES: Final = "UPDATE lanes SET until = now() WHERE holder = $1"
@@ -45,8 +44,7 @@ LEAVE_LANES: Final = "UPDATE lanes SET until = now() WHERE holder = $1"
 
 async def leave_lanes(connection: Connection, holder: UUID) -> None:
     """Let others dispatch at once."""
-    with translated():
-        await connection.execute(LEAVE_LANES, holder)
+    await connection.execute(LEAVE_LANES, holder)
 
 
 # Slots minus claims held, as they are this moment; general slots that help `fast` are not free for
@@ -108,8 +106,7 @@ async def look_at_fleet(
     connection: Connection, in_use: Mapping[Lane, int] = EVERY_SLOT
 ) -> dict[Lane, LaneFleet]:
     """Who works in each lane, and what they have heard; of some lanes not all slots are in use."""
-    with translated():
-        rows = await connection.fetch(LOOK_AT_FLEET, list(in_use), list(in_use.values()))
+    rows = await connection.fetch(LOOK_AT_FLEET, list(in_use), list(in_use.values()))
     fleets = [
         LaneFleet(**dict(row) | {"lane": Lane(row["lane"]), "types": frozenset(row["types"])})
         for row in rows
@@ -145,8 +142,7 @@ SELECT asked.type,
 
 async def look_at_types(connection: Connection, most: Mapping[str, int]) -> dict[str, int]:
     """How many more jobs of each type may be announced, where workers run only so many at once."""
-    with translated():
-        rows = await connection.fetch(LOOK_AT_TYPES, list(most), list(most.values()))
+    rows = await connection.fetch(LOOK_AT_TYPES, list(most), list(most.values()))
     return {row["type"]: row["room"] for row in rows}
 
 
@@ -185,8 +181,7 @@ class Holds:
 
 async def look_at_holds(connection: Connection) -> Holds:
     """Pauses of everything, lanes, types and tenants, and breakers that are not closed."""
-    with translated():
-        rows = await connection.fetch(LOOK_AT_HOLDS)
+    rows = await connection.fetch(LOOK_AT_HOLDS)
 
     def named(scope: str, *, half_open: bool = False) -> frozenset[str]:
         found = (row for row in rows if row["scope"] == scope and row["half_open"] == half_open)
@@ -221,8 +216,7 @@ async def count_announced(
     connection: Connection, lane: Lane, *, within: timedelta, limit: int
 ) -> int:
     """How many jobs were announced lately and not claimed since; counts no further than `limit`."""
-    with translated():
-        count: int = await connection.fetchval(COUNT_ANNOUNCED, lane, within, limit)
+    count: int = await connection.fetchval(COUNT_ANNOUNCED, lane, within, limit)
     return count
 
 
@@ -288,8 +282,7 @@ async def find_levels(
     connection: Connection, lane: Lane, after: Place, *, limit: int
 ) -> list[Level]:
     """A page of the levels of a lane, behind this place."""
-    with translated():
-        rows = await connection.fetch(FIND_LEVELS, lane, *after, limit)
+    rows = await connection.fetch(FIND_LEVELS, lane, *after, limit)
     return [Level(**dict(row)) for row in rows]
 
 
@@ -313,8 +306,7 @@ class Manners:
 
 async def read_manners(connection: Connection, job_ids: Sequence[JobId]) -> dict[str, Manners]:
     """By type, as these jobs say."""
-    with translated():
-        rows = await connection.fetch(READ_MANNERS, job_ids)
+    rows = await connection.fetch(READ_MANNERS, job_ids)
     return {
         row["type"]: Manners(services=frozenset(row["services"]), preempts=row["preempts"])
         for row in rows
@@ -347,15 +339,14 @@ async def take_rings(
     """
     wanted = list(turns)
     levels = [level for level, _ in wanted]
-    with translated():
-        rows = await connection.fetch(
-            TAKE_RINGS,
-            lane,
-            [level.tenant_id for level in levels],
-            [level.type for level in levels],
-            [level.priority for level in levels],
-            [jobs for _, jobs in wanted],
-        )
+    rows = await connection.fetch(
+        TAKE_RINGS,
+        lane,
+        [level.tenant_id for level in levels],
+        [level.type for level in levels],
+        [level.priority for level in levels],
+        [jobs for _, jobs in wanted],
+    )
     return [(levels[row["place"] - 1], ring_of(row)) for row in rows]
 
 
@@ -379,5 +370,4 @@ async def publish_room(
 
     And, for people: how large the window is, and for how long the first has waited for its turn.
     """
-    with translated():
-        await connection.execute(PUBLISH_ROOM, lane, holder, room, window, waited)
+    await connection.execute(PUBLISH_ROOM, lane, holder, room, window, waited)

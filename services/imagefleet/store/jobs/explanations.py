@@ -6,7 +6,7 @@ from typing import Final
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 
 LIVING_WORKERS: Final = """
@@ -106,10 +106,9 @@ class Explanation:
 
 async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
     """Why does this job not run? The CASE that the claim obeys, asked for the living workers."""
-    with translated():
-        living = await connection.fetchrow(LIVING_WORKERS)
-        lanes, types = (living["lanes"], living["types"]) if living is not None else ([], [])
-        row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types, MOST_AHEAD)
+    living = await connection.fetchrow(LIVING_WORKERS)
+    lanes, types = (living["lanes"], living["types"]) if living is not None else ([], [])
+    row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types, MOST_AHEAD)
     if row is None:
         raise NotFound("job")
     return Explanation(

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from imagefleet.jobs.model import JobId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 WATCH_JOBS: Final = """
 SELECT jobs.id, jobs.updated_at FROM jobs WHERE jobs.id = ANY ($1::uuid[])
@@ -14,8 +14,7 @@ SELECT jobs.id, jobs.updated_at FROM jobs WHERE jobs.id = ANY ($1::uuid[])
 
 async def watch_jobs(connection: Connection, job_ids: Sequence[JobId]) -> Mapping[JobId, datetime]:
     """When each of these jobs changed last; what does not exist is not in the answer."""
-    with translated():
-        rows = await connection.fetch(WATCH_JOBS, list(job_ids))
+    rows = await connection.fetch(WATCH_JOBS, list(job_ids))
     return {JobId(row["id"]): row["updated_at"] for row in rows}
 
 
@@ -26,8 +25,7 @@ SELECT jobs.id, jobs.type FROM jobs WHERE jobs.id = ANY ($1::uuid[])
 
 async def find_types(connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, str]:
     """Of what type these jobs are; what does not exist is not in the answer."""
-    with translated():
-        rows = await connection.fetch(FIND_TYPES, list(job_ids))
+    rows = await connection.fetch(FIND_TYPES, list(job_ids))
     return {JobId(row["id"]): row["type"] for row in rows}
 
 
@@ -36,5 +34,4 @@ PING: Final = "SELECT 1"
 
 async def ping(connection: Connection) -> None:
     """Return if Postgres answers."""
-    with translated():
-        await connection.execute(PING)
+    await connection.execute(PING)

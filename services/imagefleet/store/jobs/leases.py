@@ -9,7 +9,7 @@ from asyncpg import Record
 
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.model import Fence, JobId, JsonObject, WorkerId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +105,15 @@ async def renew_claims(
     heard: Heard = NOTHING_HEARD,
 ) -> Beat:
     """The beat of one worker process: says what it holds, learns what it must stop."""
-    with translated():
-        rows = await connection.fetch(
-            RENEW_CLAIMS,
-            worker_id,
-            [hold.job_id for hold in holds],
-            [hold.claim_no for hold in holds],
-            [hold.renewable_for for hold in holds],
-            list(heard.silent_for),
-            list(heard.heard_at),
-        )
+    rows = await connection.fetch(
+        RENEW_CLAIMS,
+        worker_id,
+        [hold.job_id for hold in holds],
+        [hold.claim_no for hold in holds],
+        [hold.renewable_for for hold in holds],
+        list(heard.silent_for),
+        list(heard.heard_at),
+    )
     named = [row for row in rows if row["id"] is not None]
     return Beat(
         alive=rows[0]["alive"],
@@ -147,10 +146,9 @@ async def report_progress(
     cursor: JsonObject | None,
 ) -> bool:
     """Write how far the job is and extend its lock; True when somebody asked it to stop."""
-    with translated():
-        row = await connection.fetchrow(
-            REPORT_PROGRESS, hold.job_id, hold.claim_no, done, total, cursor, hold.renewable_for
-        )
+    row = await connection.fetchrow(
+        REPORT_PROGRESS, hold.job_id, hold.claim_no, done, total, cursor, hold.renewable_for
+    )
     if row is None:
         raise ClaimLost.of_job(hold.job_id, hold.claim_no)
     return bool(row["cancelled"])

@@ -6,7 +6,7 @@ from typing import Final
 from imagefleet.jobs.model import JobId, TenantId, WorkerId
 from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerView
 from imagefleet.jobs.shapes.jobs import OverseenJobView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.reports import JobFilter, Listings
 
 _COLUMNS: Final = """
@@ -128,8 +128,7 @@ async def oversee_jobs(
     """A page of jobs of one tenant or of all, newest first; the next begins `before` its last."""
     listings = _OF_ALL_TENANTS if tenant_id is None else _OF_ONE_TENANT
     statement, arguments = listings.choose(filters)
-    with translated():
-        rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
+    rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [OverseenJobView.of(row) for row in rows]
 
 
@@ -158,9 +157,8 @@ async def list_workers(
     connection: Connection, *, with_dead: bool = False, limit: int = 1000
 ) -> list[WorkerView]:
     """The living workers, and with `with_dead` those that ended within the last day."""
-    with translated():
-        rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
-        held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
+    rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
+    held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
     by_worker: dict[WorkerId, list[HeldJobView]] = {}
     for row in held:
         by_worker.setdefault(row["locked_by"], []).append(HeldJobView.of(row))

@@ -12,7 +12,7 @@ from uuid import UUID
 from asyncpg import Record
 
 from imagefleet.jobs.shapes.fleet import PruneRunView
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 Place: TypeAlias = tuple[datetime, UUID]
 """Since when a row could be forgotten but for retention, and its id."""
@@ -128,16 +128,13 @@ async def prune_jobs(connection: Connection, *, limit: int, after: Place | None 
     With its last job a target is forgotten too, and its order begins anew. Never an image's: its
     revisions are numbers of that order, and it goes with the image.
     """
-    with translated():
-        async with connection.transaction():
-            row = await connection.fetchrow(PRUNE_JOBS, limit, *(after or (None, None)))
-            assert row is not None  # noqa: S101 - of one row
-            if row["targets"]:
-                locked = await connection.fetch(LOCK_IDLE_TARGETS, row["tenants"], row["targets"])
-                tenants = [each["tenant_id"] for each in locked]
-                await connection.execute(
-                    PRUNE_TARGETS, tenants, [each["target"] for each in locked]
-                )
+    async with connection.transaction():
+        row = await connection.fetchrow(PRUNE_JOBS, limit, *(after or (None, None)))
+        assert row is not None  # noqa: S101 - of one row
+        if row["targets"]:
+            locked = await connection.fetch(LOCK_IDLE_TARGETS, row["tenants"], row["targets"])
+            tenants = [each["tenant_id"] for each in locked]
+            await connection.execute(PRUNE_TARGETS, tenants, [each["target"] for each in locked])
     return page_of(row)
 
 
@@ -148,8 +145,7 @@ DELETE FROM workers WHERE dead_at < now() - interval '7 days'
 
 async def prune_workers(connection: Connection) -> None:
     """Forget worker processes that ended long ago; there are never more than were ever started."""
-    with translated():
-        await connection.execute(PRUNE_WORKERS)
+    await connection.execute(PRUNE_WORKERS)
 
 
 # Of no job, so that none takes them with it.
@@ -176,8 +172,7 @@ SELECT count(*) FROM pruned
 async def prune_strays(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget letters of messages that were of no job, long after somebody acknowledged them."""
     del after  # none that is past retention is kept
-    with translated():
-        pruned: int = await connection.fetchval(PRUNE_STRAYS, limit)
+    pruned: int = await connection.fetchval(PRUNE_STRAYS, limit)
     return Page(seen=pruned, pruned=pruned)
 
 
@@ -193,8 +188,7 @@ SELECT periods.period_start, periods.holder, periods.started_at, periods.finishe
 
 async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRunView]:
     """When jobs were pruned last, and what that did; the newest first."""
-    with translated():
-        rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
+    rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
     return [PruneRunView.of(row) for row in rows]
 
 
@@ -218,7 +212,6 @@ async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelt
 
     As the pruner sees it: a job with an open dead letter is kept.
     """
-    with translated():
-        row = await connection.fetchrow(COUNT_PRUNABLE, most)
+    row = await connection.fetchrow(COUNT_PRUNABLE, most)
     assert row is not None  # noqa: S101 - the fleet has one row
     return row["retention"], row["prunable"]

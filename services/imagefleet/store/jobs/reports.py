@@ -6,7 +6,7 @@ from typing import Final
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import AttemptView, JobView, WholeJob
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 _PUBLIC_COLUMNS: Final = """
        jobs.id AS job_id, jobs.type, jobs.state, jobs.target, jobs.correlation_id,
@@ -30,8 +30,7 @@ SELECT {_PUBLIC_COLUMNS}
 
 async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) -> JobView:
     """One job as its tenant may see it; another tenant's is not found."""
-    with translated():
-        row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
+    row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
     if row is None:
         raise NotFound("job")
     return JobView.of(row)
@@ -153,8 +152,7 @@ async def list_jobs(
 ) -> list[JobView]:
     """A page of a tenant's jobs, newest first; the next one begins `before` its last id."""
     statement, arguments = _LISTINGS.choose(filters)
-    with translated():
-        rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
+    rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [JobView.of(row) for row in rows]
 
 
@@ -173,8 +171,7 @@ SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at A
 
 async def get_operator_job(connection: Connection, job_id: JobId) -> WholeJob:
     """Everything about one job, of any tenant."""
-    with translated():
-        row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
+    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
     if row is None:
         raise NotFound("job")
     return WholeJob.of(row)
@@ -192,6 +189,5 @@ SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at
 
 async def list_attempts(connection: Connection, job_id: JobId) -> list[AttemptView]:
     """Every claim of a job that has ended, oldest first."""
-    with translated():
-        rows = await connection.fetch(LIST_ATTEMPTS, job_id)
+    rows = await connection.fetch(LIST_ATTEMPTS, job_id)
     return [AttemptView.of(row) for row in rows]

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-import asyncpg
 import structlog
 
 from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
 from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
 from imagefleet.jobs.model import Ended, JobId, JobState, Ring, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
 from imagefleet.store.jobs.targets import free_targets, lock_targets
-
-# A pooled connection is none: whoever says "the same session" would be given another each time.
-Session: TypeAlias = asyncpg.Connection
 
 RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
 
@@ -43,8 +39,7 @@ class WorkerSeen:
 
 async def look_at_workers(connection: Connection) -> list[WorkerSeen]:
     """All that are not known to be dead."""
-    with translated():
-        rows = await connection.fetch(LOOK_AT_WORKERS)
+    rows = await connection.fetch(LOOK_AT_WORKERS)
     return [
         WorkerSeen(worker_id=WorkerId(row["id"]), beats=row["beats"], seen_at=row["seen_at"])
         for row in rows
@@ -117,19 +112,18 @@ async def _rescue_in_transaction(
     seen: WorkerSeen,
     take_back: Callable[[Connection, _Endings], Awaitable[_TakenBack]],
 ) -> Rescue | None:
-    with translated():
-        async with connection.transaction():
-            await connection.execute(WAIT_BRIEFLY)
-            if await connection.fetchrow(CONDEMN_WORKER, seen.worker_id, seen.beats) is None:
-                return None
-            rows = await connection.fetch(HELD_BY_WORKER, seen.worker_id)
-            claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
-            await lock_targets(connection, [job_id for job_id, _ in claims])
-            held = await lock_claims(connection, claims)
-            ended, rings = await take_back(
-                connection,
-                [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
-            )
+    async with connection.transaction():
+        await connection.execute(WAIT_BRIEFLY)
+        if await connection.fetchrow(CONDEMN_WORKER, seen.worker_id, seen.beats) is None:
+            return None
+        rows = await connection.fetch(HELD_BY_WORKER, seen.worker_id)
+        claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
+        await lock_targets(connection, [job_id for job_id, _ in claims])
+        held = await lock_claims(connection, claims)
+        ended, rings = await take_back(
+            connection,
+            [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
+        )
     return Rescue(ended=tuple(ended), rings=tuple(rings))
 
 
@@ -157,9 +151,8 @@ async def _take_back_apart(connection: Connection, endings: _Endings) -> _TakenB
 
 async def _take_back_or_fail(connection: Connection, held: Held, outcome: Outcome) -> _TakenBack:
     try:
-        with translated():
-            async with connection.transaction():
-                return await _take_back(connection, [(held, outcome)])
+        async with connection.transaction():
+            return await _take_back(connection, [(held, outcome)])
     except (StoreRejected, IllegalTransition) as error:
         _tell("rescue.rejected", held, error)
         rejected = Failed(
@@ -167,9 +160,8 @@ async def _take_back_or_fail(connection: Connection, held: Held, outcome: Outcom
             message=failure_sentence("settle_rejected"),
             detail=error.code,  # a fixed word: the refused value must not come back in by it
         )
-    with translated():
-        async with connection.transaction():
-            return await _take_back(connection, [(held, rejected)])
+    async with connection.transaction():
+        return await _take_back(connection, [(held, rejected)])
 
 
 def _tell(event: str, held: Held, error: FleetError) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from asyncpg import Record
 
 from imagefleet.jobs.model import JobId, Lane, Ring, Submission, Submitted, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import NEXT_OF_TARGET
 
 URGENT: Final = -1
@@ -78,8 +78,7 @@ SELECT lanes.lane, lanes.room, lanes.looked_at,
 
 async def read_rooms(connection: Connection) -> list[LaneRoom]:
     """What every lane has room for."""
-    with translated():
-        rows = await connection.fetch(READ_ROOMS)
+    rows = await connection.fetch(READ_ROOMS)
     return [LaneRoom(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]
 
 
@@ -103,10 +102,9 @@ UPDATE rings
 
 async def confirm_rings(connection: Connection, sent: Sequence[Ring]) -> None:
     """SQS took these: they wait to be claimed now, not to be announced."""
-    with translated():
-        await connection.execute(
-            CONFIRM_RINGS, [ring.job_id for ring in sent], [ring.next_at for ring in sent]
-        )
+    await connection.execute(
+        CONFIRM_RINGS, [ring.job_id for ring in sent], [ring.next_at for ring in sent]
+    )
 
 
 # Lost is what was sent well before a moment of which we know that the queue was empty, or that
@@ -149,8 +147,7 @@ async def forget_lost(
     `silent` is when the newest long poll began that brought nothing, `heard` when the newest of the
     messages was announced by which somebody claimed.
     """
-    with translated():
-        return len(await connection.fetch(FORGET_LOST, lane, silent, heard, limit))
+    return len(await connection.fetch(FORGET_LOST, lane, silent, heard, limit))
 
 
 # Rows of 0.2.0 say neither whose they are nor whether they were sent.
@@ -177,8 +174,7 @@ RETURNING rings.job_id
 
 async def adopt_rings(connection: Connection, *, limit: int) -> int:
     """Complete the rows that processes of 0.2.0 wrote; how many."""
-    with translated():
-        return len(await connection.fetch(ADOPT_RINGS, limit))
+    return len(await connection.fetch(ADOPT_RINGS, limit))
 
 
 # The next of a target is rung by whoever frees or resumes it, under its lock. A claim that fails a
@@ -235,8 +231,7 @@ class HeadsRung:
 
 async def ring_heads(connection: Connection, after: JobId, *, limit: int) -> HeadsRung:
     """Ring the first of each free target on a page of parked rows that nobody has rung."""
-    with translated():
-        row = await connection.fetchrow(RING_HEADS, after, limit)
+    row = await connection.fetchrow(RING_HEADS, after, limit)
     assert row is not None  # noqa: S101 - a SELECT without FROM has one row
     return HeadsRung(**dict(row))
 
@@ -256,8 +251,7 @@ SELECT jobs.id AS job_id, jobs.lane, now() AS next_at, jobs.tenant_id, now() AS 
 
 async def find_expired(connection: Connection, *, limit: int) -> list[Ring]:
     """Jobs whose lock ran out a minute ago and which nobody took over: to be rung as they are."""
-    with translated():
-        return [ring_of(row) for row in await connection.fetch(FIND_EXPIRED, limit)]
+    return [ring_of(row) for row in await connection.fetch(FIND_EXPIRED, limit)]
 
 
 # What stands in SQS is a few times the window; where it is more, counting further tells no more.
@@ -297,8 +291,7 @@ class ExpectedMessages:
 
 async def expect_messages(connection: Connection) -> dict[Lane, ExpectedMessages]:
     """What SQS's figures are compared with."""
-    with translated():
-        rows = await connection.fetch(EXPECT_MESSAGES)
+    rows = await connection.fetch(EXPECT_MESSAGES)
     return {
         Lane(row["lane"]): ExpectedMessages(**dict(row) | {"lane": Lane(row["lane"])})
         for row in rows

@@ -18,7 +18,7 @@ from asyncpg import Record
 
 from imagefleet.errors import IdempotencyConflict, Unavailable
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 TRIES: Final = 5  # the job that stood in the way may end between the insert and the second look
 
@@ -38,8 +38,7 @@ async def find_standing(connection: Connection, submission: Submission) -> Submi
 
     Unavailable if there is none any more.
     """
-    with translated():
-        rows = await _look_for_standing(connection, [submission])
+    rows = await _look_for_standing(connection, [submission])
     for row in rows:
         if row["differs"]:
             raise IdempotencyConflict(submission.idempotency_key or "")
@@ -51,9 +50,8 @@ async def submit_jobs(connection: Connection, submissions: Sequence[Submission])
     """Accept many jobs in one transaction; one answer for each, in order."""
     for _ in range(TRIES):
         try:
-            with translated():
-                async with connection.transaction():
-                    return await insert_submissions(connection, submissions)
+            async with connection.transaction():
+                return await insert_submissions(connection, submissions)
         except Unavailable as error:
             # Two batches that met the same keys in another order: nothing was written, go again.
             if error.code != "database_conflict" or connection.is_in_transaction():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.jobs.model import JobId, Ring, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RINGING, ring_of
 from imagefleet.store.jobs.verdicts import NEXT_OF_TARGET
 
@@ -73,10 +73,9 @@ async def ring_head(connection: Connection, tenant_id: TenantId, target: str) ->
 
     The dispatcher sends it.
     """
-    with translated():
-        async with connection.transaction():
-            await connection.execute(LOCK_TARGET, tenant_id, target)
-            await connection.execute(RING_NEXT, [tenant_id], [target])
+    async with connection.transaction():
+        await connection.execute(LOCK_TARGET, tenant_id, target)
+        await connection.execute(RING_NEXT, [tenant_id], [target])
 
 
 async def free_targets(

@@ -14,7 +14,7 @@ from uuid import UUID
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.letters import LetterGroupView, WholeLetter
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,7 @@ GET_LETTER: Final = f"""
 
 async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> WholeLetter:
     """One letter, by its own id or by that of its job."""
-    with translated():
-        row = await connection.fetchrow(GET_LETTER, letter_or_job_id)
+    row = await connection.fetchrow(GET_LETTER, letter_or_job_id)
     if row is None:
         raise NotFound(_LETTERS_NAME)
     return WholeLetter.of(row)
@@ -75,8 +74,7 @@ async def get_dead_letters(
     connection: Connection, letter_or_job_ids: Sequence[UUID]
 ) -> list[WholeLetter]:
     """Those of these letters that there are, by their own ids or by those of their jobs."""
-    with translated():
-        rows = await connection.fetch(GET_LETTERS, list(letter_or_job_ids))
+    rows = await connection.fetch(GET_LETTERS, list(letter_or_job_ids))
     return [WholeLetter.of(row) for row in rows]
 
 
@@ -137,8 +135,7 @@ async def list_dead_letters(
     """A page, oldest first: the order in which they are to be dealt with."""
     statement, arguments = _listing(filters)
     start = (after.died_at, after.id) if after else (None, None)
-    with translated():
-        rows = await connection.fetch(statement, *start, limit, *arguments)
+    rows = await connection.fetch(statement, *start, limit, *arguments)
     return [WholeLetter.of(row) for row in rows]
 
 
@@ -189,8 +186,7 @@ async def group_dead_letters(
 ) -> list[LetterGroupView]:
     """The faults behind the open letters, or each tenant's of each; the most frequent first."""
     chosen = _all_of(filters or LetterFilter())
-    with translated():
-        rows = await connection.fetch(GROUP_LETTERS, limit, *chosen, by_tenant)
+    rows = await connection.fetch(GROUP_LETTERS, limit, *chosen, by_tenant)
     return [LetterGroupView.of(row) for row in rows]
 
 
@@ -213,8 +209,7 @@ async def acknowledge_dead_letters(
     connection: Connection, ids: Sequence[UUID], *, by: str, note: str | None
 ) -> int:
     """Say that somebody knows and nothing is to be done; how many were still open."""
-    with translated():
-        return len(await connection.fetch(ACKNOWLEDGE, list(ids), by, note))
+    return len(await connection.fetch(ACKNOWLEDGE, list(ids), by, note))
 
 
 COUNT_UNACKNOWLEDGED: Final = """
@@ -224,6 +219,5 @@ SELECT count(*) FROM dead_letters WHERE dead_letters.acknowledged_at IS NULL
 
 async def count_unacknowledged(connection: Connection) -> int:
     """How many letters wait for somebody: the number that alerts."""
-    with translated():
-        waiting: int = await connection.fetchval(COUNT_UNACKNOWLEDGED)
+    waiting: int = await connection.fetchval(COUNT_UNACKNOWLEDGED)
     return waiting

@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, JsonObject, Ring, TenantId
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import ring_of
 
 
@@ -58,8 +58,7 @@ SELECT letters.id AS letter_id, letters.job_id, letters.tenant_id, letters.type,
 
 async def take_due_sends(connection: Connection, *, limit: int) -> list[DeadLetterSend]:
     """Push due sends forward and return them to be sent; any number of senders may run."""
-    with translated():
-        rows = await connection.fetch(TAKE_DUE_SENDS, limit)
+    rows = await connection.fetch(TAKE_DUE_SENDS, limit)
     return [DeadLetterSend(**dict(row)) for row in rows]
 
 
@@ -70,8 +69,7 @@ DELETE FROM dead_letter_sends WHERE dead_letter_id = ANY ($1::uuid[])
 
 async def forget_sends(connection: Connection, letter_ids: Sequence[UUID]) -> None:
     """SQS has taken these."""
-    with translated():
-        await connection.execute(FORGET_SENDS, list(letter_ids))
+    await connection.execute(FORGET_SENDS, list(letter_ids))
 
 
 class Found(StrEnum):
@@ -225,8 +223,7 @@ async def judge_messages(
         {name: getattr(message, name) for name in DeadMessage.__dataclass_fields__} | {"n": n}
         for n, message in enumerate(messages)
     ]
-    with translated():
-        rows = await connection.fetch(JUDGE_MESSAGES, asked)
+    rows = await connection.fetch(JUDGE_MESSAGES, asked)
     judgements: list[Judgement] = []
     for row in rows:
         found = Found(row["found"])

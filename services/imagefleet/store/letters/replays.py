@@ -16,7 +16,7 @@ from imagefleet.jobs.model import JobId, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, compose_replay, image_of
 from imagefleet.jobs.shapes.jobs import OutcomesView
 from imagefleet.jobs.shapes.letters import WholeLetter
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 from imagefleet.store.images.tombstones import find_deleted
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import Answer, insert_submissions
@@ -101,8 +101,7 @@ async def replay_page(
     """
     if limit > MOST_AT_ONCE:
         raise RequestRejected("too_many", _TOO_MANY)
-    with translated():
-        as_of = filters.died_until or await connection.fetchval(READ_CLOCK)
+    as_of = filters.died_until or await connection.fetchval(READ_CLOCK)
     letters = await list_dead_letters(connection, filters, after=after, limit=limit)
     return ReplayBatch(
         as_of=as_of,
@@ -135,13 +134,12 @@ async def _replay(
     kinds: Mapping[str, JobKind],
 ) -> list[Replayed]:
     try:
-        with translated():
-            async with connection.transaction():
-                answers = await _submit(connection, letters, order, kinds)
-                await connection.execute(CLOSE_REPLAYED, [letter.id for letter in letters])
-                if order.dry_run:
-                    raise _DryRun(answers)  # noqa: TRY301 - which rolls back
-                return answers
+        async with connection.transaction():
+            answers = await _submit(connection, letters, order, kinds)
+            await connection.execute(CLOSE_REPLAYED, [letter.id for letter in letters])
+            if order.dry_run:
+                raise _DryRun(answers)  # noqa: TRY301 - which rolls back
+            return answers
     except _DryRun as dry:
         made = {one.replayed_as for one in dry.answers if one.outcome is ReplayOutcome.REPLAYED}
         return [
@@ -159,9 +157,8 @@ async def replay_redriven(
     """
     letters = await get_dead_letters(connection, [job_id])
     order = ReplayOrder(by=REDRIVE, reason="moved back from the dead-letter queue")
-    with translated():
-        async with connection.transaction():
-            answers = await _submit(connection, letters, order, kinds)
+    async with connection.transaction():
+        answers = await _submit(connection, letters, order, kinds)
     return answers[0] if answers else None
 
 
@@ -176,10 +173,9 @@ SELECT letters.id
 
 async def close_replayed(connection: Connection, *, limit: int) -> int:
     """Acknowledge letters whose jobs were replayed by somebody who may not; how many."""
-    with translated():
-        ids = [row["id"] for row in await connection.fetch(FIND_REPLAYED, limit)]
-        if ids:
-            await connection.execute(CLOSE_REPLAYED, ids)
+    ids = [row["id"] for row in await connection.fetch(FIND_REPLAYED, limit)]
+    if ids:
+        await connection.execute(CLOSE_REPLAYED, ids)
     return len(ids)
 
 
@@ -283,7 +279,6 @@ SELECT count(*) FILTER (WHERE jobs.state IN ('queued', 'processing', 'failed_ret
 
 async def count_outcomes(connection: Connection, job_ids: Sequence[JobId]) -> OutcomesView:
     """Tell how replays went, so that whoever replays many can stop before all have failed again."""
-    with translated():
-        row = await connection.fetchrow(COUNT_OUTCOMES, list(job_ids))
+    row = await connection.fetchrow(COUNT_OUTCOMES, list(job_ids))
     assert row is not None  # noqa: S101 - an aggregate has one row
     return OutcomesView.of(row)

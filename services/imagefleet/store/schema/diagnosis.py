@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from imagefleet.store.database import Connection, translated
+from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,6 @@ SELECT current_user::text AS role,
 
 async def describe_session(connection: Connection) -> Session:
     """Ask the database who it takes us for, and what time it is."""
-    with translated():
-        row = await connection.fetchrow(DESCRIBE_SESSION)
+    row = await connection.fetchrow(DESCRIBE_SESSION)
     assert row is not None  # noqa: S101 - it reads from no table
     return Session(**dict(row))

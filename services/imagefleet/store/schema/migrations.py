@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
-from imagefleet.store.database import Connection, connect, translated
+from imagefleet.store.database import Connection, connect
 from imagefleet.store.schema.migration_files import Migration, shipped_migrations, statements
 from imagefleet.store.schema.roles import ROLES
 
@@ -95,8 +95,7 @@ SELECT ours.name
 
 async def require_roles(connection: Connection) -> None:
     """Refuse where a migration would: a new version may grant to a role that is new with it."""
-    with translated():
-        rows = await connection.fetch(MISSING_ROLES, list(ROLES))
+    rows = await connection.fetch(MISSING_ROLES, list(ROLES))
     if rows:
         names = ", ".join(row["name"] for row in rows)
         detail = (
@@ -142,10 +141,9 @@ SELECT version, name, sha256, breaking FROM schema_migrations ORDER BY version
 
 async def applied(connection: Connection) -> tuple[Applied, ...]:
     """Oldest first; empty when nobody ever migrated this database."""
-    with translated():
-        if await connection.fetchval("SELECT to_regclass('schema_migrations') IS NULL"):
-            return ()
-        rows = await connection.fetch(APPLIED)
+    if await connection.fetchval("SELECT to_regclass('schema_migrations') IS NULL"):
+        return ()
+    rows = await connection.fetch(APPLIED)
     found = tuple(Applied(**row) for row in rows)
     if [entry.version for entry in found] != list(range(1, len(found) + 1)):
         detail = f"schema_migrations has a gap: {', '.join(map(str, found))}"
@@ -183,8 +181,7 @@ SELECT indexes.indexrelid::regclass::text
 
 async def invalid_indexes(connection: Connection) -> tuple[str, ...]:
     """Left behind by a CREATE INDEX CONCURRENTLY that failed: kept up to date, never used."""
-    with translated():
-        return tuple(row[0] for row in await connection.fetch(INVALID_INDEXES))
+    return tuple(row[0] for row in await connection.fetch(INVALID_INDEXES))
 
 
 def _refuse_invalid_indexes(names: Sequence[str]) -> None:
@@ -226,8 +223,7 @@ async def _become_the_only_runner(connection: Connection, wait: float) -> None:
 async def _apply_patiently(connection: Connection, migration: Migration) -> None:
     for tried in range(1, TRIES + 1):
         try:
-            with translated():
-                await _apply(connection, migration)
+            await _apply(connection, migration)
         except Unavailable as error:
             if error.code != "database_conflict" or tried == TRIES:
                 raise _named(error, migration) from error

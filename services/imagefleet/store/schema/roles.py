@@ -9,13 +9,10 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from types import MappingProxyType
 
-import asyncpg
-
-from imagefleet.errors import Misconfigured
-from imagefleet.store.database import Connection, translated
+from imagefleet.errors import Misconfigured, StoreRejected
+from imagefleet.store.database import Connection
 
 OWNER = "imagefleet_owner"
 
@@ -52,14 +49,13 @@ async def ensure_roles(
     if missing:
         detail = f"no password for {', '.join(missing)}"
         raise Misconfigured(detail)
-    with translated():
-        async with admin.transaction():
-            await admin.execute("SELECT pg_advisory_xact_lock($1)", ROLES_LOCK)
-            superuser = await admin.fetchval(IS_SUPERUSER)
-            for role in ROLES:
-                await _ensure_role(admin, role, superuser=superuser)
-                verifier = scram_verifier(passwords[role], iterations=scram_iterations)
-                await admin.execute(f"ALTER ROLE {role} PASSWORD '{verifier}'")
+    async with admin.transaction():
+        await admin.execute("SELECT pg_advisory_xact_lock($1)", ROLES_LOCK)
+        superuser = await admin.fetchval(IS_SUPERUSER)
+        for role in ROLES:
+            await _ensure_role(admin, role, superuser=superuser)
+            verifier = scram_verifier(passwords[role], iterations=scram_iterations)
+            await admin.execute(f"ALTER ROLE {role} PASSWORD '{verifier}'")
 
 
 async def _ensure_role(admin: Connection, role: str, *, superuser: bool) -> None:
@@ -83,19 +79,21 @@ async def ensure_database(admin: Connection, name: str) -> None:
     if re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) is None:
         detail = f"a database name is of lower case letters, digits and _, not {name!r}"
         raise Misconfigured(detail)
-    with translated():
-        if not await admin.fetchval(IS_SUPERUSER):
-            # To give it a database one must be able to become it.
-            await admin.execute(f"GRANT {OWNER} TO CURRENT_USER")
-        if not await admin.fetchval(DATABASE_EXISTS, name):
-            # Another administrator may be faster.
-            with suppress(asyncpg.DuplicateDatabaseError, asyncpg.UniqueViolationError):
-                await admin.execute(
-                    f"CREATE DATABASE {name} OWNER {OWNER} TEMPLATE template0 ENCODING 'UTF8'"
-                )
-        await admin.execute(f"ALTER DATABASE {name} OWNER TO {OWNER}")
-        await admin.execute(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC")
-        await admin.execute(f"GRANT CONNECT ON DATABASE {name} TO {', '.join(ROLES)}")
+    if not await admin.fetchval(IS_SUPERUSER):
+        # To give it a database one must be able to become it.
+        await admin.execute(f"GRANT {OWNER} TO CURRENT_USER")
+    if not await admin.fetchval(DATABASE_EXISTS, name):
+        try:
+            await admin.execute(
+                f"CREATE DATABASE {name} OWNER {OWNER} TEMPLATE template0 ENCODING 'UTF8'"
+            )
+        except StoreRejected:
+            if not await admin.fetchval(DATABASE_EXISTS, name):
+                raise
+            # Another administrator was faster.
+    await admin.execute(f"ALTER DATABASE {name} OWNER TO {OWNER}")
+    await admin.execute(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC")
+    await admin.execute(f"GRANT CONNECT ON DATABASE {name} TO {', '.join(ROLES)}")
 
 
 def scram_verifier(password: str, *, iterations: int = SCRAM_ITERATIONS) -> str:

@@ -6,7 +6,6 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId
-from imagefleet.store.database import acquire
 from imagefleet.store.fleet.control import cancel_job
 from imagefleet.worker.handling import Handler, JobContext
 
@@ -14,18 +13,17 @@ from imagefleet.worker.handling import Handler, JobContext
 async def run(job: JobContext) -> Completed:
     """Flag it; the truthful answer is `requested`, `already_finished` or `nothing_left`."""
     try:
-        with job.tools.metrics.query("cancel_job"):
-            async with acquire(job.tools.pool) as connection:
-                reason, rings = await cancel_job(
-                    connection,
-                    JobId(job.payload.job_id),
-                    code=job.payload.code,
-                    detail=job.payload.reason or None,
-                    tenant_id=job.claim.tenant_id,
-                )
+        async with job.database("cancel_job") as connection:
+            reason, rings = await cancel_job(
+                connection,
+                JobId(job.payload.job_id),
+                code=job.payload.code,
+                detail=job.payload.reason or None,
+                tenant_id=job.claim.tenant_id,
+            )
     except NotFound:
         return Completed(reason=ResultReason.NOTHING_LEFT)
-    job.tools.doorbell.ring(rings)
+    job.ring(rings)
     return Completed(reason=reason)
 
 

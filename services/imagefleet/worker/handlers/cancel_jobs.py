@@ -9,19 +9,17 @@ from typing import Final
 from imagefleet.jobs.bulk import CancelWalk
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.store.database import acquire
 from imagefleet.store.jobs.cancelling import begin_walk, count_walk, flag_page
 from imagefleet.worker.handling import Handler, JobContext
 
 
 async def run(job: JobContext) -> Completed:
-    """CancelWalk what is open; done when all of it is flagged."""
+    """Walk what is open; done when all of it is flagged."""
     wanted: CancelJobs = job.payload
     walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
     while True:
-        with job.tools.metrics.query("flag_page"):
-            async with acquire(job.tools.pool) as connection:
-                page = await flag_page(connection, job.claim, job.hold, wanted, walk)
+        async with job.database("flag_page") as connection:
+            page = await flag_page(connection, job.claim, job.hold, wanted, walk)
         walk = page.walk
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
@@ -35,12 +33,11 @@ async def begin(
     job: JobContext, wanted: CancelJobs, *, parents: bool, flagged: int = 0
 ) -> CancelWalk:
     """At the newest job; of those that submit others there are few, and nobody counts them."""
-    with job.tools.metrics.query("begin_walk"):
-        async with acquire(job.tools.pool) as connection:
-            until = await begin_walk(connection, wanted)
-            if parents:
-                return CancelWalk(until=until, parents=True)
-            total = await count_walk(connection, job.claim.tenant_id, wanted.job_type)
+    async with job.database("begin_walk") as connection:
+        until = await begin_walk(connection, wanted)
+        if parents:
+            return CancelWalk(until=until, parents=True)
+        total = await count_walk(connection, job.claim.tenant_id, wanted.job_type)
     return CancelWalk(until=until, parents=False, total=total, flagged=flagged)
 
 

@@ -20,7 +20,6 @@ from imagefleet.jobs.images import Emptied, originals_prefix, outputs_prefix
 from imagefleet.jobs.kinds import BUILT_IN, DeleteImage
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JsonObject, TenantId
-from imagefleet.store.database import acquire
 from imagefleet.store.images.emptying import flag_void, list_named_keys
 from imagefleet.store.images.tombstones import get_deletion
 from imagefleet.worker.handling import Handler, JobContext
@@ -55,13 +54,12 @@ async def run(job: JobContext) -> Completed:
 
 async def _begin(job: JobContext, image_id: UUID, tenant_id: TenantId) -> frozenset[str] | None:
     """End the image's other jobs; the keys that Postgres names, or None without a tombstone."""
-    with job.tools.metrics.query("flag_void"):
-        async with acquire(job.tools.pool) as connection:
-            if await get_deletion(connection, image_id, tenant_id) is None:
-                return None
-            rings = await flag_void(connection, image_id, tenant_id)
-            named = await list_named_keys(connection, image_id)
-    job.tools.doorbell.ring(rings)
+    async with job.database("flag_void") as connection:
+        if await get_deletion(connection, image_id, tenant_id) is None:
+            return None
+        rings = await flag_void(connection, image_id, tenant_id)
+        named = await list_named_keys(connection, image_id)
+    job.ring(rings)
     return named
 
 

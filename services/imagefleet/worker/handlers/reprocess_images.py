@@ -15,7 +15,6 @@ from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
-from imagefleet.store.database import acquire
 from imagefleet.store.images.reprocessing import PAGE, count_set, submit_page
 from imagefleet.store.jobs.admissions import room_for_jobs
 from imagefleet.worker.handling import Handler, JobContext, Postponed
@@ -31,13 +30,12 @@ async def run(job: JobContext) -> Completed:
         # A newer API knows it, and so will a newer worker: better one job waits than thousands.
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), wanted.recipe)
     walk = SetWalk.of(job.cursor) or await begin(job, wanted)
-    over, room = False, Room()
+    over, room = False, TenantRoom()
     while not over:
         most = min(PAGE, await room.left(job))
-        with job.tools.metrics.query("submit_page"):
-            async with acquire(job.tools.pool) as connection:
-                page = await submit_page(connection, job.claim, job.hold, wanted, walk, most)
-        job.tools.doorbell.ring(page.rings)
+        async with job.database("submit_page") as connection:
+            page = await submit_page(connection, job.claim, job.hold, wanted, walk, most)
+        job.ring(page.rings)
         room.take(page.walk.submitted - walk.submitted)
         walk, over = page.walk, page.over
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
@@ -45,7 +43,7 @@ async def run(job: JobContext) -> Completed:
     return Completed(result={"submitted": walk.submitted, "skipped": walk.skipped})
 
 
-class Room:
+class TenantRoom:
     """How many more jobs the tenant may have open; counted again when half of it is used up."""
 
     def __init__(self) -> None:
@@ -55,9 +53,8 @@ class Room:
     async def left(self, job: JobContext) -> int:
         """At least one; Postponed if there is none."""
         if self._left <= self._look_again_at or self._good_until < monotonic():
-            with job.tools.metrics.query("room_for_jobs"):
-                async with acquire(job.tools.pool) as connection:
-                    self._left = await room_for_jobs(connection, job.claim.tenant_id)
+            async with job.database("room_for_jobs") as connection:
+                self._left = await room_for_jobs(connection, job.claim.tenant_id)
             self._look_again_at, self._good_until = self._left // 2, monotonic() + ROOM_IS_GOOD_FOR
         if self._left <= 0:
             raise Postponed("tenant_full", LOOK_AGAIN_IN)
@@ -69,9 +66,8 @@ class Room:
 
 async def begin(job: JobContext, wanted: ReprocessImages) -> SetWalk:
     """At the newest image."""
-    with job.tools.metrics.query("count_set"):
-        async with acquire(job.tools.pool) as connection:
-            return SetWalk(total=await count_set(connection, job.claim.tenant_id, wanted))
+    async with job.database("count_set") as connection:
+        return SetWalk(total=await count_set(connection, job.claim.tenant_id, wanted))
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["reprocess_images"], run=run)

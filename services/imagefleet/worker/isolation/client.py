@@ -1,0 +1,229 @@
+"""Have pictures rendered, and other work done, in children that have nothing to lose.
+
+What may come out, besides a result: InputRejected, which the child found and which ends the job;
+Child…, which say how the child came to its end; Unavailable, when no child could be had. A crash is
+held against the job: a library that dies of a picture dies of it again.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, ParamSpec, Self, TypeVar
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import RECIPES, Recipe
+from imagefleet.jobs.lifecycle import failure_sentence
+from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
+from imagefleet.worker.isolation.children import Child, Ending, Killed
+from imagefleet.worker.isolation.nursery import Nursery
+from imagefleet.worker.isolation.report import (
+    GENERAL_MEMORY_BYTES,
+    Allowance,
+    ChildCancelled,
+    ChildCrashed,
+    ChildFailed,
+    Finished,
+    RenderedFiles,
+    UntrueError,
+    checked,
+    no_child,
+    remove,
+    result_of,
+)
+from imagefleet.worker.isolation.sandbox import hide_this_process
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log: Final[FilteringBoundLogger] = structlog.get_logger()
+
+_PROBE: Final = "imagefleet.worker.isolation.child:probe"
+_RENDER: Final = "imagefleet.worker.isolation.child:render_variants"
+
+
+class Renderer:
+    """Owns the zygote. Any number of calls may run at once; how many is for the slots to say."""
+
+    def __init__(self, *, preload: Sequence[str] = ()) -> None:
+        self._preload = (_RENDER.partition(":")[0], *preload)
+        self._nursery: Nursery | None = None
+        self._starting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Start it, and try it: where decoding cannot be isolated, nothing is decoded."""
+        hide_this_process()
+        try:
+            await self.run_isolated(_PROBE, {}, {}, Allowance(deadline_seconds=30))
+        except BaseException as error:
+            await self._close()
+            if isinstance(error, ChildCrashed | ChildFailed):
+                raise Misconfigured(error.detail or str(error)) from error
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    @property
+    def zygote_pid(self) -> int | None:
+        """The process that children are forked from; None while there is none."""
+        return self._nursery.pid if self._nursery is not None and self._nursery.alive else None
+
+    async def render(
+        self,
+        source: Path | int,
+        recipe_name: str,
+        limits: Limits,
+        *,
+        deadline_seconds: float,
+        scratch: Path,
+        memory_bytes: int = GENERAL_MEMORY_BYTES,
+        cancel: asyncio.Event | None = None,
+    ) -> RenderedFiles:
+        """Every variant of the recipe, as checked files in a folder of their own under `scratch`.
+
+        The caller discards them; whenever this raises, there is nothing left to discard.
+        """
+        recipe = RECIPES.get(recipe_name)
+        if recipe is None:  # a newer API knows it, and so will a newer worker
+            raise Unavailable("unknown_recipe", failure_sentence("unavailable"), recipe_name)
+        order: JsonObject = {"recipe": recipe.name, "limits": asdict(limits)}
+        allowance = Allowance(deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
+        with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
+            done = await self.run_isolated(_RENDER, order, files, allowance, cancel)
+            try:
+                return await _in_thread(
+                    checked, done.value, recipe, files[SOURCE_FILE], folder, done.usage
+                )
+            except UntrueError as error:
+                detail = f"a false report: {error}"
+                raise ChildCrashed(detail) from error
+
+    async def run_isolated(
+        self,
+        task: str,
+        argument: JsonObject,
+        files: Mapping[str, int],
+        allowance: Allowance,
+        cancel: asyncio.Event | None = None,
+    ) -> Finished:
+        """Run `module:function` on the argument and these open files in a child of its own.
+
+        However this ends, the child is dead: nothing it held changes any more.
+        """
+        if cancel is not None and cancel.is_set():
+            raise ChildCancelled
+        child = await self._start(task, argument, files, allowance)
+        timer = asyncio.get_running_loop().call_later(
+            allowance.deadline_seconds, child.kill, Killed.DEADLINE
+        )
+        try:
+            ending = await _ending_of(child, cancel or asyncio.Event())
+        finally:
+            timer.cancel()
+        return result_of(ending, allowance)
+
+    async def _start(
+        self, task: str, argument: JsonObject, files: Mapping[str, int], allowance: Allowance
+    ) -> Child:
+        for _ in range(2):  # the first zygote may be found dead only by asking it
+            nursery = await self._warm_nursery()
+            with suppress(ConnectionError):
+                return await nursery.start_child(
+                    task,
+                    argument,
+                    files,
+                    longest_report=allowance.report_bytes,
+                    confinement=allowance.confinement(),
+                )
+        detail = "the decoding process ends as soon as it is started"
+        raise no_child(detail)
+
+    async def _warm_nursery(self) -> Nursery:
+        async with self._starting:
+            if self._nursery is None or not self._nursery.alive:
+                if self._nursery is not None:
+                    log.warning("zygote.lost", pid=self._nursery.pid)
+                    await self._close()
+                self._nursery = nursery = Nursery(self._preload)
+                await nursery.ready()
+                log.info("zygote.started", pid=nursery.pid)
+            return self._nursery
+
+    async def _close(self) -> None:
+        if self._nursery is not None:
+            await self._nursery.close()
+
+
+async def _ending_of(child: Child, cancel: asyncio.Event) -> Ending:
+    """Wait until it is dead, whoever kills it; a cancelled wait kills it first."""
+
+    async def kill_when_cancelled() -> None:
+        await cancel.wait()
+        child.kill(Killed.CANCELLED)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(kill_when_cancelled())
+            await asyncio.wait([child.ended])
+            watch.cancel()
+    except asyncio.CancelledError:
+        child.kill(Killed.CANCELLED)
+        await asyncio.wait([child.ended])
+        raise
+    return child.ended.result()
+
+
+@contextmanager
+def _scratch_folder(scratch: Path) -> Iterator[Path]:
+    """A folder nobody else has, which stays only if all goes well."""
+    folder = Path(tempfile.mkdtemp(prefix="render-", dir=scratch))
+    try:
+        yield folder
+    except BaseException:
+        remove(folder)
+        raise
+
+
+@contextmanager
+def _opened(source: Path | int, recipe: Recipe, folder: Path) -> Iterator[Mapping[str, int]]:
+    """The source for reading and an empty file a variant, open while the child is at work."""
+    with ExitStack() as stack:
+
+        def opened(path: Path, flags: int) -> int:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        read_only = opened(source, os.O_RDONLY) if isinstance(source, Path) else source
+        files = {SOURCE_FILE: read_only}
+        for variant in recipe.variants:
+            name = file_name(variant.name, variant.format)
+            files[name] = opened(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        yield files
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Like asyncio.to_thread, but never returns while the thread still uses its arguments."""
+    running = asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,269 @@
+"""The worker's view of the zygote: start it, ask it for children, hear how they ended, end it."""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from imagefleet.errors import Misconfigured
+from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.isolation.child import LONGEST_MESSAGE, MOST_FILES, RESULT_FILE, Request
+from imagefleet.worker.isolation.children import Child, Killed, Usage
+from imagefleet.worker.isolation.sandbox import Confinement
+
+START_WITHIN: Final = 60.0  # seconds; a cold disk and two busy cores, normally half a second
+STOP_WITHIN: Final = 5.0
+
+# Not -m: only a worker that was started with a module path of its own knows where the modules are.
+BOOT: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from imagefleet.worker.isolation.zygote import main; main()"
+)
+
+
+class Ready(BaseModel):
+    tidings: Literal["ready"]
+
+
+class Broken(BaseModel):
+    tidings: Literal["broken"]
+    detail: str
+
+
+class Refused(BaseModel):
+    tidings: Literal["refused"]
+    number: int
+    detail: str
+
+
+class Started(BaseModel):
+    tidings: Literal["started"]
+    number: int
+    pid: int
+
+
+class Died(BaseModel):
+    tidings: Literal["ended"]
+    number: int
+    status: int
+    too_large: bool
+    cpu_seconds: float
+    max_rss_bytes: int
+
+
+Tidings: TypeAlias = Annotated[
+    Ready | Broken | Refused | Started | Died, Field(discriminator="tidings")
+]
+_TIDINGS: Final[TypeAdapter[Tidings]] = TypeAdapter(Tidings)
+
+
+class Nursery:
+    """One zygote and the children it has now."""
+
+    def __init__(self, preload: Sequence[str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there:
+            try:
+                self._process = _start_zygote(there, preload)
+            except BaseException:
+                self._socket.close()
+                raise
+        self._socket.setblocking(False)  # noqa: FBT003 - the name says it
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._numbers = itertools.count(1)
+        self._children: dict[int, Child] = {}
+        self._sending = asyncio.Lock()
+        self._hung_up = False
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._socket, self._hear)
+        self._loop.add_reader(self._pidfd, self._end)
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether it can be asked for children."""
+        return self._ready.done() and not self._hung_up and not self._gone.done()
+
+    @property
+    def pid(self) -> int:
+        """The zygote's."""
+        return self._process.pid
+
+    async def ready(self) -> None:
+        """Return when every codec is loaded; Misconfigured when that does not work."""
+        try:
+            async with asyncio.timeout(START_WITHIN):
+                await asyncio.shield(self._ready)
+        except TimeoutError as error:
+            detail = f"the decoding process was not ready within {START_WITHIN:.0f} s"
+            raise Misconfigured(detail) from error
+
+    async def start_child(
+        self,
+        task: str,
+        argument: JsonObject,
+        files: Mapping[str, int],
+        *,
+        longest_report: int,
+        confinement: Confinement,
+    ) -> Child:
+        """Ask for a child that runs the task. ConnectionError when there is no zygote any more."""
+        number = next(self._numbers)
+        request = Request(
+            number=number,
+            task=task,
+            argument=argument,
+            files=(RESULT_FILE, *files),
+            confinement=asdict(confinement),
+        )
+        message = json.dumps(asdict(request)).encode()
+        if len(message) > LONGEST_MESSAGE or len(request.files) > MOST_FILES:
+            detail = f"a request of {len(message)} bytes with {len(files)} files"
+            raise ValueError(detail)
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        child = self._children[number] = Child(ours, longest_report, self.kill)
+        try:
+            await self._send(message, [theirs, *files.values()])
+        except BaseException:
+            self._children.pop(number, child).finish(None, None)
+            raise
+        finally:
+            os.close(theirs)
+        return child
+
+    def kill(self) -> None:
+        """End the zygote, and with it its children."""
+        if not self._gone.done():
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Hang up: the zygote kills and reaps its children and ends."""
+        if self.alive:  # otherwise they die of something else
+            for child in self._children.values():
+                child.kill(Killed.CANCELLED)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(STOP_WITHIN):
+                await asyncio.shield(self._gone)
+        except TimeoutError:
+            self.kill()
+            await asyncio.shield(self._gone)
+
+    async def _send(self, message: bytes, files: list[int]) -> None:
+        async with self._sending:
+            while not self._gone.done():
+                try:
+                    socket.send_fds(self._socket, [message], files)
+                except BlockingIOError:
+                    await self._writable()
+                except ConnectionError:
+                    self._hang_up()
+                    raise
+                else:
+                    return
+        raise ConnectionResetError
+
+    async def _writable(self) -> None:
+        writable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self._socket, _settle, writable)
+        try:
+            await asyncio.wait([writable, self._gone], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not self._gone.done():
+                self._loop.remove_writer(self._socket)
+
+    def _hear(self) -> bool:
+        """Take one message; False when there is none, or never will be again."""
+        try:
+            message, files, _, _ = socket.recv_fds(
+                self._socket, LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return False
+        except OSError:
+            message, files = b"", []
+        if not message:
+            self._hang_up()
+            return False
+        self._learn(_TIDINGS.validate_json(message), files)
+        return True
+
+    def _hang_up(self) -> None:
+        """It is dying or out of its mind; once it is dead there may be another one."""
+        self._hung_up = True
+        self._loop.remove_reader(self._socket)
+        self.kill()
+
+    def _learn(self, tidings: Tidings, files: list[int]) -> None:
+        match tidings:
+            case Ready():
+                self._ready.set_result(None)
+            case Broken():
+                self._ready.set_exception(Misconfigured(tidings.detail))
+            case Refused():
+                self._children.pop(tidings.number).finish(None, None)
+            case Started():
+                if files:
+                    self._children[tidings.number].started(tidings.pid, files[0])
+                else:
+                    self.kill()  # no descriptor was free for it: a child that could not be killed
+            case Died():
+                usage = Usage(cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes)
+                killed = Killed.MEMORY if tidings.too_large else None
+                self._children.pop(tidings.number).finish(tidings.status, usage, killed)
+
+    def _end(self) -> None:
+        """The zygote is dead. What it said before counts; what it did not say is unknown."""
+        while self._hear():
+            pass
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._pidfd)
+        self._process.wait()  # it is a zombie already
+        os.close(self._pidfd)
+        self._gone.set_result(None)
+        self._socket.close()
+        if not self._ready.done():
+            detail = f"the decoding process ended at its start: {self._process.returncode}"
+            self._ready.set_exception(Misconfigured(detail))
+        children, self._children = self._children, {}
+        for child in children.values():
+            child.orphaned()
+
+
+def _settle(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def _start_zygote(there: socket.socket, preload: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A Python that inherits nothing but one socket and the place of the modules."""
+    modules = [folder for folder in sys.path if os.path.isabs(folder)]  # noqa: PTH117 - text
+    arguments = [
+        json.dumps(modules),
+        str(there.fileno()),
+        str(os.getpid()),
+        json.dumps(list(preload)),
+    ]
+    return subprocess.Popen(  # noqa: S603 - this interpreter, and arguments of our own
+        [sys.executable, "-I", "-B", "-c", BOOT, *arguments],
+        env={},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[there.fileno()],
+        start_new_session=True,  # a Ctrl-C in the terminal is for the worker, which drains
+    )

@@ -1,0 +1,349 @@
+"""What comes back over the border: how a child ended, what it says it made, and whether that is so.
+
+The kernel's word comes first: a child that a signal ended has not finished, whatever it wrote
+before. Its own word counts after that, and only if it is exactly one well-formed report.
+
+A child that decoded a hostile picture may be the attacker's by now, so that word is believed only
+as far as it can be checked. The files of a rendering are measured, hashed and sniffed here, by
+parsers that never touch a pixel. What cannot be checked (the colour, the source's true size) is
+bounded, and harmless.
+"""
+
+import hashlib
+import math
+import os
+import shutil
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from imagefleet.errors import FleetError, InputRejected, Unavailable
+from imagefleet.imaging.headers.facts import ImageFormat
+from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
+from imagefleet.imaging.sniff import HEAD_BYTES, sniff
+from imagefleet.jobs.lifecycle import failure_sentence
+from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.isolation.child import (
+    FRAME_HEADER,
+    FRAME_MARK,
+    LONGEST_ERROR,
+    NEEDS_MEMORY,
+    file_name,
+)
+from imagefleet.worker.isolation.children import Ending, Killed, Usage
+from imagefleet.worker.isolation.sandbox import Confinement
+
+_MIB: Final = 2**20
+GENERAL_MEMORY_BYTES: Final = 512 * _MIB  # 50 megapixels decoded at once, and as much again
+QUARANTINE_MEMORY_BYTES: Final = 1024 * _MIB  # the only one at a time, so it may have more
+LONGEST_OUTPUT: Final = 32 * _MIB  # some ten times the largest variant of any recipe
+LONGEST_REPORT: Final = 256 * 1024  # bytes; that of a rendering has some 3,000
+
+
+class ChildCrashed(FleetError):
+    """It died, or said what no honest child says. `signal` is None where no signal did it."""
+
+    def __init__(self, detail: str, killed_by: int | None = None) -> None:
+        super().__init__("crashed", failure_sentence("crashed"), detail)
+        self.signal = killed_by
+
+
+class ChildDeadline(FleetError):
+    """It ran out of time, by the worker's clock or by its own allowance of processor time."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("deadline", failure_sentence("deadline"), detail)
+
+
+class ChildCancelled(FleetError):
+    """It was killed because its result is not wanted any more."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled", failure_sentence("cancelled"))
+
+
+class ChildFailed(FleetError):
+    """Its task raised something it should not have: a bug; the detail is the traceback."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("internal_error", failure_sentence("internal_error"), detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What one child may use. The default processor time is all there is before the deadline."""
+
+    deadline_seconds: float
+    memory_bytes: int = GENERAL_MEMORY_BYTES
+    file_bytes: int = LONGEST_OUTPUT
+    cpu_seconds: int | None = None
+    report_bytes: int = LONGEST_REPORT
+
+    def confinement(self) -> Confinement:
+        """The part of it that the kernel enforces."""
+        cpu_seconds = self.cpu_seconds or math.ceil(self.deadline_seconds) + 1
+        return Confinement(
+            memory_bytes=self.memory_bytes, file_bytes=self.file_bytes, cpu_seconds=cpu_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a task returned: JSON, and otherwise anything. What it cost is the kernel's word."""
+
+    value: JsonObject
+    usage: Usage | None
+
+
+class _Done(BaseModel):
+    kind: Literal["done"]
+    value: dict[str, JsonValue]
+
+
+class _Rejected(BaseModel):
+    kind: Literal["rejected"]
+    code: str = Field(pattern=r"^[a-z][a-z_]{0,39}$")
+    public_message: str = Field(pattern=r"^[ -~]{1,200}$")  # the producer reads it
+    detail: str | None
+
+
+class _Failed(BaseModel):
+    kind: Literal["failed"]
+    error: str
+
+
+_Report: TypeAlias = Annotated[_Done | _Rejected | _Failed, Field(discriminator="kind")]
+_REPORT: Final[TypeAdapter[_Report]] = TypeAdapter(_Report)
+
+
+def no_child(detail: str) -> Unavailable:
+    """The error for a task of which nothing is known to have run."""
+    return Unavailable("no_child", failure_sentence("unavailable"), detail)
+
+
+def result_of(ending: Ending, allowance: Allowance) -> Finished:
+    """The result of a task, or the error that says why there is none."""
+    killed_by = None
+    if ending.status is not None and os.WIFSIGNALED(ending.status):
+        killed_by = os.WTERMSIG(ending.status)
+    if ending.killed is Killed.TALKATIVE:
+        detail = f"a report of more than {allowance.report_bytes} bytes"
+        raise ChildCrashed(detail)
+    if ending.killed is not None and (ending.status is None or killed_by == signal.SIGKILL):
+        raise _wanted(ending.killed, allowance)
+    if ending.status is None:
+        raise _lost(ending)
+    if killed_by is not None:
+        raise _unwanted(killed_by, ending.usage, allowance)
+    return _reported(ending, os.waitstatus_to_exitcode(ending.status))
+
+
+def _lost(ending: Ending) -> FleetError:
+    if ending.started:
+        detail = "the process it was forked from ended"
+        return ChildCrashed(detail)
+    detail = "the decoding process could not start a child"
+    return no_child(detail)
+
+
+def _wanted(why: Killed, allowance: Allowance) -> FleetError:
+    if why is Killed.MEMORY:  # past refusals that an honest child meets first
+        detail = f"killed with more memory than its {allowance.memory_bytes} bytes"
+        return InputRejected("memory", NEEDS_MEMORY, detail)
+    if why is Killed.DEADLINE:
+        return ChildDeadline(f"killed after {allowance.deadline_seconds:g} s")
+    return ChildCancelled()
+
+
+def _unwanted(killed_by: int, usage: Usage | None, allowance: Allowance) -> FleetError:
+    cpu_seconds = allowance.confinement().cpu_seconds
+    used_up = usage is not None and usage.cpu_seconds >= cpu_seconds
+    if killed_by == signal.SIGXCPU or (killed_by == signal.SIGKILL and used_up):
+        return ChildDeadline(f"{cpu_seconds} s of processor time used up")
+    # SIGKILL is the kernel's, short of memory; a neighbour may be to blame, so it is tried again.
+    return ChildCrashed(f"killed by signal {killed_by} ({signal.strsignal(killed_by)})", killed_by)
+
+
+def _reported(ending: Ending, exit_code: int) -> Finished:
+    if exit_code != 0:
+        detail = f"exit status {exit_code}"
+        raise ChildCrashed(detail)
+    match _parsed(ending.report):
+        case _Done() as report:
+            return Finished(value=report.value, usage=ending.usage)
+        case _Rejected() as report:
+            detail = "" if report.detail is None else _storable(report.detail)
+            raise InputRejected(report.code, report.public_message, detail or None)
+        case _Failed() as report:
+            raise ChildFailed(_storable(report.error))
+        case None:
+            detail = f"a report of {len(ending.report)} bytes that cannot be read"
+            raise ChildCrashed(detail)
+
+
+def _storable(text: str) -> str:
+    """A detail as it may go into a log line and a row: Postgres has no text with NUL in it."""
+    return text[:LONGEST_ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _parsed(pipe: bytes) -> _Report | None:
+    header, body = pipe[: FRAME_HEADER.size], pipe[FRAME_HEADER.size :]
+    if header != FRAME_HEADER.pack(FRAME_MARK, len(body)):
+        return None
+    try:
+        return _REPORT.validate_json(body)
+    except ValidationError:
+        return None
+
+
+# What a rendering says it made.
+
+_LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through
+
+_Side = Annotated[int, Field(ge=1, le=_LONGEST_SIDE)]
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class UntrueError(Exception):
+    """A child's report and its files disagree, or the report is none."""
+
+
+class _Told(BaseModel):
+    """JSON has no enumerations and tuples, so the types are lax; the values are not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceFacts(_Told):
+    """What came in; width and height are upright."""
+
+    format: ImageFormat
+    width: _Side
+    height: _Side
+    frames: Annotated[int, Field(ge=1)] | None
+    size_bytes: int
+    sha256: _Digest
+
+
+class PlaceholderFacts(_Told):
+    thumbhash: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{1,64}={0,2}$")]
+    color: Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
+
+
+class VariantFacts(_Told):
+    name: str
+    format: ImageFormat
+    width: _Side
+    height: _Side
+    size_bytes: int
+    sha256: _Digest
+    content_type: str
+    warnings: Annotated[tuple[Caveat, ...], Field(max_length=len(Caveat))]
+
+
+class _Rendering(_Told):
+    source: SourceFacts
+    placeholder: PlaceholderFacts
+    variants: tuple[VariantFacts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedFile:
+    """One variant, in the scratch folder."""
+
+    facts: VariantFacts
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedFiles:
+    """Everything made of one source. Its files are there until `discard`, or the `with` ends."""
+
+    source: SourceFacts
+    placeholder: PlaceholderFacts
+    variants: tuple[RenderedFile, ...]
+    usage: Usage | None
+    folder: Path
+
+    def discard(self) -> None:
+        """Remove the files; once is enough."""
+        remove(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+
+def remove(folder: Path) -> None:
+    """The folder and what is in it; it may be gone already."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def checked(
+    report: JsonObject, recipe: Recipe, source: int, folder: Path, usage: Usage | None
+) -> RenderedFiles:
+    """The report as values, or Untrue. Reads every file: call it from a thread."""
+    try:
+        claim = _Rendering.model_validate(report)
+    except ValidationError as error:
+        raise UntrueError(str(error.errors(include_input=False, include_url=False))) from error
+    if (claim.source.size_bytes, claim.source.sha256) != _measured(source):
+        message = "not the source it was given"
+        raise UntrueError(message)
+    if len(claim.variants) != len(recipe.variants):
+        message = "not the variants of the recipe"
+        raise UntrueError(message)
+    pairs = zip(recipe.variants, claim.variants, strict=True)
+    return RenderedFiles(
+        source=claim.source,
+        placeholder=claim.placeholder,
+        variants=tuple(_file(wanted, facts, folder) for wanted, facts in pairs),
+        usage=usage,
+        folder=folder,
+    )
+
+
+def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFile:
+    path = folder / file_name(wanted.name, wanted.format)
+    with path.open("rb") as file:
+        measured = _measured(file.fileno())
+        head = os.pread(file.fileno(), HEAD_BYTES, 0)
+    try:
+        seen = sniff(head)
+    except InputRejected as error:
+        message = f"{path.name}: {error}"
+        raise UntrueError(message) from error
+    agreed = (
+        (facts.name, facts.format) == (wanted.name, wanted.format)
+        and facts.content_type == wanted.format.mime_type
+        and (facts.size_bytes, facts.sha256) == measured
+        and (facts.format, facts.width, facts.height) == (seen.format, seen.width, seen.height)
+        and facts.width <= wanted.width
+        and facts.height <= wanted.height
+    )
+    if not agreed:
+        message = f"{path.name} is not what the report says"
+        raise UntrueError(message)
+    return RenderedFile(facts=facts, path=path)
+
+
+def _measured(file: int) -> tuple[int, str]:
+    """Length and SHA-256, whatever the position of the descriptor."""
+    digest, length = hashlib.sha256(), 0
+    while chunk := os.pread(file, 1 << 20, length):
+        digest.update(chunk)
+        length += len(chunk)
+    return length, digest.hexdigest()

@@ -1,0 +1,184 @@
+"""Fixtures that folders take into their conftest.
+
+The API as it is deployed, with its own `main`, real HTTP, Postgres, SQS and S3; and a place for a
+fleet: a database, and queues and buckets of its own on an emulator.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from imagefleet.api.http.server import Server
+from imagefleet.api.main import main
+from imagefleet.aws.objects import Objects
+from imagefleet.aws.session import open_session
+from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
+from imagefleet.jobs.model import TenantId
+from imagefleet.runtime import Drain
+from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
+from imagefleet.settings import Database as DatabaseSettings
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.keys import create_key
+from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
+from tests.support.aws import a_name
+from tests.support.database import Database
+from tests.support.emulators import CREDENTIALS, REGION, Emulator, shared, shared_folder
+from tests.support.fleet import Place, a_place
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Emulator]:
+    with shared("ministack", shared_folder(tmp_path_factory, worker_id)) as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="session")
+def applied(emulator: Emulator) -> InPlace:
+    """Queues and buckets of this test process."""
+    endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
+    return asyncio.run(
+        apply(endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("api"))
+    )
+
+
+@pytest.fixture(autouse=True)
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the SDK finds them by itself, as in a container."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
+
+
+@pytest.fixture
+async def originals(emulator: Emulator, applied: InPlace) -> AsyncIterator[Objects]:
+    async with open_session(
+        aws_settings(emulator.url, applied), credentials=CREDENTIALS
+    ) as session:
+        yield await session.objects(applied.buckets["originals"])
+
+
+def aws_settings(url: str, applied: InPlace) -> Aws:
+    return Aws(
+        region=REGION,
+        endpoint_url=url,
+        fast_queue_url=applied.queue_urls["fast"],
+        general_queue_url=applied.queue_urls["general"],
+        quarantine_queue_url=applied.queue_urls["quarantine"],
+        dead_letter_queue_url=applied.queue_urls["dead-letter"],
+        originals_bucket=applied.buckets["originals"],
+        outputs_bucket=applied.buckets["outputs"],
+        connect_timeout=timedelta(seconds=1),
+        read_timeout=timedelta(seconds=2),
+    )
+
+
+@pytest.fixture
+async def secrets(admin: Connection) -> dict[str, str]:
+    """Keys by the name that tests call them: what they may do, or what is wrong with them."""
+
+    async def made(tenant: TenantId, *scopes: str, expires_in: timedelta | None = None) -> str:
+        return await create_key(
+            admin, tenant, name="of tests", scopes=scopes, expires_in=expires_in
+        )
+
+    expired = await made(ACME, "submit", "read", expires_in=timedelta(seconds=-1))
+    revoked = await made(ACME, "submit", "read")
+    await admin.execute(
+        "UPDATE api_keys SET revoked_at = now() WHERE id = ("
+        "SELECT id FROM api_keys WHERE expires_at IS NULL ORDER BY created_at DESC LIMIT 1)"
+    )
+    return {
+        "acme": await made(ACME, "submit", "read"),
+        "rival": await made(RIVAL, "submit", "read"),
+        "reader": await made(ACME, "read"),
+        "submitter": await made(ACME, "submit"),
+        "operator": await made(ACME, "operate"),
+        "expired": expired,
+        "revoked": revoked,
+        "unknown": "if_" + "x" * 43,
+    }
+
+
+@pytest.fixture
+def serve(
+    database: Database, emulator: Emulator, applied: InPlace, secrets: dict[str, str]
+) -> Serve:
+    @asynccontextmanager
+    async def serving(
+        *,
+        database_url: str | None = None,
+        aws_url: str | None = None,
+        statement_seconds: float = 8,
+        upload_seconds: float = 30,
+        max_upload_bytes: int = MAX_UPLOAD_BYTES,
+        operating: bool = True,
+    ) -> AsyncIterator[Running]:
+        settings = ApiSettings(
+            database=DatabaseSettings(
+                url=database_url or database.url("api"),
+                connect_timeout=timedelta(seconds=2),
+                statement_timeout=timedelta(seconds=statement_seconds),
+            ),
+            aws=aws_settings(aws_url or emulator.url, applied),
+            api=Api(
+                port=0,
+                public_base_url=PUBLIC,
+                max_upload_bytes=max_upload_bytes,
+                upload_timeout=timedelta(seconds=upload_seconds),
+                shutdown_grace=timedelta(seconds=5),
+                operator_database_url=database.url("operator") if operating else None,
+            ),
+            retry=Retry(),
+            telemetry=Telemetry(health_port=0),
+        )
+        drain = Drain()
+        listening: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as group:
+            process = group.create_task(main(settings, drain, listening=listening.set_result))
+            process.add_done_callback(lambda _: listening.cancel())
+            server = await listening
+            try:
+                yield Running(server, drain, f"http://127.0.0.1:{server.port}", secrets)
+            finally:
+                drain.request("the test is over")
+
+    return serving
+
+
+@pytest.fixture
+async def running(serve: Serve) -> AsyncIterator[Running]:
+    async with serve() as running:
+        yield running
+
+
+@pytest.fixture
+async def acme(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with running.client("acme") as client:
+        yield client
+
+
+@pytest.fixture
+async def rival(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with running.client("rival") as client:
+        yield client
+
+
+@pytest.fixture
+async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    """In the hands of an operator."""
+    async with running.client("operator") as client:
+        yield client
+
+
+@pytest.fixture
+async def place(
+    database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Place]:
+    # Where the AWS SDK looks for them by itself, in processes and in mains that run in this one.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
+    async with a_place(database, emulator) as place:
+        yield place
