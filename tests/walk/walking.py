@@ -1,11 +1,11 @@
 """The walks: what is asked of a stack while it tells where it goes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import httpx
 
@@ -16,8 +16,11 @@ from tests.support.stack import Producer, Stack, running_stack
 from tests.walk.trace import IDLE, NOTHING, Walk, read_steps, say, walks
 
 IDLE_SECONDS: Final = 8.0  # every ticker that ticks within an upload has ticked by then
-QUIET_SECONDS: Final = 1.0  # after the last thing that can be seen: deletes and counts follow it
+QUIET_SECONDS: Final = 0.7  # after the last thing that can be seen: deletes and counts follow it
 SETTINGS: Final = {"maintenance": {"SAMPLE_INTERVAL_SECONDS": "1"}}
+
+
+Go: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Walker:
@@ -29,39 +32,40 @@ class Walker:
         self.operator = operator
         self.folder = folder
 
-    async def upload(self, go: Callable[[], None]) -> None:
-        go()
+    async def upload(self, go: Go) -> None:
+        await go()
         accepted = await self.producer.upload(saved(quadrants()))
         await self.ended(accepted, "completed")
 
-    async def cancel(self, go: Callable[[], None]) -> None:
+    async def cancel(self, go: Go) -> None:
         accepted = await self.producer.submit("noop", {"milliseconds": 60_000})
         await self.reaches(accepted.json()["jobId"], "processing")
-        go()
+        await go()
         await self.ok(self.producer.http.post(f"/v1/jobs/{accepted.json()['jobId']}/cancel"))
         await self.ended(accepted, "failed")
 
-    async def replay(self, go: Callable[[], None]) -> None:
+    async def replay(self, go: Go) -> None:
         broken = saved(quadrants())
         accepted = await self.producer.upload(broken[: len(broken) // 2])
         await self.ended(accepted, "failed")
         async with self.stack.database() as owner:
             letter = await owner.fetchval("SELECT id FROM dead_letters LIMIT 1")
         asked = {"ids": [str(letter)], "reason": "a walk"}
-        go()
+        await go()
         await self.ok(self.operator.http.post("/v1/operator/dead-letters:replay", json=asked))
         await self.stack.all_ended(within=20)
 
-    async def replacement(self, go: Callable[[], None]) -> None:
+    async def replacement(self, go: Go) -> None:
         image = await publish(self.producer, RED)
-        go()
+        await go()
         await replace(self.producer, image.image_id, a_picture(BLUE))
         await self.stack.all_ended(within=20)
         await all_flushed(self.stack)
 
-    async def explain(self, go: Callable[[], None]) -> None:
-        accepted = await self.producer.submit("noop", {"milliseconds": 1_000})
-        go()
+    async def explain(self, go: Go) -> None:
+        accepted = await self.producer.submit("noop", {"milliseconds": 5_000})
+        await self.reaches(accepted.json()["jobId"], "processing")
+        await go()
         asked = f"/v1/operator/jobs/{accepted.json()['jobId']}/explain"
         await self.ok(self.operator.http.get(asked))
 
@@ -86,7 +90,7 @@ class Walker:
         await self.reaches(accepted.json()["jobId"], state)
 
 
-WALKS: Final[dict[str, Callable[[Walker, Callable[[], None]], Awaitable[None]]]] = {
+WALKS: Final[Mapping[str, Callable[[Walker, Go], Awaitable[None]]]] = {
     "upload": Walker.upload,
     "cancel": Walker.cancel,
     "replay": Walker.replay,
@@ -106,14 +110,18 @@ async def walked(idle_seconds: float = IDLE_SECONDS) -> list[Walk]:
             stack.producer(key="operator_key") as operator,
         ):
             walker = Walker(stack, producer, operator, folder)
-            await walker.upload(
-                partial(say, folder, NOTHING)
-            )  # what is done once, at the first job
+            await walker.upload(partial(_go, folder, NOTHING))  # some things are done once only
             say(folder, IDLE)
             await asyncio.sleep(idle_seconds)
             for phase, walk in enumerate(WALKS.values(), IDLE + 1):
                 say(folder, NOTHING)
-                await walk(walker, partial(say, folder, phase))
+                await walk(walker, partial(_go, folder, phase))
                 await asyncio.sleep(QUIET_SECONDS)
             say(folder, NOTHING)
             return walks(read_steps(folder), [*WALKS])
+
+
+async def _go(folder: Path, phase: int) -> None:
+    """What was made ready is over, to its last line in the log."""
+    await asyncio.sleep(QUIET_SECONDS)
+    say(folder, phase)

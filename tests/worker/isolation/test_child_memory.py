@@ -16,11 +16,16 @@ import pytest
 
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker import child_endings
-from imagefleet.worker.child import NEEDS_MEMORY
-from imagefleet.worker.children import Ending, Killed
-from imagefleet.worker.renderer import Allowance, ChildCrashed, Finished, Renderer
-from imagefleet.worker.zygote import BESIDE_DATA, Forked, _see_others
+from imagefleet.worker.isolation import report
+from imagefleet.worker.isolation.child import NEEDS_MEMORY
+from imagefleet.worker.isolation.children import Ending, Killed
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
+    Allowance,
+    ChildCrashed,
+    Finished,
+)
+from imagefleet.worker.isolation.zygote import BESIDE_DATA, Forked, _see_others
 from tests.support import children as tasks
 from tests.support.children import TASKS, children_of, task
 from tests.worker import hoards
@@ -56,14 +61,14 @@ async def watched(
     monkeypatch: pytest.MonkeyPatch, *preload: str
 ) -> AsyncIterator[tuple[Renderer, Seen]]:
     seen = Seen()
-    judge = child_endings.result_of
+    judge = report.result_of
 
     def judged(ending: Ending, allowance: Allowance) -> Finished:
         seen.endings.append(ending)
         return judge(ending, allowance)
 
     async with Renderer(preload=(TASKS, HOARDS, *preload)) as renderer:
-        monkeypatch.setattr("imagefleet.worker.renderer.result_of", judged)
+        monkeypatch.setattr("imagefleet.worker.isolation.client.result_of", judged)
         over = threading.Event()
         watch = threading.Thread(target=_sample, args=(renderer.zygote_pid, seen, over))
         watch.start()
@@ -230,7 +235,7 @@ def test_however_many_groups_a_user_has_memory_is_seen(tmp_path: Path, groups: i
 
 def test_where_no_memory_is_told_no_child_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     _see_others()
-    monkeypatch.setattr("imagefleet.worker.zygote.LONGEST_STATUS", 40)  # all but the name
+    monkeypatch.setattr("imagefleet.worker.isolation.zygote.LONGEST_STATUS", 40)  # all but the name
 
     with pytest.raises(Misconfigured, match="cannot watch the memory"):
         _see_others()
