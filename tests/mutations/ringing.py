@@ -131,8 +131,8 @@ RINGING: Final = (
     Mutation(
         "a resumed target stays parked",
         "fleet/control.py",
-        "            await ring_head(connection, TenantId(what.tenant_id), what.name)\n",
-        "            pass\n",
+        "        await ring_head(connection, TenantId(what.tenant_id), what.name)\n",
+        "        pass\n",
         "jobs/test_rings.py",
         ("test_resuming_a_target_rings_its_head_and_leaves_the_others_parked",),
     ),

@@ -22,7 +22,7 @@ from imagefleet.jobs.shapes.jobs import AcceptedJob
 from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
-from imagefleet.store.database import Connection, Pool
+from imagefleet.store.database import Connection, Isolation, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.rings import rings_for
@@ -72,14 +72,16 @@ class Tools:
         return Limits(max_bytes=self.settings.max_upload_bytes)
 
     @asynccontextmanager
-    async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
+    async def operating(
+        self, operation: str, table: str, *, isolation: Isolation | None = None
+    ) -> AsyncIterator[Connection]:
         """The same under the operator's role, to look; who changes something is `acting`.
 
         Postgres refuses whatever else is tried here.
         """
         async with (
             self._operators(operation, table) as connection,
-            connection.transaction(readonly=True),
+            connection.transaction(isolation=isolation, readonly=True),
         ):
             yield connection
 
