@@ -425,9 +425,10 @@ async def waiting_behind(
             asked = group.create_task(order)
 
             async def waits() -> bool:
+                # Of activity a transaction would see again what it saw first.
                 found: bool = await holder.fetchval(
-                    "SELECT EXISTS (SELECT FROM pg_stat_activity AS one"
-                    " WHERE pg_backend_pid() = ANY (pg_blocking_pids(one.pid)))"
+                    "SELECT EXISTS (SELECT FROM pg_locks AS one WHERE NOT one.granted"
+                    " AND pg_backend_pid() = ANY (pg_blocking_pids(one.pid)))"
                 )
                 return found
 
