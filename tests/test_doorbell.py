@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imagefleet import doorbell as doorbell_module
-from imagefleet.doorbell import Allowance, Doorbell, ring_jobs
+from imagefleet.doorbell import Doorbell, Quota, ring_jobs
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, Lane, Ring, new_job_id, parse_message
 from imagefleet.store.database import Connection, open_pool
@@ -200,39 +200,39 @@ def some_rings(count: int) -> list[Ring]:
 
 
 def test_only_a_new_look_gives_a_new_share() -> None:
-    allowance, rings = Allowance(), some_rings(9)
-    allowance.told([a_room(8)], 0.0)
-    first = allowance.use(rings)
-    allowance.told([a_room(8)], 1.0)
-    again = allowance.use(rings)
-    allowance.told([a_room(8, looked_at=NOW + timedelta(seconds=0.2))], 2.0)
+    quota, rings = Quota(), some_rings(9)
+    quota.told([a_room(8)], 0.0)
+    first = quota.use(rings)
+    quota.told([a_room(8)], 1.0)
+    again = quota.use(rings)
+    quota.told([a_room(8, looked_at=NOW + timedelta(seconds=0.2))], 2.0)
 
-    assert (rings[:2], [], rings[:2]) == (first, again, allowance.use(rings))
+    assert (rings[:2], [], rings[:2]) == (first, again, quota.use(rings))
 
 
 def test_a_share_is_not_saved_up() -> None:
-    allowance, rings = Allowance(), some_rings(9)
+    quota, rings = Quota(), some_rings(9)
     for look in range(5):
-        allowance.told([a_room(8, looked_at=NOW + timedelta(seconds=look))], float(look))
+        quota.told([a_room(8, looked_at=NOW + timedelta(seconds=look))], float(look))
 
-    assert rings[:2] == allowance.use(rings)
+    assert rings[:2] == quota.use(rings)
 
 
 def test_what_was_told_is_asked_again_after_a_fifth_of_a_second() -> None:
-    allowance = Allowance()
-    asked = [allowance.is_old(0.0)]
-    allowance.told([a_room(8)], 0.0)
+    quota = Quota()
+    asked = [quota.is_old(0.0)]
+    quota.told([a_room(8)], 0.0)
 
-    assert [True, False, True] == [*asked, allowance.is_old(0.19), allowance.is_old(0.2)]
+    assert [True, False, True] == [*asked, quota.is_old(0.19), quota.is_old(0.2)]
 
 
 def test_a_lane_that_is_left_and_taken_again_has_turns_again() -> None:
-    allowance, rings = Allowance(), some_rings(9)
-    allowance.told([a_room(0, fresh=False, abandoned=True)], 0.0)
-    left = allowance.use(rings)
-    allowance.told([a_room(0, looked_at=NOW + timedelta(seconds=1))], 1.0)
+    quota, rings = Quota(), some_rings(9)
+    quota.told([a_room(0, fresh=False, abandoned=True)], 0.0)
+    left = quota.use(rings)
+    quota.told([a_room(0, looked_at=NOW + timedelta(seconds=1))], 1.0)
 
-    assert (rings, []) == (left, allowance.use(rings))
+    assert (rings, []) == (left, quota.use(rings))
 
 
 async def test_the_last_rings_are_sent_before_the_end(database: Database, api: Connection) -> None:

@@ -31,9 +31,8 @@ from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import open_tracing
-from imagefleet.worker.main import use_slots
-from imagefleet.worker.services import Services
-from imagefleet.worker.slots import Slots, TypeSlots
+from imagefleet.worker.breakers import BreakerReports
+from imagefleet.worker.slots import Slots, TypeSlots, use_slots
 from tests.support.bench import Bench, a_bench, never, raising
 from tests.support.database import Database
 from tests.support.factories import SLOTS, a_job, a_submission
@@ -55,11 +54,11 @@ class Place:
 
     async def turn(self, name: str, value: object) -> None:
         await turn(self.operator, name, value, by="me", reason="why")
-        await self.bench.tools.live.look(self.bench.pool)
+        await self.bench.equipment.live.look(self.bench.pool)
 
     async def turn_back(self, name: str) -> None:
         await turn_back(self.operator, name)
-        await self.bench.tools.live.look(self.bench.pool)
+        await self.bench.equipment.live.look(self.bench.pool)
 
 
 Effect = Callable[[Place], Awaitable[None]]
@@ -80,9 +79,9 @@ async def a_place(
 
 async def opens(place: Place, *, after_successes: int = 0) -> bool:
     """Whether one failure opens the breaker of a service."""
-    live = place.bench.tools.live
+    live = place.bench.equipment.live
     metrics = WorkerMetrics(job_types=())
-    services = Services(place.bench.pool, metrics, lambda name: live.now.breaker(name, {}))
+    services = BreakerReports(place.bench.pool, metrics, lambda name: live.now.breaker(name, {}))
     async with services.open():
         claim = await place.bench.claim()
         for _ in range(after_successes):
@@ -163,7 +162,7 @@ async def no_wait_is_longer(place: Place) -> None:
 async def new_jobs_have_more_attempts(place: Place) -> None:
     """As the API asks; tests/api/operators/test_settings.py submits some."""
     kinds = BUILT_IN.with_standard_retry(STANDARD_RETRY)
-    live = place.bench.tools.live
+    live = place.bench.equipment.live
     await place.turn("retry.*.max_attempts", 9)
     assert live.now.kinds(kinds, STANDARD_RETRY)["noop"].retry.max_attempts == 9
     await place.turn_back("retry.*.max_attempts")
@@ -180,7 +179,7 @@ async def attempts_end_sooner(name: str, place: Place) -> None:
 
 
 async def fewer_slots_are_reserved_and_announced(place: Place) -> None:
-    slots, live = {Lane.FAST: Slots(3)}, place.bench.tools.live
+    slots, live = {Lane.FAST: Slots(3)}, place.bench.equipment.live
     live.watch(lambda now: use_slots(now, slots, TypeSlots()))
     assert await slots[Lane.FAST].reserve(10) == 3
     slots[Lane.FAST].give_back(3)
@@ -195,7 +194,7 @@ async def fewer_slots_are_reserved_and_announced(place: Place) -> None:
 
 async def fewer_of_a_type_begin_and_are_announced(place: Place) -> None:
     """tests/worker/test_consumer.py claims some."""
-    slots, live = TypeSlots(), place.bench.tools.live
+    slots, live = TypeSlots(), place.bench.equipment.live
     live.watch(lambda now: use_slots(now, {}, slots))
     slots.occupy("noop")
     await a_job(place.bench.worker, place.superuser, state=JobState.PROCESSING)
@@ -211,7 +210,7 @@ async def fewer_of_a_type_begin_and_are_announced(place: Place) -> None:
 
 def window_of(place: Place, *, gap: float) -> float:
     """How many are announced in a lane that finishes a hundred a second, looked at so seldom."""
-    window = Window(place.bench.tools.live.now.horizon)
+    window = Window(place.bench.equipment.live.now.horizon)
     for look in range(1, 50):
         window.look(look * gap, announced=0, held=16, free=0)
         window.sent(round(100 * gap))
@@ -238,7 +237,7 @@ async def fewer_are_announced_by_a_look(place: Place) -> None:
             MaintenanceMetrics(()),
             batch=100,
             idle_interval=timedelta(0),
-            live=place.bench.tools.live,
+            live=place.bench.equipment.live,
         )
         await place.turn("window.batch_jobs", 2)
         assert 2 == (await dispatcher.run_once()).sent
@@ -265,7 +264,7 @@ async def gauges_are_read_less_often(place: Place) -> None:
             uuid4(),
             MaintenanceMetrics(()),
             interval=timedelta(0),
-            live=place.bench.tools.live,
+            live=place.bench.equipment.live,
         )
         assert [True, True] == [(await sampler.run_once()).sampled for _ in range(2)]
         await place.turn("sampling.gauges_seconds", 300)
@@ -275,7 +274,7 @@ async def gauges_are_read_less_often(place: Place) -> None:
 
 
 async def fewer_traces_begin(place: Place) -> None:
-    live = place.bench.tools.live
+    live = place.bench.equipment.live
     await place.turn(TRACES, 0)
     with collecting() as collector:
         telemetry = Telemetry(otlp_endpoint=collector.endpoint)
@@ -291,7 +290,7 @@ async def fewer_traces_begin(place: Place) -> None:
 
 async def a_limit_is_another(name: str, place: Place) -> None:
     """But for a tenant that has its own."""
-    live = place.bench.tools.live
+    live = place.bench.equipment.live
     await place.superuser.execute("INSERT INTO tenants (id, name) VALUES ('rival', 'Rival')")
     await place.operator.execute(
         "INSERT INTO tenant_limits (tenant_id, name, value, set_by, reason)"

@@ -20,6 +20,7 @@ from imagefleet.aws.batches import MOST_ENTRIES
 from imagefleet.aws.queue import Queue, ringing
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, Ring
+from imagefleet.runtime import Batcher
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.rings import LaneRoom, confirm_rings, read_rooms
 
@@ -55,7 +56,7 @@ async def _send(lane: Lane, queue: Queue, rings: Sequence[Ring]) -> list[Ring]:
     return [ring for ring, failure in zip(rings, failures, strict=True) if failure is None]
 
 
-class Allowance:
+class Quota:
     """How many jobs this process may ring by itself, by what dispatchers told last."""
 
     def __init__(self) -> None:
@@ -96,44 +97,23 @@ class Doorbell:
     def __init__(self, pool: Pool, queues: Mapping[Lane, Queue]) -> None:
         self._pool = pool
         self._queues = queues
-        self._allowance = Allowance()
-        self._waiting: list[Ring] = []
-        self._wake = asyncio.Event()
-        self._closed = False
+        self._quota = Quota()
+        self._rings: Batcher[Ring, None] = Batcher(
+            self._send, name="doorbell", linger=LINGER, most=MOST_AT_ONCE
+        )
 
     def ring(self, rings: Iterable[Ring]) -> None:
         """Send these soon. Never waits, never fails: what is too much is left to the dispatcher."""
-        room = MOST_WAITING - len(self._waiting)
-        self._waiting += islice(rings, max(0, room))
-        self._wake.set()
+        for ring in islice(rings, max(0, MOST_WAITING - self._rings.waiting)):
+            self._rings.put(ring)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Doorbell"]:
         """Ring until the end of the context, and send the last ones before it."""
-        async with asyncio.TaskGroup() as group:
-            ringing_on = group.create_task(self._run(), name="doorbell")
-            try:
-                yield self
-            except asyncio.CancelledError:  # now means now
-                ringing_on.cancel()
-                raise
-            finally:
-                self._closed = True
-                self._wake.set()
-                await asyncio.wait([ringing_on], timeout=CLOSE_WITHIN)
-                ringing_on.cancel()
+        async with self._rings.open(close_within=CLOSE_WITHIN):
+            yield self
 
-    async def _run(self) -> None:
-        while self._waiting or not self._closed:
-            await self._wake.wait()
-            if not self._closed:
-                await asyncio.sleep(LINGER)
-            self._wake.clear()
-            while self._waiting:
-                batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-                await self._send(batch)
-
-    async def _send(self, rings: Sequence[Ring]) -> None:
+    async def _send(self, rings: Sequence[Ring]) -> Sequence[None]:
         try:
             sent = await ring_jobs(self._queues, await self._allowed(rings))
             if sent:
@@ -142,12 +122,13 @@ class Doorbell:
         except Unavailable as error:
             log.warning("ring.unconfirmed", jobs=len(rings), code=error.code)
         except Exception:
-            # This loop rings for every request of the process: a bug in one batch must not end it.
+            # Nobody waits for an answer: a bug that is not told here would be told nowhere.
             log.exception("ring.broken", jobs=len(rings))
+        return [None] * len(rings)
 
     async def _allowed(self, rings: Sequence[Ring]) -> list[Ring]:
         now = asyncio.get_running_loop().time()
-        if self._allowance.is_old(now):
+        if self._quota.is_old(now):
             async with self._pool.connection() as connection:
-                self._allowance.told(await read_rooms(connection), now)
-        return self._allowance.use(rings)
+                self._quota.told(await read_rooms(connection), now)
+        return self._quota.use(rings)

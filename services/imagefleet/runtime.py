@@ -4,16 +4,22 @@ The only place that knows signals, event loops and tasks. `run_until_signalled` 
 `Drain`; `main` opens what it needs and starts its parts under `supervise`, which waits for all of
 them. A part that breaks asks for the drain too, so that the others come to an orderly end and the
 error is raised after that. The first SIGTERM or SIGINT asks for the drain, the second stops now.
+
+Two kinds of work recur: what is done once an interval (`every`), and what many ask for in one
+moment and is written together (`Batcher`).
 """
 
 import asyncio
+import contextvars
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -29,6 +35,8 @@ log: Final[FilteringBoundLogger] = structlog.get_logger()
 Step: TypeAlias = Callable[[], Awaitable[object]]
 Dice: TypeAlias = Callable[[], float]
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
@@ -258,3 +266,117 @@ async def unless(drain: Drain, awaitable: Awaitable[Result]) -> Result | None:
         for task in (work, wish):
             task.cancel()
         await asyncio.gather(work, wish, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[Item, Answer]):
+    item: Item
+    answer: asyncio.Future[Answer]
+    at: float
+
+
+class Batcher(Generic[Item, Answer]):
+    """Writes together what many ask for in one moment.
+
+    The first of a batch waits `linger` seconds for company, or until there are `most`. One batch is
+    written at a time; `write` answers in the order of the items, for each of them with an answer or
+    an exception, and what it raises is told to all of them. To try again is its own affair.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
+        *,
+        name: str,
+        linger: float,
+        most: int,
+    ) -> None:
+        self._write = write
+        self.name = name
+        self._linger = linger
+        self._most = most
+        self._waiting: deque[_Asked[Item, Answer]] = deque()
+        self._full = asyncio.Event()
+        self._closed = False
+        self._writing: asyncio.Task[None] | None = None
+        # Nothing of whoever happens to ask first: neither the job it logs for nor its span.
+        self._context = contextvars.copy_context()
+
+    @property
+    def waiting(self) -> int:
+        """How many are not being written yet."""
+        return len(self._waiting)
+
+    def put(self, item: Item) -> asyncio.Future[Answer]:
+        """Have it written soon. Nobody has to wait; an answer that is cancelled takes it back."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append(_Asked(item, answer, loop.time()))
+        if len(self._waiting) >= self._most:
+            self._full.set()
+        if self._writing is None or self._writing.done():
+            self._writing = loop.create_task(
+                self._write_on(), name=self.name, context=self._context
+            )
+        return answer
+
+    @asynccontextmanager
+    async def open(self, *, close_within: float | None = None) -> AsyncIterator[Self]:
+        """Write until the end of the context, and what waits then before it ends."""
+        try:
+            yield self
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+        finally:
+            await self.close(close_within)
+
+    def stop(self) -> None:
+        """Write nothing more: now means now."""
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def close(self, within: float | None = None) -> bool:
+        """Write what waits, and linger no more; False if it took too long and was given up."""
+        self._closed = True
+        self._full.set()
+        if self._writing is None:
+            return True
+        try:
+            written, _ = await asyncio.wait([self._writing], timeout=within)
+        finally:
+            if not self._writing.done():
+                self._writing.cancel()
+                await asyncio.wait([self._writing])
+        return bool(written)
+
+    async def _write_on(self) -> None:
+        while self._waiting:
+            await self._gather()
+            batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            if len(self._waiting) < self._most and not self._closed:
+                self._full.clear()
+            wanted = [one for one in batch if not one.answer.done()]
+            if wanted:
+                await self._answer(wanted)
+
+    async def _gather(self) -> None:
+        until = self._waiting[0].at + self._linger
+        if not self._closed and until > asyncio.get_running_loop().time():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._full.wait()
+
+    async def _answer(self, batch: Sequence[_Asked[Item, Answer]]) -> None:
+        answers: Sequence[Answer | Exception]
+        try:
+            answers = await self._write([one.item for one in batch])
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            answers = [error] * len(batch)
+        for one, answer in zip(batch, answers, strict=True):
+            if one.answer.done():
+                continue
+            if isinstance(answer, Exception):
+                one.answer.set_exception(answer)
+            else:
+                one.answer.set_result(answer)

@@ -28,7 +28,7 @@ from PIL import Image
 
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import ENCODERS, RECIPES
-from imagefleet.worker.renderer import Renderer
+from imagefleet.worker.isolation.client import Renderer
 
 SIZE: Final = (4000, 3000)
 AT_ONCE: Final = 2

@@ -29,9 +29,9 @@ from PIL import Image
 from imagefleet.errors import FleetError
 from imagefleet.imaging.limits import decoding_bytes
 from imagefleet.imaging.sniff import sniff
-from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES
 from imagefleet.worker.handlers.process_image import LIMITS, MUCH_MEMORY_BYTES, needs_much
-from imagefleet.worker.renderer import Renderer
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
 

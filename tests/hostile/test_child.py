@@ -3,7 +3,7 @@
 From outside there is no more to attempt than to look: nobody can have a child run code of theirs
 without a fault in a decoder. What such code would meet (files, sockets, other processes, system
 calls, memory, lies in its answer) is attempted from inside of real children in
-tests/worker/test_sandbox.py, test_renderer_faults.py, test_renderer_output.py and
+tests/worker/isolation/test_sandbox.py, test_client_faults.py, test_report.py and
 test_child_memory.py.
 """
 

@@ -337,7 +337,7 @@ async def test_room_is_told_only_while_nobody_waits(
         assert 0 == await room_of(api)
 
 
-# Turns: what is held or behind hides nobody.
+# TenantTurns: what is held or behind hides nobody.
 
 
 async def test_of_a_flood_and_a_newcomer_the_newcomer_is_next(

@@ -5,5 +5,6 @@ from typing import Final
 from tests.mutations.keeping import KEEPING
 from tests.mutations.ringing import RINGING
 from tests.mutations.running import RUNNING
+from tests.mutations.working import WORKING
 
-MUTATIONS: Final = (*RUNNING, *RINGING, *KEEPING)
+MUTATIONS: Final = (*RUNNING, *WORKING, *RINGING, *KEEPING)

@@ -11,25 +11,22 @@ from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Submission, WorkerId
+from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
 from imagefleet.jobs.policies import STANDARD
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing
-from imagefleet.worker.attempt import Attempt
-from imagefleet.worker.attempts import Attempts
-from imagefleet.worker.deliveries import Deliveries
-from imagefleet.worker.dismissals import Dismissals
-from imagefleet.worker.handling import Handler, JobContext, Tools
-from imagefleet.worker.redrives import Redrives
-from imagefleet.worker.renderer import Renderer
-from imagefleet.worker.services import Services
+from imagefleet.worker.attempt import Attempt, RunningAttempts, Surroundings
+from imagefleet.worker.breakers import BreakerReports
+from imagefleet.worker.handling import Equipment, Handler, JobContext
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.messages import Delivery, Messages
 from imagefleet.worker.settler import Settler
-from imagefleet.worker.visibility import Visibility
+from imagefleet.worker.unclaimed import Redrives, Unclaimed
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
-from tests.support.queues import FakeQueue
+from tests.support.queues import FakeQueue, a_ringing
 
 Run: TypeAlias = Callable[[JobContext], Awaitable[Completed]]
 
@@ -42,24 +39,38 @@ class Bench:
     pool: Pool
     worker: Connection
     worker_id: WorkerId
-    tools: Tools
+    equipment: Equipment
     settler: Settler
-    deliveries: Deliveries
-    visibility: Visibility
+    messages: Messages
     queue: FakeQueue
 
     def attempt(self, claim: Claim, run: Run, kind: JobKind = NOOP) -> Attempt:
-        return Attempt(claim, Handler(kind=kind, run=run), self.tools, self.settler)
+        return Attempt(claim, Handler(kind=kind, run=run), self.delivery(claim), self.around)
 
-    def attempts(self, run: Run) -> Attempts:
-        handlers = {"noop": Handler(kind=NOOP, run=run)}
-        return Attempts(
-            handlers, self.tools, self.settler, self.deliveries, self.visibility, Tracing()
+    @property
+    def around(self) -> Surroundings:
+        return Surroundings(
+            equipment=self.equipment,
+            settler=self.settler,
+            messages=self.messages,
+            tracing=Tracing(),
         )
 
-    def dismissals(self, dead_letters: FakeQueue) -> Dismissals:
-        redrives = Redrives(self.pool, {NOOP.name: NOOP}, self.tools.doorbell)
-        return Dismissals(self.deliveries, dead_letters.as_queue(), redrives, self.tools.metrics)
+    def delivery(self, claim: Claim) -> Delivery:
+        """The message by which the job was claimed."""
+        return Delivery(
+            queue=self.queue.as_queue(),
+            received=a_ringing(claim.job_id),
+            message=JobMessage(job_id=claim.job_id),
+        )
+
+    def attempts(self, run: Run) -> RunningAttempts:
+        handlers = {"noop": Handler(kind=NOOP, run=run)}
+        return RunningAttempts(handlers, self.around)
+
+    def unclaimed(self, dead_letters: FakeQueue) -> Unclaimed:
+        redrives = Redrives(self.pool, {NOOP.name: NOOP}, self.equipment.doorbell)
+        return Unclaimed(self.messages, dead_letters.as_queue(), redrives, self.equipment.metrics)
 
     async def submit(self, submission: Submission | None = None) -> Submission:
         wanted = submission or a_submission()
@@ -96,18 +107,18 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
     async with (
         timed(database.pool("worker"), metrics) as pool,
         Doorbell(pool, {}).open() as doorbell,
-        Services(pool, metrics, lambda _: STANDARD).open() as services,
+        BreakerReports(pool, metrics, lambda _: STANDARD).open() as breakers,
         Settler(pool, worker_id, doorbell, metrics).open() as settler,
-        Deliveries(deletes_linger=0).open() as deliveries,
+        Messages({queue.as_queue(): await queue.visibility()}, deletes_linger=0).open() as messages,
     ):
-        tools = Tools(
+        equipment = Equipment(
             pool=pool,
             originals=nowhere,
             outputs=nowhere,
             renderer=Renderer(),
             decoding=asyncio.Semaphore(1),
             doorbell=doorbell,
-            services=services,
+            breakers=breakers,
             metrics=metrics,
             scratch=scratch,
         )
@@ -116,10 +127,9 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             pool=pool,
             worker=worker,
             worker_id=worker_id,
-            tools=tools,
+            equipment=equipment,
             settler=settler,
-            deliveries=deliveries,
-            visibility=Visibility(deliveries, {queue.as_queue(): await queue.visibility()}),
+            messages=messages,
             queue=queue,
         )
 

@@ -28,9 +28,12 @@ from pathlib import Path
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child_syscalls import numbers
-from imagefleet.worker.renderer import Allowance, Renderer
-from imagefleet.worker.sandbox import landlock_version, leave_the_world
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
+    Allowance,
+)
+from imagefleet.worker.isolation.sandbox import landlock_version, leave_the_world
+from imagefleet.worker.isolation.syscalls import numbers
 from tests.support.eventually import eventually
 
 Files = Mapping[str, int]

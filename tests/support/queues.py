@@ -1,7 +1,7 @@
 """A queue that does what it is told: hands out what is put in, and remembers what was said to it.
 
 For what no emulator can be made to do at the right moment. Its methods are those of the product's
-Queue; `tests/worker/test_deliveries.py` holds it to their signatures.
+Queue; `tests/worker/test_messages.py` holds it to their signatures.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child import RESULT_FILE
+from imagefleet.worker.isolation.child import RESULT_FILE
 
 Files = Mapping[str, int]
 

@@ -1,8 +1,11 @@
 """What becomes of a job, whatever its handler does: every error is an outcome, none is a crash."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -19,21 +22,24 @@ from imagefleet.errors import (
 )
 from imagefleet.jobs.kinds import Noop
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Lane
+from imagefleet.jobs.model import CancelCode, Claim, Lane
+from imagefleet.runtime import Drain, supervise
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
-from imagefleet.worker.attempt import Stop
+from imagefleet.store.settling import Receipt, Settled
+from imagefleet.worker.attempt import Attempt, Stop
 from imagefleet.worker.handling import JobContext
-from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of
-from imagefleet.worker.renderer import (
+from imagefleet.worker.isolation.report import (
     ChildCancelled,
     ChildCrashed,
     ChildDeadline,
     ChildFailed,
 )
+from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of
 from tests.support.bench import NOOP, Bench, Run, done, never, raising
 from tests.support.children import reserve, task
-from tests.support.factories import a_submission, claim_job
+from tests.support.eventually import eventually
+from tests.support.factories import a_submission, claim_job, expire_lock
 from tests.support.rows import attempts_rows, job_row
 
 SECRET = "postgres://admin:hunter2@10.0.0.7 /etc/shadow"
@@ -149,7 +155,7 @@ async def test_a_suspect_may_use_more_memory_than_others(
     async def run(job: JobContext) -> Completed:
         return Completed(result=await job.run_isolated(task(reserve), {"bytes": needed}))
 
-    async with bench.tools.renderer:
+    async with bench.equipment.renderer:
         claim = await bench.claim(a_submission(lane=lane))
         outcome = await bench.attempt(claim, run).work()
 
@@ -332,3 +338,145 @@ async def test_progress_of_a_lost_claim_ends_it_without_a_word(
     assert await bench.attempt(zombie, run).run() is None
     assert "processing" == (await job_row(superuser, claim.job_id))["state"]
     assert [] == await attempts_rows(superuser, claim.job_id)
+
+
+# The lines that a worker can end at. One that is killed there is in tests/faults/test_kills.py.
+
+
+def deletes(bench: Bench) -> list[str]:
+    return [receipt.message_id for receipt in bench.queue.deleted]
+
+
+@asynccontextmanager
+async def nobody_settles(superuser: Connection, claim: Claim) -> AsyncIterator[None]:
+    """Somebody sits on the job's row."""
+    async with superuser.transaction():
+        await superuser.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", claim.job_id)
+        yield
+
+
+async def waits_for_a_row(superuser: Connection) -> bool:
+    return bool(await superuser.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+
+async def test_a_second_signal_gets_through_while_the_handler_works(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim, at_work = await bench.claim(), asyncio.Event()
+
+    async def run(job: JobContext) -> Completed:
+        at_work.set()
+        return await never(job)
+
+    attempt = bench.attempt(claim, run)
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(attempt.run())
+        await at_work.wait()
+        working.cancel()
+
+    assert working.cancelled()
+    assert "processing" == (await job_row(superuser, claim.job_id))["state"]
+    assert [] == deletes(bench)
+
+
+async def test_the_message_is_kept_until_the_outcome_is_committed(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    attempt = bench.attempt(claim, done)
+    async with asyncio.TaskGroup() as group:
+        async with nobody_settles(superuser, claim):
+            group.create_task(attempt.run())
+            await eventually(lambda: waits_for_a_row(superuser))
+            assert [] == deletes(bench)
+        await eventually(lambda: deletes(bench))
+
+    assert "completed" == (await job_row(superuser, claim.job_id))["state"]
+
+
+async def test_a_second_signal_gets_through_while_the_outcome_is_settled(
+    bench: Bench, superuser: Connection
+) -> None:
+    """What was written by then stands, and its message comes again, to be told that it is over."""
+    claim = await bench.claim()
+    attempt = bench.attempt(claim, done)
+    async with nobody_settles(superuser, claim), asyncio.TaskGroup() as group:
+        settling = group.create_task(attempt.run())
+        await eventually(lambda: waits_for_a_row(superuser))
+        settling.cancel()
+
+    assert settling.cancelled()
+    receipt = await attempt.settle(Released(why="stopped"))
+    assert Settled.ALREADY == receipt.settled
+    assert "completed" == (await job_row(superuser, claim.job_id))["state"]
+    assert [] == deletes(bench)
+
+
+async def test_the_message_of_a_claim_that_is_found_lost_speaks_for_its_heir(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim = await bench.claim()
+    await expire_lock(superuser, claim.job_id)
+    assert (await claim_job(bench.worker, claim.job_id, bench.worker_id)).claim is not None
+
+    receipt = await bench.attempt(claim, done).run()
+    assert await bench.attempt(claim, raising(ClaimLost(SECRET))).run() is None
+    await asyncio.sleep(0.01)
+
+    assert receipt is not None
+    assert Settled.LOST == receipt.settled
+    assert "processing" == (await job_row(superuser, claim.job_id))["state"]
+    assert [] == deletes(bench)
+
+
+async def test_a_settled_attempt_frees_its_slot_and_one_that_could_not_be_settled_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever becomes of the job: a slot that is not freed is lost to the worker."""
+    freed: list[str] = []
+    attempts = bench.attempts(done)
+    settled, unsettled, broken = [await bench.claim() for _ in range(3)]
+    wrongs = {
+        unsettled.job_id: Unavailable("database_unavailable", "away"),
+        broken.job_id: OSError(),
+    }
+
+    async def settle(self: Attempt, outcome: Outcome) -> Receipt:
+        if self.claim.job_id in wrongs:
+            raise wrongs[self.claim.job_id]
+        return await settle_really(self, outcome)
+
+    settle_really = Attempt.settle
+    monkeypatch.setattr(Attempt, "settle", settle)
+    async with supervise(Drain()) as parts:
+        attempts.owned_by(parts)
+        for claim in (settled, unsettled, broken):
+            attempts.start(claim, bench.delivery(claim), partial(freed.append, str(claim.job_id)))
+
+    assert {str(one.job_id) for one in (settled, unsettled, broken)} == set(freed)
+    assert {} == attempts.running
+    assert {"finished": 1, "abandoned": 1} == attempts.tally
+    await eventually(lambda: len(deletes(bench)) == 1)
+
+
+async def test_a_second_signal_frees_the_slot_and_what_was_cut_short_is_given_back(
+    bench: Bench, superuser: Connection
+) -> None:
+    claim, freed = await bench.claim(), asyncio.Event()
+    attempts = bench.attempts(never)
+
+    async def work() -> None:
+        async with supervise(Drain()) as parts:
+            attempts.owned_by(parts)
+            attempts.start(claim, bench.delivery(claim), freed.set)
+
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(work())
+        await eventually(lambda: any(one.deadline for one in attempts.running.values()))
+        working.cancel()
+    await attempts.give_back()
+
+    assert freed.is_set()
+    row = await job_row(superuser, claim.job_id)
+    assert ("failed_retryable", 0) == (row["state"], row["attempts"])
+    assert {"released": 1} == attempts.tally

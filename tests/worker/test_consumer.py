@@ -4,18 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.aws.queue import Received
-from imagefleet.embedded.topology import described
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import (
     Claim,
     ClaimAnswer,
@@ -23,7 +20,6 @@ from imagefleet.jobs.model import (
     JobMessage,
     Lane,
     Submission,
-    Verdict,
     encode_message,
     new_job_id,
 )
@@ -31,21 +27,15 @@ from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.store.fleet.control import Pause, PauseScope, pause
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
-from imagefleet.worker.deliveries import Delivery
-from imagefleet.worker.dismissals import (
+from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.messages import Delivery
+from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.unclaimed import (
     BUSY_FOR,
-    BUSY_RECEIVES,
     CONTENDED_FOR,
-    MOST_DEFERRED,
-    UNKNOWN_FOR,
     UNKNOWN_RECEIVES,
-    busy_for,
 )
-from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.slots import Slots, TypeSlots
-from imagefleet.worker.solitude import Solitude
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
@@ -53,144 +43,9 @@ from tests.support.queues import LONGEST_POLL, FakeQueue, a_message, a_ringing
 from tests.support.rows import job_row, ring_row
 
 NOTHING = timedelta()
-MANY = 10_000
-
-# What a verdict does to the message: how it comes back, if it does. None is deleted.
-ANSWERS: dict[Verdict, timedelta | None] = {
-    Verdict.FINISHED: None,
-    Verdict.NOT_DUE: None,
-    Verdict.TARGET_BUSY: None,
-    Verdict.PAUSED: None,
-    Verdict.BREAKER: None,
-    Verdict.EXHAUSTED: None,
-    Verdict.ELSEWHERE: None,
-    Verdict.BUSY: BUSY_FOR,
-    Verdict.UNROUTABLE: None,
-    Verdict.CONTENDED: CONTENDED_FOR,
-    Verdict.UNKNOWN: UNKNOWN_FOR,
-}
-RUNS = {Verdict.CLAIMED, Verdict.CANCELLED}  # kept until the outcome is written
 
 
-def test_the_table_has_every_verdict() -> None:
-    assert set(Verdict) == {*ANSWERS, *RUNS, Verdict.UNREADABLE}
-
-
-@pytest.mark.parametrize("verdict", ANSWERS)
-async def test_each_verdict_has_one_answer_for_the_message(bench: Bench, verdict: Verdict) -> None:
-    message = a_ringing(new_job_id())
-    delivery = Delivery(
-        queue=bench.queue.as_queue(), received=message, message=JobMessage(job_id=new_job_id())
-    )
-    dead_letters = FakeQueue()
-    dismissals = bench.dismissals(dead_letters)
-
-    wait = timedelta(minutes=8) if verdict is Verdict.BUSY else None
-    answer = ClaimAnswer(job_id=delivery.message.job_id, verdict=verdict, wait=wait)
-    await dismissals.dismiss(delivery, answer)
-    await eventually(lambda: bench.queue.deleted or bench.queue.changed)
-
-    span = ANSWERS[verdict]
-    if span is None:
-        assert ([message.receipt], []) == (bench.queue.deleted, bench.queue.changed)
-    else:
-        ((receipt, back_in),) = bench.queue.changed
-        assert message.receipt == receipt
-        assert span <= back_in <= span * 1.1
-        assert [] == bench.queue.deleted
-    assert [] == dead_letters.sent
-
-
-@pytest.mark.parametrize("verdict", [*RUNS, Verdict.UNREADABLE])
-async def test_what_is_ours_is_never_dismissed(bench: Bench, verdict: Verdict) -> None:
-    dismissals = bench.dismissals(FakeQueue())
-    delivery = Delivery(
-        queue=bench.queue.as_queue(),
-        received=a_message("x"),
-        message=JobMessage(job_id=new_job_id()),
-    )
-
-    with pytest.raises(ValueError, match="not for dismissal"):
-        await dismissals.dismiss(delivery, ClaimAnswer(job_id=new_job_id(), verdict=verdict))
-
-
-async def test_no_message_is_hidden_for_longer_than_sqs_allows(bench: Bench) -> None:
-    dismissals = bench.dismissals(FakeQueue())
-    delivery = Delivery(
-        queue=bench.queue.as_queue(),
-        received=replace(a_message("x"), receive_count=MANY),
-        message=JobMessage(job_id=new_job_id()),
-    )
-    answer = ClaimAnswer(job_id=new_job_id(), verdict=Verdict.BUSY, wait=timedelta(days=3))
-    await dismissals.dismiss(delivery, answer)
-    await eventually(lambda: bench.queue.changed)
-
-    assert [MOST_DEFERRED] == [span for _, span in bench.queue.changed]
-
-
-# A message of a job that somebody has.
-
-LOCK = timedelta(minutes=10)
-# A beat renews what is older than a third of it: the least that a living job leaves to wait for.
-LEAST = LOCK * 2 / 3 - timedelta(seconds=2)
-HELD_BACK = timedelta(minutes=1)  # what an expired lock is told that may not be taken over now
-
-
-def visits(count: int, wait: timedelta) -> list[timedelta]:
-    """When its first receives are, after the first of all, if nothing of it changes."""
-    spans = (busy_for(receives, wait) for receives in range(1, count))
-    return list(accumulate(spans, initial=NOTHING))
-
-
-def test_the_message_of_a_short_job_is_back_soon_and_of_a_long_one_seldom() -> None:
-    spans = [busy_for(receives, LOCK).total_seconds() for receives in range(1, 12)]
-
-    assert [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 1200] == spans
-
-
-@pytest.mark.parametrize("taken", [timedelta(seconds=1), LOCK / 20, LOCK / 2])
-def test_a_job_that_is_over_leaves_a_message_for_no_longer_than_it_took(taken: timedelta) -> None:
-    back = next(at for at in visits(BUSY_RECEIVES, LOCK) if at >= taken)
-
-    assert back <= max(BUSY_FOR, 2 * taken + BUSY_FOR)
-
-
-@pytest.mark.parametrize("left", range(1, 601, 7))
-def test_a_message_is_back_when_the_lock_can_have_expired(left: int) -> None:
-    expires, now = timedelta(seconds=left), NOTHING
-    for receives in range(1, BUSY_RECEIVES):
-        now += busy_for(receives, expires - now)
-        if now >= expires:
-            break
-
-    assert expires <= now <= expires + CONTENDED_FOR
-
-
-def test_some_receives_outlast_the_longest_job_and_the_lock_that_it_may_leave() -> None:
-    longest = max(kind.timeout_in(lane) for kind in BUILT_IN.values() for lane in Lane)
-
-    assert visits(15, LEAST)[-1] > longest + RENEWAL_MARGIN + LOCK
-
-
-@pytest.mark.parametrize("lane", Lane)
-@pytest.mark.parametrize("wait", [LEAST, HELD_BACK], ids=["renewed", "held back"])
-def test_no_job_is_busy_so_often_that_its_message_goes_to_the_dead_letters(
-    lane: Lane, wait: timedelta
-) -> None:
-    most = described().queues[lane].max_receives
-    assert most is not None
-
-    assert visits(most, wait)[-1] > timedelta(days=2)
-
-
-def test_a_message_that_was_received_very_often_is_no_overflow() -> None:
-    assert MOST_DEFERRED == busy_for(MANY, LOCK)
-
-
-# The loop.
-
-
-class Lease:
+class FakeLease:
     """A beat that is as old as the test says."""
 
     def __init__(self) -> None:
@@ -215,7 +70,7 @@ class Listening:
     own: FakeQueue
     dead_letters: FakeQueue
     slots: Slots
-    lease: Lease
+    lease: FakeLease
     hearing: Hearing
     consumer: Consumer
     drain: Drain
@@ -240,18 +95,18 @@ async def listening(
     solitude: Solitude | None = None,
     type_slots: TypeSlots | None = None,
 ) -> AsyncIterator[Listening]:
-    own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), Lease()
+    own, dead_letters, drain, lease = FakeQueue("own"), FakeQueue("dead"), Drain(), FakeLease()
     started: list[tuple[Claim, Delivery, Callable[[], None]]] = []
     room, hearing = Slots(slots), Hearing(Lane)
     ears = Ears(
         pool=bench.pool,
         worker_id=bench.worker_id,
         types=types,
-        lease=lease,
+        lease=cast("Lease", lease),
         solitude=solitude or Solitude(),
-        dismissals=bench.dismissals(dead_letters),
+        unclaimed=bench.unclaimed(dead_letters),
         hearing=hearing,
-        metrics=bench.tools.metrics,
+        metrics=bench.equipment.metrics,
         start=lambda *one: started.append(one),
         type_slots=type_slots or TypeSlots(),
     )
@@ -336,7 +191,7 @@ async def test_one_receive_may_bring_every_kind_of_message(
     ring = await ring_row(superuser, elsewhere.job_id)
     assert ring is not None
     assert "general" == ring["lane"]
-    text = bench.tools.metrics.exposition().decode()
+    text = bench.equipment.metrics.exposition().decode()
     for verdict in ("claimed", "busy", "paused", "elsewhere", "unknown", "unreadable"):
         assert f'claim_verdict_total{{verdict="{verdict}"}}' in text
 
@@ -397,7 +252,7 @@ def ends_in(lines: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:
 
 
 def counted(bench: Bench, series: str) -> float:
-    lines = bench.tools.metrics.exposition().decode().splitlines()
+    lines = bench.equipment.metrics.exposition().decode().splitlines()
     (found,) = [line for line in lines if line.startswith(series)]
     return float(found.rpartition(" ")[2])
 
@@ -585,51 +440,7 @@ async def test_an_idle_general_lane_polls_its_own_queue_long(bench: Bench) -> No
     assert abs(len(fast.asked) - len(heard.own.asked)) <= 1
 
 
-# Slots.
-
-
-async def test_slots_are_told_of_as_they_change() -> None:
-    seen: list[tuple[int, int, int]] = []
-    slots = Slots(2, changed=lambda one: seen.append((one.free, one.reserved, one.busy)))
-
-    assert 2 == await slots.reserve(10)
-    slots.occupy()
-    slots.give_back(1)
-    slots.leave()
-    await slots.all_free()
-
-    assert [(2, 0, 0), (0, 2, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0)] == seen
-
-
-async def test_fewer_slots_in_use_are_fewer_reserved_and_the_others_come_back() -> None:
-    slots = Slots(3)
-    slots.use(1)
-    assert 1 == await slots.reserve(10)
-    async with asyncio.TaskGroup() as group:
-        more = group.create_task(slots.reserve(10))
-        await asyncio.sleep(0)
-        assert not more.done()
-
-        slots.use(50)
-
-    assert 2 == more.result()
-    assert (3, 0) == (slots.in_use, slots.surplus)
-    slots.use(1)
-    assert (0, 2) == (slots.free, slots.surplus)
-
-
-async def test_no_slots_in_use_are_free_for_nobody_until_some_are() -> None:
-    slots = Slots(3)
-    slots.use(0)
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(slots.reserve(10))
-        async with asyncio.timeout(5):
-            await slots.all_free()  # a drain does not wait for what may not be used
-        assert not waiting.done()
-
-        slots.use(2)
-
-    assert 2 == waiting.result()
+# Slots that somebody turned, and types that were bound.
 
 
 async def test_what_comes_for_slots_that_are_used_no_longer_is_given_back(

@@ -100,10 +100,11 @@ def a_cancel(job_id: JobId) -> Submission:
 async def attempt(bench: Bench, job: Submission, buckets: tuple[Watched, Watched]) -> Attempt:
     answer = await bench.ask(job)
     assert answer.claim is not None, answer
-    tools = replace(bench.tools, originals=buckets[0], outputs=buckets[1])
+    equipment = replace(bench.equipment, originals=buckets[0], outputs=buckets[1])
     kind = BUILT_IN["delete_image"]
     handler = replace(delete_image.HANDLER, kind=kind)
-    return Attempt(answer.claim, handler, tools, bench.settler)
+    around = replace(bench.around, equipment=equipment)
+    return Attempt(answer.claim, handler, bench.delivery(answer.claim), around)
 
 
 async def deleting(api: Connection, image_id: UUID) -> Submission:
@@ -152,7 +153,7 @@ async def test_what_s3_refuses_is_a_retry_and_the_next_attempt_knows_what_was_th
     assert isinstance(refused, Retry)
     assert "AccessDenied" in (refused.detail or "")
     assert [] != await left(buckets, image_id)
-    await bench.settler.settle(first.settlement(refused))
+    await first.settle(refused)
     await bench.worker.execute("UPDATE jobs SET run_at = now() WHERE id = $1", job.job_id)
     outcome = await (await attempt(bench, job, buckets)).work()
 

@@ -48,7 +48,7 @@ async def scene(
     originals: Objects,
     tmp_path: Path,
 ) -> AsyncIterator[Scene]:
-    async with bench.tools.renderer:
+    async with bench.equipment.renderer:
         yield Scene(
             bench=bench,
             superuser=superuser,

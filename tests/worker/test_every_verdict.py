@@ -23,7 +23,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
 from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.worker import dismissals
+from imagefleet.worker import unclaimed
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission
 from tests.support.fleet import Inside, Place, inside
@@ -185,8 +185,8 @@ async def test_each_verdict_happens_and_its_message_goes_where_it_should(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Each of the five receives of an unknown job is ten seconds after the one before.
-    monkeypatch.setattr(dismissals, "UNKNOWN_FOR", timedelta(0))
-    monkeypatch.setattr(dismissals, "BUSY_FOR", timedelta(seconds=1))
+    monkeypatch.setattr(unclaimed, "UNKNOWN_FOR", timedelta(0))
+    monkeypatch.setattr(unclaimed, "BUSY_FOR", timedelta(seconds=1))
     case = CASES[verdict]
     async with AsyncExitStack() as stack:
         job_id = await case.how(Scene(worker, superuser, stack))

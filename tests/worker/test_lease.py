@@ -5,28 +5,25 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import CancelCode, Claim, Fence, JobMessage, Lane
+from imagefleet.jobs.model import CancelCode, Claim, Fence, Lane
 from imagefleet.runtime import Drain, supervise
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
 from imagefleet.store.jobs.leases import Beat
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
-from imagefleet.worker import attempts as attempts_module
+from imagefleet.worker import attempt as attempt_module
 from imagefleet.worker import lease as lease_module
-from imagefleet.worker.attempt import Stop
-from imagefleet.worker.attempts import Attempts
-from imagefleet.worker.deliveries import Delivery
+from imagefleet.worker.attempt import RunningAttempts, Stop
 from imagefleet.worker.handling import Handler, JobContext
-from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.lease import Lease
+from imagefleet.worker.lease import Hearing, Lease
 from tests.support.bench import NOOP, Bench, Run, never
 from tests.support.eventually import eventually
 from tests.support.factories import claim_job, expire_lock
-from tests.support.queues import a_ringing
 from tests.support.rows import attempts_rows, job_row
 from tests.support.wires import a_wire
 
@@ -43,25 +40,23 @@ def nobody() -> None:
     """A slot that nobody waits for."""
 
 
-def a_lease(bench: Bench, attempts: Attempts, dsn: str) -> Lease:
-    return Lease(dsn, bench.worker_id, attempts, bench.visibility, bench.settler, Hearing(Lane))
+def a_lease(bench: Bench, attempts: RunningAttempts, dsn: str) -> Lease:
+    metrics = bench.equipment.metrics
+    return Lease(
+        dsn, bench.worker_id, attempts, bench.messages, bench.settler, Hearing(Lane), metrics
+    )
 
 
 @asynccontextmanager
 async def kept(
     bench: Bench, run: Run = never, *, dsn: str | None = None
-) -> AsyncIterator[tuple[Lease, Attempts, Drain, Callable[[Claim], None]]]:
+) -> AsyncIterator[tuple[Lease, RunningAttempts, Drain, Callable[[Claim], None]]]:
     """A worker's beat, and the attempts it speaks for."""
     attempts, drain = bench.attempts(run), Drain()
     lease = a_lease(bench, attempts, dsn or bench.database.url("worker"))
 
     def start(claim: Claim) -> None:
-        delivery = Delivery(
-            queue=bench.queue.as_queue(),
-            received=a_ringing(claim.job_id),
-            message=JobMessage(job_id=claim.job_id),
-        )
-        attempts.start(claim, delivery, nobody)
+        attempts.start(claim, bench.delivery(claim), nobody)
 
     async with lease.keep(drain), supervise(drain) as parts:
         attempts.owned_by(parts)
@@ -245,7 +240,7 @@ async def _has_beaten(connection: Connection) -> bool:
 async def test_a_beat_confirms_what_long_jobs_may_keep_invisible(
     bench: Bench, superuser: Connection
 ) -> None:
-    bench.visibility._spans = {bench.queue.as_queue(): SHORT}
+    bench.messages._spans = {bench.queue.as_queue(): SHORT}
     claim = await bench.claim()
     async with kept(bench) as (_, attempts, _, start):
         start(claim)
@@ -255,11 +250,35 @@ async def test_a_beat_confirms_what_long_jobs_may_keep_invisible(
     assert {SHORT} == {span for _, span in bench.queue.changed}
 
 
+async def test_a_beat_extends_nothing_of_what_ended_before_its_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.messages._spans = {bench.queue.as_queue(): timedelta(0)}
+    ended, stands = await bench.claim(), await bench.claim()
+    attempts = bench.attempts(never)
+    lease = a_lease(bench, attempts, "never asked")
+    for claim in (ended, stands):
+        attempt = bench.attempt(claim, never)
+        attempts.running[attempt.fence] = attempt
+        attempt.delivery.visible_at = 0
+
+    async def answered(*_: object) -> Beat:
+        del attempts.running[ended.job_id, ended.claim_no]
+        nothing: frozenset[Fence] = frozenset()
+        return Beat(alive=True, cancelled=nothing, lost=nothing, strays=nothing)
+
+    monkeypatch.setattr(lease_module, "renew_claims", answered)
+    await lease._beat_once(cast("Connection", None))
+    await eventually(lambda: bench.queue.changed)
+
+    assert [bench.delivery(stands).received.receipt] == [one for one, _ in bench.queue.changed]
+
+
 async def test_a_handler_that_cannot_be_stopped_is_a_vital_sign_gone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And an attempt that waits to be settled is not: that may be Postgres's fault."""
-    monkeypatch.setattr(attempts_module, "LATE_AFTER", 0)
+    monkeypatch.setattr(attempt_module, "LATE_AFTER", 0)
     released = asyncio.Event()
 
     async def deaf(job: JobContext) -> Completed:

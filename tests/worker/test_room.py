@@ -2,16 +2,28 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from PIL import Image
 
-from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES
+from imagefleet.jobs.model import Claim, Lane
+from imagefleet.store.jobs.leases import Hold
+from imagefleet.worker import handling
 from imagefleet.worker.handlers.process_image import MUCH_MEMORY_BYTES, needs_much, room_for
-from imagefleet.worker.handling import LONGEST_AWAY, TURN, JobContext, OneByOne, Postponed
+from imagefleet.worker.handling import (
+    LONGEST_AWAY,
+    TURN,
+    Equipment,
+    JobContext,
+    OneByOne,
+    Postponed,
+    ReportProgress,
+)
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from tests.support.eventually import eventually
 from tests.support.images import claimed, png_claiming, quadrants, saved
 
@@ -24,10 +36,21 @@ class Shared:
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
 
 
-@dataclass
-class Attempt:
-    tools: Shared
-    memory_bytes: int = GENERAL_MEMORY_BYTES
+def an_attempt(shared: Shared, lane: Lane = Lane.GENERAL) -> JobContext:
+    """One that is given nothing else."""
+    claim = cast("Claim", SimpleNamespace(lane=lane))
+    return replace(NOTHING, claim=claim, _equipment=cast("Equipment", shared))
+
+
+NOTHING = JobContext(
+    claim=cast("Claim", None),
+    hold=cast("Hold", None),
+    payload=None,
+    deadline=0,
+    progress=cast("ReportProgress", None),
+    stopping=asyncio.Event(),
+    _equipment=cast("Equipment", None),
+)
 
 
 def webp(side: int) -> bytes:
@@ -72,7 +95,7 @@ def test_what_needs_much_is_told_by_its_head(tmp_path: Path, content: bytes, *, 
 
 
 async def test_of_those_that_need_much_one_is_made_at_a_time(tmp_path: Path) -> None:
-    attempt = cast("JobContext", cast("Any", Attempt(Shared())))
+    attempt = an_attempt(Shared())
     large, small = planted(tmp_path, webp(7_000)), planted(tmp_path, webp(400))
     async with AsyncExitStack() as first:
         assert await first.enter_async_context(room_for(attempt, large)) == MUCH_MEMORY_BYTES
@@ -86,7 +109,7 @@ async def test_of_those_that_need_much_one_is_made_at_a_time(tmp_path: Path) -> 
 
 
 async def test_beside_one_that_waits_others_come_back_one_after_the_other(tmp_path: Path) -> None:
-    attempt = cast("JobContext", cast("Any", Attempt(Shared())))
+    attempt = an_attempt(Shared())
     large = planted(tmp_path, webp(7_000))
     away = []
 
@@ -101,7 +124,7 @@ async def test_beside_one_that_waits_others_come_back_one_after_the_other(tmp_pa
 
     async with asyncio.TaskGroup() as group, room_for(attempt, large):
         waiting = group.create_task(made())
-        await eventually(lambda: attempt.tools.much_memory._here > 1)
+        await eventually(lambda: attempt._equipment.much_memory._here > 1)
         for _ in range(40):
             await postponed()
         assert not waiting.done()
@@ -113,8 +136,11 @@ async def test_beside_one_that_waits_others_come_back_one_after_the_other(tmp_pa
     assert away[-1] == LONGEST_AWAY
 
 
-async def test_a_suspect_that_needs_much_has_no_less_than_any_suspect(tmp_path: Path) -> None:
-    suspect = cast("JobContext", cast("Any", Attempt(Shared(), memory_bytes=2 * MUCH_MEMORY_BYTES)))
+async def test_a_suspect_that_needs_much_has_no_less_than_any_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "QUARANTINE_MEMORY_BYTES", 2 * MUCH_MEMORY_BYTES)
+    suspect = an_attempt(Shared(), Lane.QUARANTINE)
 
     async with room_for(suspect, planted(tmp_path, webp(7_000))) as memory_bytes:
         assert memory_bytes == 2 * MUCH_MEMORY_BYTES

@@ -27,7 +27,7 @@ def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:
 
 def told(bench: Bench, series: str) -> int:
     """The sum of all samples that begin like this."""
-    lines = bench.tools.metrics.exposition().decode().splitlines()
+    lines = bench.equipment.metrics.exposition().decode().splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(series))
 
 
@@ -98,10 +98,10 @@ async def a_settler_by_wire(bench: Bench, wire: Wire) -> AsyncIterator[Settler]:
         open_pool(wire.url, process="test-wire", min_size=0) as pool,
         Doorbell(pool, {}).open() as doorbell,
         Settler(
-            pool.timed_by(bench.tools.metrics.query),
+            pool.timed_by(bench.equipment.metrics.query),
             bench.worker_id,
             doorbell,
-            bench.tools.metrics,
+            bench.equipment.metrics,
         ).open() as settler,
     ):
         yield settler

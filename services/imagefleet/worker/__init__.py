@@ -1,24 +1,22 @@
 """A worker: hears of jobs, claims them, does their work and settles what came of it.
 
-Pixels are the one thing it never touches itself. A picture is decoded in a process that has nothing
-to lose, made for that picture alone:
+    main        what is opened in which order; the shift, from the registry to the drain's end
+    consumer    listens to a lane: receives into free slots, claims, starts what is ours
+    slots       how many at once, of a lane and of a type; a suspect alone
+    unclaimed   what becomes of a message whose job is not ours
+    attempt     one attempt: work, settle, let go of the message
+    handling    what a handler is given; handlers: what the built-in types do with it
+    outcomes    what an error means for its job
+    isolation   where pictures are decoded: processes that have nothing to lose
+    settler     outcomes written together, until the database answers
+    messages    what SQS is told about messages, and how long they stay invisible
+    lease       the beat, and what it tells this worker to let go
+    breakers    what the fleet is told of services that fail
 
-    renderer         what a handler calls: a source and a recipe in, checked files out
-    child_nursery    the worker's view of the zygote: started, asked for children, replaced
-    children         the worker's view of one child: killed in time, heard to its end
-    child_endings    what an end means: a result, a rejection, a crash, a deadline
-    child_output     what a report claims, compared with the files
-    ---- processes that hold nothing ----
-    zygote           started once with an empty environment: loads every codec, then only forks
-    child            one job's process: gives up its rights, runs one task, reports, ends
-    child_render     the task that renders a picture
-    sandbox          what a process gives up, and how; child_syscalls: what it may still ask for
+Messages go one way: from the consumer by a claim to an attempt, or unclaimed back; and from the
+attempt's settled outcome to the slot that is free again. The lease reads what is held, stops and
+extends it, and hands strays to the settler; of these only the consumer knows the lease.
 
-The zygote exists because a fork of a warm process takes two milliseconds where a new Python takes a
-third of a second, and because a fork of the worker would hold the worker's secrets. It has one
-thread and no event loop, as only such a process can be forked safely.
-
-Nothing that comes out of a child is believed. Its report is bounded and parsed; its files are read
-only after it is dead, and have to be what the report says. Its end is what the kernel says it was,
-and the clock that limits it runs in the worker.
+A worker reads originals, writes variants and ends jobs. It touches no pixel, promises nothing
+before Postgres has it, and what it settles it settles with the claim's own number.
 """

@@ -7,10 +7,10 @@ comes from the quarantine has the worker to itself.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -22,11 +22,10 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.glances import find_types
 from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
-from imagefleet.worker.deliveries import Delivery
-from imagefleet.worker.dismissals import CONTENDED_FOR, Dismissals
-from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.slots import Slots, TypeSlots
-from imagefleet.worker.solitude import Solitude
+from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.messages import Delivery
+from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.unclaimed import CONTENDED_FOR, Unclaimed
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
@@ -39,16 +38,6 @@ Start = Callable[[Claim, Delivery, Callable[[], None]], None]
 """Begin an attempt; calls back when its slot is free again."""
 
 
-class Freshness(Protocol):
-    """Whether this worker is in touch with the database: its lease says so."""
-
-    async def fresh(self) -> None:
-        """Return when something new may be received."""
-
-    def stale(self) -> str | None:
-        """Why nothing new may be received, if so."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ears:
     """What every consumer of a worker shares."""
@@ -56,9 +45,9 @@ class Ears:
     pool: Pool
     worker_id: WorkerId
     types: tuple[str, ...]
-    lease: Freshness
+    lease: Lease
     solitude: Solitude
-    dismissals: Dismissals
+    unclaimed: Unclaimed
     hearing: Hearing
     metrics: WorkerMetrics
     start: Start
@@ -122,7 +111,7 @@ class Consumer:
             finally:
                 self._slots.give_back(reserved - self._taken)
         for _, queue in self._queues:
-            self._ears.dismissals.give_back(queue, await queue.drain())
+            self._ears.unclaimed.give_back(queue, await queue.drain())
 
     async def _listen(self, most: int, drain: Drain) -> None:
         """Receive from the lane's queues until one has something."""
@@ -139,7 +128,7 @@ class Consumer:
                 self._helped = position > 0
                 # Fewer slots may be in use than were when it was sent.
                 most = max(0, most - self._slots.surplus)
-                self._ears.dismissals.give_back(queue, received[most:])
+                self._ears.unclaimed.give_back(queue, received[most:])
                 if most:
                     await self._take(lane, queue, received[:most], drain)
                 return
@@ -185,7 +174,7 @@ class Consumer:
                 if self._taken == before:
                     solitude.end()
         elif solitude.is_shut:
-            self._ears.dismissals.give_back(queue, received)
+            self._ears.unclaimed.give_back(queue, received)
         else:
             solitude.enter()
             try:
@@ -196,15 +185,15 @@ class Consumer:
     async def _is_left_alone(
         self, queue: Queue, received: Sequence[Received], drain: Drain
     ) -> bool:
-        solitude, dismissals = self._ears.solitude, self._ears.dismissals
+        solitude, unclaimed = self._ears.solitude, self._ears.unclaimed
         if solitude.others:
-            dismissals.give_back(queue, received, solitude.patience + PAUSE_AFTER_ERROR)
+            unclaimed.give_back(queue, received, solitude.patience + PAUSE_AFTER_ERROR)
         alone = await unless(drain, solitude.begin())
         if alone is None:
-            dismissals.give_back(queue, received)
+            unclaimed.give_back(queue, received)
         elif not alone:  # perhaps another worker has nothing long to wait for
             log.info("suspect.put_off", others=solitude.others)
-            dismissals.put_off(queue, received)
+            unclaimed.put_off(queue, received)
         return bool(alone)
 
     async def _begin(
@@ -217,12 +206,12 @@ class Consumer:
         ended: Callable[[], None],
     ) -> None:
         """Claim, and start what is ours; each start ends once."""
-        dismissals = self._ears.dismissals
+        unclaimed = self._ears.unclaimed
         # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
         if drain.requested or self._ears.lease.stale():
-            dismissals.give_back(queue, received)
+            unclaimed.give_back(queue, received)
             return
-        unanswered = await dismissals.readable(queue, received)
+        unanswered = await unclaimed.readable(queue, received)
         if not unanswered:
             return
         left: list[tuple[Delivery, ClaimAnswer]] = []
@@ -238,7 +227,7 @@ class Consumer:
                     unanswered = [one for question in questions for one in question.deliveries]
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            dismissals.give_back(queue, [one.received for one in unanswered], CONTENDED_FOR)
+            unclaimed.give_back(queue, [one.received for one in unanswered], CONTENDED_FOR)
             await self._dismiss(left)
             raise
         finally:
@@ -301,7 +290,7 @@ class Consumer:
 
     async def _dismiss(self, left: Sequence[tuple[Delivery, ClaimAnswer]]) -> None:
         for delivery, answer in left:
-            await self._ears.dismissals.dismiss(delivery, answer)
+            await self._ears.unclaimed.dismiss(delivery, answer)
 
     def _unreserve(self, reserved: list[str]) -> None:
         """What began has a slot of its type by now, and what did not needs none."""
@@ -320,3 +309,23 @@ class Consumer:
         if self._lane is not Lane.QUARANTINE:
             self._ears.solitude.enter()
         self._ears.start(claim, delivery, leave)
+
+
+def consumers_of(
+    slots: Mapping[Lane, Slots], queues: Mapping[Lane, Queue], ears: Ears, wait: timedelta
+) -> dict[Lane, Consumer]:
+    """One listener a lane; the general one helps with `fast` when it has nothing else to do."""
+    return {
+        lane: Consumer(
+            lane,
+            own,
+            [
+                (one, queues[one])
+                for one in (lane, Lane.FAST)
+                if one is lane or (lane is Lane.GENERAL and one in slots)
+            ],
+            ears,
+            wait,
+        )
+        for lane, own in slots.items()
+    }

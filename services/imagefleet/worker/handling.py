@@ -5,8 +5,8 @@ A handler needs nothing beyond this module and `imagefleet.jobs.kinds`, where it
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,22 +16,24 @@ from uuid import UUID
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, NotFound, Unavailable
+from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane
+from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
-from imagefleet.store.database import Pool
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.images.originals import Original, find_original
 from imagefleet.store.jobs.leases import Hold
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.renderer import (
+from imagefleet.worker.breakers import BreakerReports
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     QUARANTINE_MEMORY_BYTES,
     Allowance,
-    Renderer,
+    RenderedFiles,
 )
-from imagefleet.worker.services import Services
 
 __all__ = [
     "Completed",
@@ -89,7 +91,7 @@ class OneByOne:
         return timedelta(seconds=self._next_at - now)
 
 
-class Progress(Protocol):
+class ReportProgress(Protocol):
     """Writes how far a job is; raises when the job should stop."""
 
     async def __call__(
@@ -99,8 +101,8 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What the attempts of a worker share."""
+class Equipment:
+    """What the handlers of a worker share; each sees it through its JobContext."""
 
     pool: Pool
     originals: Objects
@@ -111,7 +113,7 @@ class Tools:
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
     """One of them at a time may have more memory than the others."""
     doorbell: Doorbell
-    services: Services
+    breakers: BreakerReports
     metrics: WorkerMetrics
     scratch: Path
     live: Live = field(default_factory=Live)
@@ -122,7 +124,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """One attempt, as its handler sees it."""
+    """One attempt, as its handler sees it: the one door to whatever it needs."""
 
     claim: Claim
     hold: Hold
@@ -131,10 +133,10 @@ class JobContext:
     """The payload, as an instance of the kind's own model."""
     deadline: float
     """When the attempt is stopped, on the event loop's clock."""
-    progress: Progress
-    tools: Tools
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: ReportProgress
+    stopping: asyncio.Event
     """Set when the attempt is being stopped: whatever runs outside this loop must end."""
+    _equipment: Equipment
 
     @property
     def job_id(self) -> JobId:
@@ -159,17 +161,17 @@ class JobContext:
     @property
     def originals(self) -> Objects:
         """The bucket of uploaded files."""
-        return self.tools.originals
+        return self._equipment.originals
 
     @property
     def outputs(self) -> Objects:
         """The bucket of what is published."""
-        return self.tools.outputs
+        return self._equipment.outputs
 
     @property
     def scratch(self) -> Path:
         """The worker's folder for files; an attempt makes one of its own in it, and removes it."""
-        return self.tools.scratch
+        return self._equipment.scratch
 
     @property
     def cancelled(self) -> bool:
@@ -187,13 +189,49 @@ class JobContext:
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
 
+    def database(self, use: str) -> AbstractAsyncContextManager[Connection]:
+        """A connection for a moment, which is measured under this name."""
+        return self._equipment.pool.use(use)
+
+    def ring(self, rings: Iterable[Ring]) -> None:
+        """Announce jobs that were committed a moment ago."""
+        self._equipment.doorbell.ring(rings)
+
+    @asynccontextmanager
+    async def room_for_a_child(self, *, much_memory: bool = False) -> AsyncIterator[None]:
+        """A place among the children that may work at once.
+
+        Few need much memory, and those work one after the other: a worker has room for the usual
+        amount times `RENDER_CHILDREN`, and once for what one needs beyond that. Postponed where one
+        works and another waits.
+        """
+        async with AsyncExitStack() as stack:
+            if much_memory:
+                await stack.enter_async_context(self._equipment.much_memory.turn())
+            await stack.enter_async_context(self._equipment.decoding)
+            yield
+
+    async def render(
+        self, source: Path, recipe: str, limits: Limits, *, memory_bytes: int, folder: Path
+    ) -> RenderedFiles:
+        """Every variant of the recipe, made by a child for which there is room."""
+        return await self._equipment.renderer.render(
+            source,
+            recipe,
+            limits,
+            deadline_seconds=self.seconds_left,
+            memory_bytes=memory_bytes,
+            scratch=folder,
+            cancel=self.stopping,
+        )
+
     async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:
         """Copy the newest original of an image to a file, and tell what it is.
 
         Only of an image that is the job's own tenant's: of others, and of deleted ones, NotFound,
         which fails the job. InputRejected when it is larger.
         """
-        async with self.tools.pool.use("find_original") as connection:
+        async with self.database("find_original") as connection:
             original = await find_original(connection, image_id, self.claim.tenant_id)
         await self.originals.fetch_to_file(
             original.key, target, max_bytes=max_bytes, expected_etag=original.etag
@@ -208,11 +246,11 @@ class JobContext:
         For whatever needs a processor or reads what strangers sent. The handler names its tasks in
         `Handler.isolated`.
         """
-        async with self.tools.decoding:
+        async with self.room_for_a_child():
             allowance = Allowance(
                 deadline_seconds=self.seconds_left, memory_bytes=self.memory_bytes
             )
-            done = await self.tools.renderer.run_isolated(
+            done = await self._equipment.renderer.run_isolated(
                 task, argument, files, allowance, self.stopping
             )
         return done.value

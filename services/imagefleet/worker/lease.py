@@ -8,30 +8,33 @@ look.
 A worker that cannot beat stops its own work 20 s after it *sent* the last beat that was
 acknowledged, well before a rescuer can give the jobs to others (30 s of silence), and by its own
 monotonic clock.
+
+With the beat goes what this worker has heard of each lane: by it dispatchers know what is lost. A
+long poll that brings nothing says that no message was there to be had since it began. A message by
+which a job was claimed says that those announced well before it should have come through too.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 
 from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.lifecycle import Released
-from imagefleet.jobs.model import Fence, WorkerId
+from imagefleet.jobs.model import Fence, JobMessage, Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.jobs.leases import Beat, renew_claims
+from imagefleet.store.jobs.leases import Beat, Heard, renew_claims
 from imagefleet.store.settling import Settlement
 from imagefleet.telemetry.health import Pulse
-from imagefleet.worker.attempt import Stop
-from imagefleet.worker.attempts import Attempts
-from imagefleet.worker.hearing import Hearing
+from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.worker.attempt import RunningAttempts, Stop
+from imagefleet.worker.messages import Messages
 from imagefleet.worker.settler import Settler
-from imagefleet.worker.visibility import Visibility
 
 BEAT_EVERY: Final = 2.0  # seconds
 BEAT_WITHIN: Final = 4.0  # a beat that takes longer is given up, and its connection with it
@@ -42,6 +45,38 @@ LONGEST_SILENCE: Final = timedelta(seconds=60)  # between two tries to beat: thi
 log = structlog.get_logger()
 
 
+class Hearing:
+    """The newest silence and the newest announcement, by lane."""
+
+    def __init__(self, lanes: Iterable[Lane]) -> None:
+        """Listen to these lanes; what is told of them is told in their order."""
+        self._lanes = tuple(lanes)
+        self._now = asyncio.get_running_loop().time
+        self._silent: dict[Lane, float] = {}
+        self._heard: dict[Lane, datetime] = {}
+
+    def silence(self, lane: Lane, began: float) -> None:
+        """Take it that a long poll which began then, by this loop's clock, brought nothing."""
+        self._silent[lane] = max(began, self._silent.get(lane, began))
+
+    def claimed(self, lane: Lane, message: JobMessage) -> None:
+        """Take it that this message came through."""
+        at = message.announced_at
+        if at is not None:
+            self._heard[lane] = max(at, self._heard.get(lane, at))
+
+    def told(self) -> Heard:
+        """All of it. A span, as no clock of ours is to be compared with the database's."""
+        now = self._now()
+        return Heard(
+            silent_for=[
+                timedelta(seconds=now - self._silent[lane]) if lane in self._silent else None
+                for lane in self._lanes
+            ],
+            heard_at=[self._heard.get(lane) for lane in self._lanes],
+        )
+
+
 class Lease:
     """The beat of one worker process."""
 
@@ -49,17 +84,19 @@ class Lease:
         self,
         dsn: str,
         worker_id: WorkerId,
-        attempts: Attempts,
-        visibility: Visibility,
+        attempts: RunningAttempts,
+        messages: Messages,
         settler: Settler,
         hearing: Hearing,
+        metrics: WorkerMetrics,
     ) -> None:
         self._dsn = dsn
         self._worker_id = worker_id
         self._attempts = attempts
-        self._visibility = visibility
+        self._messages = messages
         self._settler = settler
         self._hearing = hearing
+        self._metrics = metrics
         self._strays: frozenset[Fence] = frozenset()
         self._releases: set[asyncio.Task[None]] = set()
         self._acknowledged_at = asyncio.get_running_loop().time()
@@ -128,8 +165,9 @@ class Lease:
 
     async def _beat_once(self, connection: Connection) -> Beat:
         sent_at = asyncio.get_running_loop().time()
-        holds = [attempt.hold for attempt in self._attempts.running.values()]
-        with self._attempts.metrics.query("beat"):
+        named = dict(self._attempts.running)
+        holds = [attempt.hold for attempt in named.values()]
+        with self._metrics.query("beat"):
             async with asyncio.timeout(BEAT_WITHIN):
                 beat = await renew_claims(connection, self._worker_id, holds, self._hearing.told())
         if not beat.alive:
@@ -137,8 +175,8 @@ class Lease:
         self.pulse.felt()
         self._acknowledged_at = sent_at
         self._beaten.set()
-        named = {(hold.job_id, hold.claim_no) for hold in holds}
-        self._visibility.renew(named - beat.lost)
+        standing = named.keys() & self._attempts.running.keys() - beat.lost
+        self._messages.renew(named[fence].delivery for fence in standing)
         return beat
 
     def _obey(self, beat: Beat, group: asyncio.TaskGroup) -> None:

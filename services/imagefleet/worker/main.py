@@ -1,55 +1,63 @@
-"""The worker process: what it opens, in which order.
+"""The worker process: what it opens, in which order, and its shift between the two.
 
-Down the ladder everything is opened; back up it is closed, each after what depends on it. The work
-between the two is in `shift.py`. Settlements, deletes and rings are written before their owners
-close, and the last beat comes after the last settlement.
+Down the ladder everything is opened; back up it is closed, each after what depends on it.
+Settlements, deletes and rings are written before their owners close, and the last beat comes after
+the last settlement.
+
+A shift: the worker registers, works until the drain, gives back what is left, and retires. The
+drain: consumers stop receiving and give back what is on its way; running attempts may finish until
+the grace ends; then they are stopped and their jobs released, uncharged.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from importlib.metadata import version
 from typing import Final
 from uuid import uuid4
+
+import structlog
 
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
-from imagefleet.errors import ClaimLost
+from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
-from imagefleet.runtime import Drain
-from imagefleet.settings import Worker, WorkerSettings
-from imagefleet.settings.in_force import Overlay, defaults_of_worker
+from imagefleet.runtime import Drain, supervise
+from imagefleet.settings import WorkerSettings
+from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool
+from imagefleet.store.fleet.control import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.telemetry.health import serve_health
+from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
-from imagefleet.worker.attempts import Attempts
-from imagefleet.worker.consumer import Consumer, Ears
-from imagefleet.worker.deliveries import Deliveries
-from imagefleet.worker.dismissals import Dismissals
+from imagefleet.worker.attempt import RunningAttempts, Stop, Surroundings
+from imagefleet.worker.breakers import BreakerReports
+from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
-from imagefleet.worker.handling import Handlers, Tools, kinds_of, modules_of
-from imagefleet.worker.hearing import Hearing
-from imagefleet.worker.lease import Lease
-from imagefleet.worker.redrives import Redrives
-from imagefleet.worker.renderer import Renderer
+from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.messages import Messages
 from imagefleet.worker.scratch import scratch_folder
-from imagefleet.worker.services import Services
 from imagefleet.worker.settler import Settler
-from imagefleet.worker.shift import Shift
-from imagefleet.worker.slots import Slots, TypeSlots
-from imagefleet.worker.solitude import Solitude
-from imagefleet.worker.visibility import Visibility
+from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
+from imagefleet.worker.unclaimed import Redrives, Unclaimed
 
-QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself: see solitude.py
+SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
+
+log = structlog.get_logger()
 
 
 async def main(settings: WorkerSettings, drain: Drain) -> None:
@@ -142,21 +150,21 @@ async def equip(
     outside: Outside,
     rules: Rules,
     stack: AsyncExitStack,
-) -> Tools:
+) -> Equipment:
     """Open what handlers use."""
     doorbell = Doorbell(outside.pool, outside.queues)
     configured = settings.worker.breakers
-    services = Services(
+    breakers = BreakerReports(
         outside.pool, metrics, lambda service: rules.live.now.breaker(service, configured)
     )
-    return Tools(
+    return Equipment(
         pool=outside.pool,
         originals=await outside.session.objects(settings.aws.originals_bucket),
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
         renderer=await stack.enter_async_context(Renderer(preload=modules_of(handlers))),
         decoding=asyncio.Semaphore(settings.worker.render_children),
         doorbell=await stack.enter_async_context(doorbell.open()),
-        services=await stack.enter_async_context(services.open()),
+        breakers=await stack.enter_async_context(breakers.open()),
         metrics=metrics,
         scratch=stack.enter_context(scratch_folder()),
         live=rules.live,
@@ -171,31 +179,32 @@ async def assemble(
     outside: Outside,
     rules: Rules,
     stack: AsyncExitStack,
-) -> Shift:
+) -> "Shift":
     """Open the worker's own parts, those last that others depend on least."""
     worker_id = WorkerId(uuid4())
-    tools = await equip(settings, handlers, metrics, outside, rules, stack)
+    equipment = await equip(settings, handlers, metrics, outside, rules, stack)
     settler = await stack.enter_async_context(
-        Settler(outside.pool, worker_id, tools.doorbell, metrics).open()
+        Settler(outside.pool, worker_id, equipment.doorbell, metrics).open()
     )
-    deliveries = await stack.enter_async_context(Deliveries().open())
     slots, type_slots = slots_of(settings.worker, metrics), TypeSlots()
     rules.live.watch(lambda now: use_slots(now, slots, type_slots))
     spans = {outside.queues[lane]: await outside.queues[lane].visibility() for lane in slots}
-    visibility = Visibility(deliveries, spans)
-    attempts = Attempts(handlers, tools, settler, deliveries, visibility, outside.tracing)
+    messages = await stack.enter_async_context(Messages(spans).open())
+    around = Surroundings(
+        equipment=equipment, settler=settler, messages=messages, tracing=outside.tracing
+    )
+    attempts, hearing = RunningAttempts(handlers, around), Hearing(slots)
     dsn = settings.database.url.get_secret_value()
-    hearing = Hearing(slots)
-    lease = Lease(dsn, worker_id, attempts, visibility, settler, hearing)
+    lease = Lease(dsn, worker_id, attempts, messages, settler, hearing, metrics)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
-    redrives = Redrives(outside.pool, kinds_of(handlers), tools.doorbell)
+    redrives = Redrives(outside.pool, kinds_of(handlers), equipment.doorbell)
     ears = Ears(
         pool=outside.pool,
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
         solitude=Solitude(shared=len(slots) > 1),
-        dismissals=Dismissals(deliveries, outside.dead_letters, redrives, metrics),
+        unclaimed=Unclaimed(messages, outside.dead_letters, redrives, metrics),
         hearing=hearing,
         metrics=metrics,
         start=attempts.start,
@@ -212,48 +221,115 @@ async def assemble(
     )
 
 
-def slots_of(settings: Worker, metrics: WorkerMetrics) -> dict[Lane, Slots]:
-    """The slots of each lane that this worker listens to."""
-    totals = {
-        Lane.FAST: settings.fast_slots,
-        Lane.GENERAL: settings.general_slots,
-        Lane.QUARANTINE: QUARANTINE_SLOTS,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """A worker that is ready to work."""
 
-    def shown(lane: Lane) -> Callable[[Slots], None]:
-        return lambda slots: metrics.slots_changed(
-            lane, free=slots.free, reserved=slots.reserved, busy=slots.busy
+    worker_id: WorkerId
+    pool: Pool
+    settler: Settler
+    attempts: RunningAttempts
+    lease: Lease
+    slots: Mapping[Lane, Slots]
+    consumers: Mapping[Lane, Consumer]
+
+    def vitals(self) -> dict[str, Vital]:
+        """What a restart would cure."""
+        stuck = {f"receive {lane}": one.stuck for lane, one in self.consumers.items()}
+        return {"beat": self.lease.pulse, "attempts": self.attempts.late, **stuck}
+
+    def readiness(self, drain: Drain) -> dict[str, Check]:
+        """What keeps this worker from taking jobs; all of it known without asking anybody."""
+        deaf = {f"queue {lane}": partial(_deaf, one) for lane, one in self.consumers.items()}
+        return {"database": self.lease.stale, "drain": lambda: drain.reason, **deaf}
+
+    async def register(self, handlers: Handlers, health: HealthServer) -> None:
+        """Enter the registry, without which nothing can be claimed."""
+        card = WorkerCard(
+            worker_id=self.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("imagefleet"),
+            types=tuple(handlers),
+            slots={lane: one.total for lane, one in self.slots.items()},
+        )
+        async with self.pool.connection() as connection:
+            await register_worker(connection, card)
+        log.info(
+            "worker.started",
+            worker_id=str(self.worker_id),
+            lanes=tuple(card.slots),
+            types=card.types,
+            health_port=health.port,
         )
 
-    return {
-        lane: Slots(totals[lane], changed=shown(lane))
-        for lane in settings.lanes
-        if totals[lane] > 0
-    }
+    async def work(self, drain: Drain, grace: timedelta) -> None:
+        """Take jobs until the drain, and end what runs then."""
+        try:
+            async with supervise(drain) as parts:
+                self.attempts.owned_by(parts)
+                for lane, consumer in self.consumers.items():
+                    parts.start(f"consumer {lane}", consumer.run(drain))
+                parts.start("drain", self._end(drain, grace))
+        except asyncio.CancelledError:  # the second signal: what runs was cancelled in the middle
+            await self.attempts.give_back()
+            self._tell_the_end(drain, at_once=True)
+            raise
 
+    async def _end(self, drain: Drain, grace: timedelta) -> None:
+        """Once the drain begins: let running jobs finish for the grace, then give them back."""
+        await drain.wait()
+        self.attempts.tally.clear()  # from here on it tells what became of what was running
+        with suppress(Unavailable):
+            async with self.pool.connection() as connection:
+                await start_drain(connection, self.worker_id)
+        if await self._all_free(grace):
+            return
+        log.warning("drain.grace_over", jobs=len(self.attempts.running))
+        self.attempts.stop_all(Stop.DRAIN)
+        if not await self._all_free(SETTLE_WITHIN):
+            log.error("drain.unsettled", jobs=len(self.attempts.running))
+            self.settler.give_up()
 
-def use_slots(now: Overlay, slots: Mapping[Lane, Slots], type_slots: TypeSlots) -> None:
-    """Use as many as are to be used from now on."""
-    for lane, own in slots.items():
-        own.use(now.slots(lane, own.total))
-    type_slots.use(now.slots_of_types())
+    async def _all_free(self, within: timedelta) -> bool:
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                for one in self.slots.values():
+                    await one.all_free()
+        except TimeoutError:
+            return False
+        return True
 
+    async def retire(self, drain: Drain) -> None:
+        """Leave the registry; a worker that still holds something is left to the rescuer.
 
-def consumers_of(
-    slots: Mapping[Lane, Slots], queues: Mapping[Lane, Queue], ears: Ears, wait: timedelta
-) -> dict[Lane, Consumer]:
-    """One listener a lane; the general one helps with `fast` when it has nothing else to do."""
-    return {
-        lane: Consumer(
-            lane,
-            own,
-            [
-                (one, queues[one])
-                for one in (lane, Lane.FAST)
-                if one is lane or (lane is Lane.GENERAL and one in slots)
-            ],
-            ears,
-            wait,
+        Unavailable when nobody could be told: then the end was not an orderly one.
+        """
+        if self.lease.dead:
+            self._tell_the_end(drain, dead=True)
+            return
+        try:
+            async with self.pool.connection() as connection:
+                retired = await retire_worker(connection, self.worker_id)
+        except Unavailable as error:
+            # The rescuer will find out: this id does not beat any more.
+            self._tell_the_end(drain, code=error.code)
+            raise
+        self._tell_the_end(drain, holds_nothing=retired)
+
+    def _tell_the_end(self, drain: Drain, **facts: object) -> None:
+        """The last line of a worker: why it ended, and what became of what it ran by then."""
+        tally = self.attempts.tally
+        log.info(
+            "worker.ended",
+            worker_id=str(self.worker_id),
+            reason=drain.reason,
+            finished=tally["finished"],
+            released=tally["released"],
+            abandoned=tally["abandoned"],
+            **facts,
         )
-        for lane, own in slots.items()
-    }
+
+
+def _deaf(consumer: Consumer) -> str | None:
+    return consumer.deaf

@@ -27,7 +27,12 @@ from imagefleet.jobs.lifecycle import (
 )
 from imagefleet.jobs.model import CancelCode
 from imagefleet.worker.handling import Postponed
-from imagefleet.worker.renderer import ChildCancelled, ChildCrashed, ChildDeadline, ChildFailed
+from imagefleet.worker.isolation.report import (
+    ChildCancelled,
+    ChildCrashed,
+    ChildDeadline,
+    ChildFailed,
+)
 
 LONGEST_DETAIL: Final = 2000  # characters
 LONGEST_EXCERPT: Final = 4000

@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.lifecycle import Failed, failure_sentence
 from imagefleet.jobs.model import Ended, Fence, WorkerId
+from imagefleet.runtime import Batcher
 from imagefleet.store.database import Pool
 from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
 from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
@@ -41,21 +40,18 @@ class Settler:
         self._worker_id = worker_id
         self._doorbell = doorbell
         self._metrics = metrics
-        self._waiting: list[tuple[Settlement, asyncio.Future[Receipt]]] = []
+        self._settlements: Batcher[Settlement, Receipt] = Batcher(
+            self._write, name="settler", linger=LINGER, most=MOST_AT_ONCE
+        )
         self._unanswered: set[Fence] = set()
         """What was sent to be written, and no answer came: perhaps it was."""
         self._told: dict[Fence, None] = {}
         """Whose end was told, the oldest first."""
-        self._wake = asyncio.Event()
-        self._closed = False
         self._given_up = False
 
     async def settle(self, settlement: Settlement) -> Receipt:
         """Write the outcome; return when the database has answered, however long that takes."""
-        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._waiting.append((settlement, answer))
-        self._wake.set()
-        return await answer
+        return await self._settlements.put(settlement)
 
     def give_up(self) -> None:
         """Wait no longer for a database that is away: what cannot be settled now raises."""
@@ -64,53 +60,19 @@ class Settler:
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Settler"]:
         """Settle until the end of the context; what waits then is written before it ends."""
-        async with asyncio.TaskGroup() as group:
-            settling = group.create_task(self._run(), name="settler")
-            try:
-                yield self
-            except asyncio.CancelledError:  # now means now
-                settling.cancel()
-                raise
-            finally:
-                self._closed = True
-                self._wake.set()
+        async with self._settlements.open():
+            yield self
 
-    async def _run(self) -> None:
-        while self._waiting or not self._closed:
-            await self._wake.wait()
-            if not self._closed:
-                await asyncio.sleep(LINGER)
-                self._wake.clear()
-            while self._waiting:
-                batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-                await self._write([one for one in batch if not one[1].done()])
-
-    async def _write(self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]]) -> None:
+    async def _write(self, settlements: Sequence[Settlement]) -> Sequence[Receipt | Exception]:
         try:
-            receipts, ended = await self._until_answered([settlement for settlement, _ in batch])
+            receipts, ended = await self._until_answered(settlements)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
-            await self._write_apart(batch, error)
-            return
-        for (_, answer), receipt in zip(batch, receipts, strict=True):
-            if not answer.done():
-                answer.set_result(receipt)
+            if len(settlements) == 1:
+                return [error]
+            # What cannot be settled at all must not hold up its neighbours.
+            return [answer for one in settlements for answer in await self._write([one])]
         tell_ends(self._metrics, ended)
-
-    async def _write_apart(
-        self, batch: Sequence[tuple[Settlement, asyncio.Future[Receipt]]], error: Exception
-    ) -> None:
-        """One outcome that is a bug must not hold up its neighbours, nor come back for ever."""
-        if len(batch) > 1:
-            for one in batch:
-                await self._write([one])
-            return
-        for settlement, answer in batch:
-            if isinstance(error, Unavailable) or _is_rejection(settlement):
-                if not answer.done():
-                    answer.set_exception(error)
-            else:
-                log.error("settle.broken", job_id=str(settlement.job_id), exc_info=error)
-                await self._write([(_rejection(settlement), answer)])
+        return receipts
 
     async def _until_answered(
         self, settlements: Sequence[Settlement]
@@ -148,14 +110,3 @@ class Settler:
         while len(self._told) > MOST_REMEMBERED:
             del self._told[next(iter(self._told))]
         return ended.values()
-
-
-REJECTED: Final = Failed(code="settle_rejected", message=failure_sentence("settle_rejected"))
-
-
-def _rejection(settlement: Settlement) -> Settlement:
-    return replace(settlement, outcome=REJECTED)
-
-
-def _is_rejection(settlement: Settlement) -> bool:
-    return settlement.outcome is REJECTED

@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import Mapping
 
-from imagefleet.worker import child_render
-from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES
+from imagefleet.worker.isolation import child
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 
 MARK = b"poison:"
 LONGEST = 64
@@ -42,7 +42,7 @@ def render_variants(argument: Mapping[str, object], files: Mapping[str, int]) ->
             os._exit(3)
         case _:
             pass
-    return child_render.render_variants(argument, files)
+    return child.render_variants(argument, files)
 
 
 def scatter() -> None:

@@ -179,7 +179,7 @@ def job_of(body: str) -> str:
         return ""
 
 
-@after_loading("imagefleet.worker.dismissals", "Dismissals.dismiss")
+@after_loading("imagefleet.worker.unclaimed", "Unclaimed.dismiss")
 def _dismissed(module: ModuleType) -> None:
     """The claim said that somebody else has it, or that it must wait: it is not at stake here."""
 
@@ -190,7 +190,7 @@ def _dismissed(module: ModuleType) -> None:
 
         return dismiss_and_say
 
-    replacing(module.Dismissals, "dismiss", make)
+    replacing(module.Unclaimed, "dismiss", make)
 
 
 @after_loading("imagefleet.worker.attempt", "Attempt.__init__", "Attempt.work")
@@ -218,7 +218,7 @@ def _claimed(module: ModuleType) -> None:
         replacing(module.Attempt, "__init__", make_shorter)
 
 
-@after_loading("imagefleet.worker.renderer", "_ending_of", "_RENDER")
+@after_loading("imagefleet.worker.isolation.client", "_ending_of", "_RENDER")
 def _rendering(module: ModuleType) -> None:
     """The child runs from here on, while its worker waits."""
 
@@ -282,7 +282,7 @@ def _agreeing(module: ModuleType) -> None:
     replacing(module, "complete_batch", make)
 
 
-@after_loading("imagefleet.worker.shift", "Shift.retire")
+@after_loading("imagefleet.worker.main", "Shift.retire")
 def _retired(module: ModuleType) -> None:
     """A worker that ends in order has settled and told everything, and can still be scraped."""
 
@@ -349,7 +349,7 @@ def _cancelling(module: ModuleType) -> None:
     replacing(module, "_flag_in_transaction", make)
 
 
-@after_loading("imagefleet.worker.deliveries", "Deliveries.delete")
+@after_loading("imagefleet.worker.messages", "Messages.delete")
 def _deleting(module: ModuleType) -> None:
     """The outcome is committed, and the message still there."""
 
@@ -360,7 +360,7 @@ def _deleting(module: ModuleType) -> None:
 
         return delete_after
 
-    replacing(module.Deliveries, "delete", make)
+    replacing(module.Messages, "delete", make)
 
 
 @after_loading("imagefleet.store.database", "open_pool")
@@ -369,7 +369,7 @@ def _statements(_module: ModuleType) -> None:
         WALKING.tell_statements()
 
 
-@after_loading("imagefleet.worker.child_nursery", "BOOT")
+@after_loading("imagefleet.worker.isolation.nursery", "BOOT")
 def _walked_children(module: ModuleType) -> None:
     """The zygote has an empty environment; it is told by what it is started with."""
     if WALKING is not None:

@@ -13,7 +13,7 @@ from imagefleet.worker.handling import Handler, JobContext
 async def run(job: JobContext) -> Completed:
     """Flag it; the truthful answer is `requested`, `already_finished` or `nothing_left`."""
     try:
-        async with job.tools.pool.use("cancel_job") as connection:
+        async with job.database("cancel_job") as connection:
             reason, rings = await cancel_job(
                 connection,
                 JobId(job.payload.job_id),
@@ -23,7 +23,7 @@ async def run(job: JobContext) -> Completed:
             )
     except NotFound:
         return Completed(reason=ResultReason.NOTHING_LEFT)
-    job.tools.doorbell.ring(rings)
+    job.ring(rings)
     return Completed(reason=reason)
 
 

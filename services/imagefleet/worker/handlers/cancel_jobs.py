@@ -14,11 +14,11 @@ from imagefleet.worker.handling import Handler, JobContext
 
 
 async def run(job: JobContext) -> Completed:
-    """CancelWalk what is open; done when all of it is flagged."""
+    """Walk what is open; done when all of it is flagged."""
     wanted: CancelJobs = job.payload
     walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
     while True:
-        async with job.tools.pool.use("flag_page") as connection:
+        async with job.database("flag_page") as connection:
             page = await flag_page(connection, job.claim, job.hold, wanted, walk)
         walk = page.walk
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
@@ -33,7 +33,7 @@ async def begin(
     job: JobContext, wanted: CancelJobs, *, parents: bool, flagged: int = 0
 ) -> CancelWalk:
     """At the newest job; of those that submit others there are few, and nobody counts them."""
-    async with job.tools.pool.use("begin_walk") as connection:
+    async with job.database("begin_walk") as connection:
         until = await begin_walk(connection, wanted)
         if parents:
             return CancelWalk(until=until, parents=True)

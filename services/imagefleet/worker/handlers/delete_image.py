@@ -54,12 +54,12 @@ async def run(job: JobContext) -> Completed:
 
 async def _begin(job: JobContext, image_id: UUID, tenant_id: TenantId) -> frozenset[str] | None:
     """End the image's other jobs; the keys that Postgres names, or None without a tombstone."""
-    async with job.tools.pool.use("flag_void") as connection:
+    async with job.database("flag_void") as connection:
         if await get_deletion(connection, image_id, tenant_id) is None:
             return None
         rings = await flag_void(connection, image_id, tenant_id)
         named = await list_named_keys(connection, image_id)
-    job.tools.doorbell.ring(rings)
+    job.ring(rings)
     return named
 
 

@@ -26,9 +26,13 @@ from imagefleet.jobs.images import (
 )
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
-from imagefleet.worker.child_endings import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
-from imagefleet.worker.child_output import RenderedFile, RenderedFiles
 from imagefleet.worker.handling import Handler, JobContext
+from imagefleet.worker.isolation.report import (
+    GENERAL_MEMORY_BYTES,
+    QUARANTINE_MEMORY_BYTES,
+    RenderedFile,
+    RenderedFiles,
+)
 
 LIMITS: Final = Limits()
 SAVES_AT_ONCE: Final = 4
@@ -38,17 +42,11 @@ MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMIT
 async def run(job: JobContext) -> Completed:
     """One revision of one image."""
     payload: ProcessImage = job.payload
-    with TemporaryDirectory(dir=job.tools.scratch, prefix="job-") as folder:
+    with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
         source = await fetch(job, payload, Path(folder))
         async with room_for(job, source) as memory_bytes:
-            rendered = await job.tools.renderer.render(
-                source,
-                payload.recipe,
-                LIMITS,
-                deadline_seconds=job.seconds_left,
-                memory_bytes=memory_bytes,
-                scratch=Path(folder),
-                cancel=job.stopping,
+            rendered = await job.render(
+                source, payload.recipe, LIMITS, memory_bytes=memory_bytes, folder=Path(folder)
             )
         with rendered:
             variants = await save(job, payload, rendered)
@@ -61,18 +59,10 @@ async def run(job: JobContext) -> Completed:
 
 @asynccontextmanager
 async def room_for(job: JobContext, source: Path) -> AsyncIterator[int]:
-    """A place among the children, and how much memory belongs to it.
-
-    Few pictures need much, and those are made one after the other: a worker has room for the usual
-    amount times `RENDER_CHILDREN`, and once for what a large one needs beyond that. Postponed where
-    one is made and another waits.
-    """
-    if await asyncio.to_thread(needs_much, source):
-        async with job.tools.much_memory.turn(), job.tools.decoding:
-            yield max(MUCH_MEMORY_BYTES, job.memory_bytes)
-    else:
-        async with job.tools.decoding:
-            yield job.memory_bytes
+    """A place among the children, and how much memory belongs to it."""
+    much = await asyncio.to_thread(needs_much, source)
+    async with job.room_for_a_child(much_memory=much):
+        yield max(MUCH_MEMORY_BYTES, job.memory_bytes) if much else job.memory_bytes
 
 
 def needs_much(source: Path) -> bool:

@@ -30,12 +30,12 @@ async def run(job: JobContext) -> Completed:
         # A newer API knows it, and so will a newer worker: better one job waits than thousands.
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), wanted.recipe)
     walk = SetWalk.of(job.cursor) or await begin(job, wanted)
-    over, room = False, Room()
+    over, room = False, TenantRoom()
     while not over:
         most = min(PAGE, await room.left(job))
-        async with job.tools.pool.use("submit_page") as connection:
+        async with job.database("submit_page") as connection:
             page = await submit_page(connection, job.claim, job.hold, wanted, walk, most)
-        job.tools.doorbell.ring(page.rings)
+        job.ring(page.rings)
         room.take(page.walk.submitted - walk.submitted)
         walk, over = page.walk, page.over
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
@@ -43,7 +43,7 @@ async def run(job: JobContext) -> Completed:
     return Completed(result={"submitted": walk.submitted, "skipped": walk.skipped})
 
 
-class Room:
+class TenantRoom:
     """How many more jobs the tenant may have open; counted again when half of it is used up."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Room:
     async def left(self, job: JobContext) -> int:
         """At least one; Postponed if there is none."""
         if self._left <= self._look_again_at or self._good_until < monotonic():
-            async with job.tools.pool.use("room_for_jobs") as connection:
+            async with job.database("room_for_jobs") as connection:
                 self._left = await room_for_jobs(connection, job.claim.tenant_id)
             self._look_again_at, self._good_until = self._left // 2, monotonic() + ROOM_IS_GOOD_FOR
         if self._left <= 0:
@@ -66,7 +66,7 @@ class Room:
 
 async def begin(job: JobContext, wanted: ReprocessImages) -> SetWalk:
     """At the newest image."""
-    async with job.tools.pool.use("count_set") as connection:
+    async with job.database("count_set") as connection:
         return SetWalk(total=await count_set(connection, job.claim.tenant_id, wanted))
 
 

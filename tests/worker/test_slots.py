@@ -1,11 +1,11 @@
-"""A worker to oneself: who waits for whom, and for how long."""
+"""How many at once, and who has a worker to itself: who waits for whom, and for how long."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
 
-from imagefleet.worker.solitude import FIRST_PATIENCE, LONGEST_PATIENCE, Solitude
+from imagefleet.worker.slots import FIRST_PATIENCE, LONGEST_PATIENCE, Slots, Solitude
 from tests.support.eventually import eventually
 
 SOON = timedelta(milliseconds=20)
@@ -81,7 +81,7 @@ async def test_others_have_as_long_as_the_last_suspect_had(
     busy: bool,  # noqa: FBT001 - a column of the table above
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("imagefleet.worker.solitude.TURN", SOON)
+    monkeypatch.setattr("imagefleet.worker.slots.TURN", SOON)
     clock = asyncio.get_running_loop().time
     solitude = Solitude()
     await shut_for_a_while(solitude)
@@ -103,3 +103,50 @@ async def test_a_worker_for_suspects_alone_gives_nobody_a_turn() -> None:
     await solitude.others_had_their_turn()
 
     assert asyncio.get_running_loop().time() - begun < CLOSED * 0.9
+
+
+# Slots.
+
+
+async def test_slots_are_told_of_as_they_change() -> None:
+    seen: list[tuple[int, int, int]] = []
+    slots = Slots(2, changed=lambda one: seen.append((one.free, one.reserved, one.busy)))
+
+    assert 2 == await slots.reserve(10)
+    slots.occupy()
+    slots.give_back(1)
+    slots.leave()
+    await slots.all_free()
+
+    assert [(2, 0, 0), (0, 2, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0)] == seen
+
+
+async def test_fewer_slots_in_use_are_fewer_reserved_and_the_others_come_back() -> None:
+    slots = Slots(3)
+    slots.use(1)
+    assert 1 == await slots.reserve(10)
+    async with asyncio.TaskGroup() as group:
+        more = group.create_task(slots.reserve(10))
+        await asyncio.sleep(0)
+        assert not more.done()
+
+        slots.use(50)
+
+    assert 2 == more.result()
+    assert (3, 0) == (slots.in_use, slots.surplus)
+    slots.use(1)
+    assert (0, 2) == (slots.free, slots.surplus)
+
+
+async def test_no_slots_in_use_are_free_for_nobody_until_some_are() -> None:
+    slots = Slots(3)
+    slots.use(0)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(slots.reserve(10))
+        async with asyncio.timeout(5):
+            await slots.all_free()  # a drain does not wait for what may not be used
+        assert not waiting.done()
+
+        slots.use(2)
+
+    assert 2 == waiting.result()

@@ -24,44 +24,32 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES, Recipe
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child import SOURCE_FILE, file_name
-from imagefleet.worker.child_endings import (
+from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
+from imagefleet.worker.isolation.children import Child, Ending, Killed
+from imagefleet.worker.isolation.nursery import Nursery
+from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
-    QUARANTINE_MEMORY_BYTES,
     Allowance,
     ChildCancelled,
     ChildCrashed,
-    ChildDeadline,
     ChildFailed,
     Finished,
+    RenderedFiles,
+    UntrueError,
+    checked,
     no_child,
+    remove,
     result_of,
 )
-from imagefleet.worker.child_nursery import Nursery
-from imagefleet.worker.child_output import RenderedFiles, UntrueError, checked, remove
-from imagefleet.worker.children import Child, Ending, Killed
-from imagefleet.worker.sandbox import hide_this_process
-
-__all__ = [
-    "GENERAL_MEMORY_BYTES",
-    "QUARANTINE_MEMORY_BYTES",
-    "Allowance",
-    "ChildCancelled",
-    "ChildCrashed",
-    "ChildDeadline",
-    "ChildFailed",
-    "Finished",
-    "RenderedFiles",
-    "Renderer",
-]
+from imagefleet.worker.isolation.sandbox import hide_this_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log: Final[FilteringBoundLogger] = structlog.get_logger()
 
-_PROBE: Final = "imagefleet.worker.child:probe"
-_RENDER: Final = "imagefleet.worker.child_render:render_variants"
+_PROBE: Final = "imagefleet.worker.isolation.child:probe"
+_RENDER: Final = "imagefleet.worker.isolation.child:render_variants"
 
 
 class Renderer:

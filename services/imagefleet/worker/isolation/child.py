@@ -1,5 +1,8 @@
 """What runs between the fork and the end of one child, and the report it leaves in its pipe.
 
+The other side of the border: from the first byte of a picture on, whatever is here may be somebody
+else's code. `render_variants` is the task that renders; other job types bring theirs.
+
 The report is a frame: a mark, a length, and JSON. One frame and nothing else is a report; whatever
 else comes out of the pipe is noise. It is written only when the task is over, so that a child that
 dies has said nothing.
@@ -12,13 +15,16 @@ import os
 import struct
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Final, NoReturn, TypeAlias, TypedDict, cast
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.facts import ImageFormat
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.render import render
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.sandbox import Confinement, confine
+from imagefleet.worker.isolation.sandbox import Confinement, confine
 
 Files: TypeAlias = Mapping[str, int]
 Task: TypeAlias = Callable[[JsonObject, Files], JsonObject]
@@ -82,6 +88,25 @@ def probe(_argument: JsonObject, _files: Files) -> JsonObject:
     return {}
 
 
+class Order(TypedDict):
+    """The argument of `render_variants`; the worker makes it, so it is believed."""
+
+    recipe: str
+    limits: dict[str, int]
+
+
+def render_variants(argument: JsonObject, files: Files) -> JsonObject:
+    """Every variant of the recipe into the file of its name, and the facts about all of them."""
+    order = cast("Order", argument)
+    limits = Limits(**order["limits"])
+
+    def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
+        _write(files[file_name(name, image_format)], encoded)
+
+    source = _read(files[SOURCE_FILE], limits.max_bytes + 1)
+    return asdict(render(source, RECIPES[order["recipe"]], limits, sink))
+
+
 def run(request: Request, files: Files, parent: int) -> NoReturn:
     """Live the whole life of a child. Never returns: the caller's stack belongs to the zygote."""
     status = 1
@@ -131,6 +156,13 @@ def _keep_only(files: Files) -> None:
     os.closerange(above, os.sysconf("SC_OPEN_MAX"))
 
 
-def _write(pipe: int, report: bytes) -> None:
-    while report:
-        report = report[os.write(pipe, report) :]
+def _read(file: int, most_bytes: int) -> bytes:
+    """From its beginning, wherever the worker left off reading; one copy, of the size it has."""
+    size = min(os.fstat(file).st_size, most_bytes)
+    return os.pread(file, size, 0)
+
+
+def _write(file: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -17,9 +17,9 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.child import LONGEST_MESSAGE, MOST_FILES, RESULT_FILE, Request
-from imagefleet.worker.children import Child, Killed, Usage
-from imagefleet.worker.sandbox import Confinement
+from imagefleet.worker.isolation.child import LONGEST_MESSAGE, MOST_FILES, RESULT_FILE, Request
+from imagefleet.worker.isolation.children import Child, Killed, Usage
+from imagefleet.worker.isolation.sandbox import Confinement
 
 START_WITHIN: Final = 60.0  # seconds; a cold disk and two busy cores, normally half a second
 STOP_WITHIN: Final = 5.0
@@ -27,7 +27,7 @@ STOP_WITHIN: Final = 5.0
 # Not -m: only a worker that was started with a module path of its own knows where the modules are.
 BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from imagefleet.worker.zygote import main; main()"
+    "from imagefleet.worker.isolation.zygote import main; main()"
 )
 
 
@@ -52,7 +52,7 @@ class Started(BaseModel):
     pid: int
 
 
-class Ended(BaseModel):
+class Died(BaseModel):
     tidings: Literal["ended"]
     number: int
     status: int
@@ -62,7 +62,7 @@ class Ended(BaseModel):
 
 
 Tidings: TypeAlias = Annotated[
-    Ready | Broken | Refused | Started | Ended, Field(discriminator="tidings")
+    Ready | Broken | Refused | Started | Died, Field(discriminator="tidings")
 ]
 _TIDINGS: Final[TypeAdapter[Tidings]] = TypeAdapter(Tidings)
 
@@ -220,7 +220,7 @@ class Nursery:
                     self._children[tidings.number].started(tidings.pid, files[0])
                 else:
                     self.kill()  # no descriptor was free for it: a child that could not be killed
-            case Ended():
+            case Died():
                 usage = Usage(cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes)
                 killed = Killed.MEMORY if tidings.too_large else None
                 self._children.pop(tidings.number).finish(tidings.status, usage, killed)

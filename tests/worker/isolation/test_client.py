@@ -15,7 +15,11 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render as render_here
 from imagefleet.runtime import new_event_loop
-from imagefleet.worker.renderer import ChildCancelled, ChildCrashed, Renderer
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
+    ChildCancelled,
+    ChildCrashed,
+)
 from tests.support.children import children_of
 from tests.support.eventually import eventually
 from tests.support.images import (

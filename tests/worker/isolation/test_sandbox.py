@@ -19,9 +19,13 @@ from typing import Any
 import pytest
 
 from imagefleet.errors import Misconfigured
-from imagefleet.worker.child_syscalls import filter_program, numbers
-from imagefleet.worker.renderer import GENERAL_MEMORY_BYTES, Allowance, Renderer
-from imagefleet.worker.sandbox import SIGNALS, STACK_BYTES, UNCLAIMED, nobodys_id
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
+    GENERAL_MEMORY_BYTES,
+    Allowance,
+)
+from imagefleet.worker.isolation.sandbox import SIGNALS, STACK_BYTES, UNCLAIMED, nobodys_id
+from imagefleet.worker.isolation.syscalls import filter_program, numbers
 from tests.support.children import SECRET, TASKS, alive, all_of, describe, task
 from tests.support.eventually import eventually
 
@@ -201,7 +205,7 @@ def test_a_child_holds_its_own_files_and_no_environment(loot: Loot) -> None:
 def test_the_workers_secret_is_nowhere_in_a_childs_memory(loot: Loot) -> None:
     # Found: the search reaches what a child does know.
     assert loot.marker.encode() in loot.memory
-    assert b"imagefleet.worker.zygote" in loot.memory
+    assert b"imagefleet.worker.isolation.zygote" in loot.memory
 
     assert CANARY.encode() not in loot.memory
 

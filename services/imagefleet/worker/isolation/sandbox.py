@@ -2,7 +2,7 @@
 
 Barriers stand behind each other, as any of them may have a hole:
 
-- The child may ask the kernel for almost nothing. A seccomp filter (child_syscalls.py) lets it
+- The child may ask the kernel for almost nothing. A seccomp filter (syscalls.py) lets it
   compute, take and give back private memory, use the files it already holds, look at a clock and
   end. Everything else is answered with EPERM: files, sockets, programs, processes, signals.
 - Where the kernel has Landlock, it also refuses paths, TCP, signals to others and their memory.
@@ -29,7 +29,7 @@ from functools import cache
 from typing import Final
 
 from imagefleet.errors import Misconfigured
-from imagefleet.worker.child_syscalls import filter_program
+from imagefleet.worker.isolation.syscalls import filter_program
 
 # Nobody's by the conventions of Debian and systemd, and within the ids that a container has. Not
 # 65534, `nobody`: that is an account, and what runs under it (NFS, an embedded Postgres) would be

@@ -45,7 +45,7 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Condition:
+class _Masked:
     """The low half of an argument, masked, has this value. The kernel ignores the high half too."""
 
     argument: int
@@ -76,7 +76,7 @@ class _Below:
         yield (_RETURN, 0, 0, _REFUSE)
 
 
-_Conditions: TypeAlias = tuple[_Condition | _Below, ...]
+_Conditions: TypeAlias = tuple[_Masked | _Below, ...]
 
 # As the processor's own table of calls numbers them. Both names and numbers never change.
 _NUMBERS: Final = """
@@ -167,15 +167,15 @@ def _conditions(pid: int, lowest_stack: int) -> Mapping[str, _Conditions]:
         # pages of the machine's own stock: what RLIMIT_DATA does not count would have no limit. Nor
         # does anything take the place of what is there (MAP_FIXED).
         "mmap": (
-            _Condition(2, _PROT_EXEC, 0),
-            _Condition(3, _WHOLE ^ _MAP_HARMLESS, _MAP_PRIVATE),
+            _Masked(2, _PROT_EXEC, 0),
+            _Masked(3, _WHOLE ^ _MAP_HARMLESS, _MAP_PRIVATE),
         ),
         # The stack does not count either, wherever it is moved to and however large it is made.
         "mremap": (
             _Below(0, lowest_stack),
-            _Condition(3, _WHOLE ^ _MREMAP_MAYMOVE, 0),
+            _Masked(3, _WHOLE ^ _MREMAP_MAYMOVE, 0),
         ),
-        "madvise": (_Condition(2, _WHOLE, _MADV_DONTNEED),),
+        "madvise": (_Masked(2, _WHOLE, _MADV_DONTNEED),),
         # abort() is the honest way for a library to say that it is broken; others are out of reach.
-        "tgkill": (_Condition(0, _WHOLE, pid),),
+        "tgkill": (_Masked(0, _WHOLE, pid),),
     }

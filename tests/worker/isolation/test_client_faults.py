@@ -12,16 +12,16 @@ import pytest
 
 from imagefleet.errors import InputRejected, Misconfigured, Unavailable
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker import child_nursery, children
-from imagefleet.worker.child import FRAME_HEADER, frame
-from imagefleet.worker.renderer import (
+from imagefleet.worker.isolation import children, nursery
+from imagefleet.worker.isolation.child import FRAME_HEADER, frame
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
     Allowance,
     ChildCancelled,
     ChildCrashed,
     ChildDeadline,
     ChildFailed,
     Finished,
-    Renderer,
 )
 from tests.support import children as tasks
 from tests.support.children import TASKS, alive, children_of, task
@@ -365,7 +365,7 @@ async def test_a_zygote_that_cannot_be_prepared_stops_the_start(module: str) -> 
 async def test_a_zygote_that_dies_at_its_start_stops_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_nursery, "BOOT", "raise SystemExit(3)")
+    monkeypatch.setattr(nursery, "BOOT", "raise SystemExit(3)")
 
     with pytest.raises(Misconfigured, match="ended at its start: 3"):
         async with Renderer():
@@ -377,7 +377,7 @@ async def test_without_any_zygote_nothing_is_blamed_on_the_job(
 ) -> None:
     pid = renderer.zygote_pid
     assert pid is not None
-    monkeypatch.setattr(child_nursery, "BOOT", DIES_WHEN_ASKED)
+    monkeypatch.setattr(nursery, "BOOT", DIES_WHEN_ASKED)
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: renderer.zygote_pid is None)
 

@@ -16,11 +16,16 @@ import pytest
 
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker import child_endings
-from imagefleet.worker.child import NEEDS_MEMORY
-from imagefleet.worker.children import Ending, Killed
-from imagefleet.worker.renderer import Allowance, ChildCrashed, Finished, Renderer
-from imagefleet.worker.zygote import BESIDE_DATA
+from imagefleet.worker.isolation import report
+from imagefleet.worker.isolation.child import NEEDS_MEMORY
+from imagefleet.worker.isolation.children import Ending, Killed
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import (
+    Allowance,
+    ChildCrashed,
+    Finished,
+)
+from imagefleet.worker.isolation.zygote import BESIDE_DATA
 from tests.support import children as tasks
 from tests.support.children import TASKS, children_of, task
 from tests.worker import hoards
@@ -56,14 +61,14 @@ async def watched(
     monkeypatch: pytest.MonkeyPatch, *preload: str
 ) -> AsyncIterator[tuple[Renderer, Seen]]:
     seen = Seen()
-    judge = child_endings.result_of
+    judge = report.result_of
 
     def judged(ending: Ending, allowance: Allowance) -> Finished:
         seen.endings.append(ending)
         return judge(ending, allowance)
 
     async with Renderer(preload=(TASKS, HOARDS, *preload)) as renderer:
-        monkeypatch.setattr("imagefleet.worker.renderer.result_of", judged)
+        monkeypatch.setattr("imagefleet.worker.isolation.client.result_of", judged)
         over = threading.Event()
         watch = threading.Thread(target=_sample, args=(renderer.zygote_pid, seen, over))
         watch.start()

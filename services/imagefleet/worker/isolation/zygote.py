@@ -27,8 +27,8 @@ from typing import Final
 
 from imagefleet.errors import FleetError, Misconfigured
 from imagefleet.imaging.render import warm
-from imagefleet.worker import child
-from imagefleet.worker.sandbox import (
+from imagefleet.worker.isolation import child
+from imagefleet.worker.isolation.sandbox import (
     STACK_BYTES,
     bound_the_stack,
     die_with,

@@ -73,7 +73,7 @@ class _Tally:
                 one.set_result(due)
 
 
-class Services:
+class BreakerReports:
     """Counts failures and successes by service."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Services:
                 self._wake.set()
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["Services"]:
+    async def open(self) -> AsyncIterator["BreakerReports"]:
         """Report until the end of the context."""
         async with asyncio.TaskGroup() as group:
             reports = group.create_task(self._report_on(), name="breaker-reports")

@@ -1,18 +1,26 @@
-"""What becomes of a message whose job is not claimed: each verdict has exactly one answer."""
+"""What becomes of a message whose job is not claimed: each verdict has exactly one answer.
+
+One of them is SQS's own redrive, a message that was moved back from the dead-letter queue to a
+lane. Its job is over and stays so. What whoever moved it wants is another try, which is a new job;
+the letter sees to it that there is one, however many messages come back.
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, assert_never
 
 import structlog
 
 from imagefleet.aws.queue import Message, Queue, Received
-from imagefleet.errors import InputRejected
-from imagefleet.jobs.model import ClaimAnswer, Verdict, parse_message
+from imagefleet.doorbell import Doorbell
+from imagefleet.errors import InputRejected, Unavailable
+from imagefleet.jobs.kinds import JobKind
+from imagefleet.jobs.model import ClaimAnswer, JobMessage, Verdict, parse_message
+from imagefleet.store.database import Pool
+from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.deliveries import Deliveries, Delivery
-from imagefleet.worker.redrives import Redrives
+from imagefleet.worker.messages import Delivery, Messages
 
 AT_ONCE: Final = timedelta()
 CONTENDED_FOR: Final = timedelta(seconds=2)
@@ -42,17 +50,17 @@ def busy_for(receives: int, wait: timedelta) -> timedelta:
     return min(soon, expired, MOST_DEFERRED)
 
 
-class Dismissals:
+class Unclaimed:
     """Gives back, deletes or buries what this worker received and does not run."""
 
     def __init__(
         self,
-        deliveries: Deliveries,
+        messages: Messages,
         dead_letters: Queue,
-        redrives: Redrives,
+        redrives: "Redrives",
         metrics: WorkerMetrics,
     ) -> None:
-        self._deliveries = deliveries
+        self._messages = messages
         self._dead_letters = dead_letters
         self._redrives = redrives
         self._metrics = metrics
@@ -62,12 +70,12 @@ class Dismissals:
     ) -> None:
         """Let messages come back after this long."""
         for one in received:
-            self._deliveries.defer(queue, one, span)
+            self._messages.defer(queue, one, span)
 
     def put_off(self, queue: Queue, received: Sequence[Received]) -> None:
         """Let messages come back, for others at first, and more seldom with every receive."""
         for one in received:
-            self._deliveries.defer(queue, one, busy_for(one.receive_count, PUT_OFF_FOR))
+            self._messages.defer(queue, one, busy_for(one.receive_count, PUT_OFF_FOR))
 
     async def readable(self, queue: Queue, received: Sequence[Received]) -> list[Delivery]:
         """Read every message; what is not ours is buried, the rest is returned in order."""
@@ -109,7 +117,7 @@ class Dismissals:
                 | Verdict.ELSEWHERE
                 | Verdict.UNROUTABLE
             ):
-                self._deliveries.delete(delivery.queue, delivery.received)
+                self._messages.delete(delivery.queue, delivery.received)
             case _:
                 assert_never(answer.verdict)
 
@@ -130,6 +138,36 @@ class Dismissals:
         )
         (failure,) = await self._dead_letters.send([message])
         if failure is None:
-            self._deliveries.delete(queue, received)
+            self._messages.delete(queue, received)
         else:
             log.warning("message.unburied", queue=queue.name, reason=reason, code=failure.code)
+
+
+class Redrives:
+    """Replays what is moved back."""
+
+    def __init__(self, pool: Pool, kinds: Mapping[str, JobKind], doorbell: Doorbell) -> None:
+        self._pool = pool
+        self._kinds = kinds
+        self._doorbell = doorbell
+
+    async def replay(self, message: JobMessage) -> bool:
+        """See to the replay of a finished job; False: the message must come again for that."""
+        if message.dead_letter is None:
+            return True
+        try:
+            async with self._pool.connection() as connection:
+                replayed = await replay_redriven(connection, message.job_id, self._kinds)
+        except Unavailable as error:
+            log.warning("redrive.failed", job_id=str(message.job_id), code=error.code)
+            return False
+        if replayed is not None:
+            log.info(
+                "job.redriven",
+                job_id=str(message.job_id),
+                outcome=replayed.outcome.value,
+                replayed_as=replayed.replayed_as and str(replayed.replayed_as),
+            )
+            if replayed.ring is not None:
+                self._doorbell.ring([replayed.ring])
+        return True

@@ -16,8 +16,8 @@ from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
-from imagefleet.worker.child import file_name
-from imagefleet.worker.child_output import RenderedFiles, UntrueError, checked
+from imagefleet.worker.isolation.child import file_name
+from imagefleet.worker.isolation.report import RenderedFiles, UntrueError, checked
 from tests.support.images import png_chunk, quadrants, saved
 
 Report = dict[str, Any]

@@ -16,7 +16,7 @@ from imagefleet.jobs.policies import STANDARD, BreakerLimits
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.services import REPORT_EVERY, SUCCESSES_EVERY, Services
+from imagefleet.worker.breakers import REPORT_EVERY, SUCCESSES_EVERY, BreakerReports
 from tests.support.bench import Bench, done, needing, raising
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, open_breaker
@@ -42,7 +42,7 @@ WRITES = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM writes"
 @asynccontextmanager
 async def workers(
     bench: Bench, count: int, limits: BreakerLimits | None = None
-) -> AsyncIterator[list[Services]]:
+) -> AsyncIterator[list[BreakerReports]]:
     """What as many workers would have open, on one pool."""
 
     def limits_of(service: str) -> BreakerLimits:
@@ -51,7 +51,7 @@ async def workers(
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                Services(bench.pool, WorkerMetrics(job_types=()), limits_of).open()
+                BreakerReports(bench.pool, WorkerMetrics(job_types=()), limits_of).open()
             )
             for _ in range(count)
         ]
@@ -61,7 +61,7 @@ async def a_claim(bench: Bench, *services: str) -> Claim:
     return await bench.claim(a_submission(services=services))
 
 
-async def everything_is_told(services: Services, claim: Claim) -> None:
+async def everything_is_told(services: BreakerReports, claim: Claim) -> None:
     """A failure of another service is answered when all was reported."""
     assert await services.failed(claim, "other", "other_unavailable") is None
 
@@ -80,7 +80,7 @@ async def test_a_thousand_attempts_of_a_healthy_service_write_nothing(
     assert {()} == {claim.watched for claim in claims}
     for claim in claims * 10:
         await bench.attempt(claim, done, needing("s3")).work()
-    await everything_is_told(bench.tools.services, claims[0])
+    await everything_is_told(bench.equipment.breakers, claims[0])
 
     # The row and the count of the other service, by which this test waits.
     assert 2 == await superuser.fetchval(WRITES)
@@ -90,7 +90,7 @@ async def test_one_failure_among_many_successes_is_one_report_and_no_trip(
     bench: Bench, superuser: Connection
 ) -> None:
     await superuser.execute(COUNT_WRITES)
-    services, claim = bench.tools.services, await a_claim(bench, "s3")
+    services, claim = bench.equipment.breakers, await a_claim(bench, "s3")
     for _ in range(1000):
         services.worked(claim, ("s3",))
 
@@ -112,7 +112,7 @@ async def test_failures_write_at_most_once_in_two_seconds_and_nothing_once_it_is
     bench: Bench, superuser: Connection
 ) -> None:
     await superuser.execute(COUNT_WRITES)
-    services, claim = bench.tools.services, await a_claim(bench, "s3")
+    services, claim = bench.equipment.breakers, await a_claim(bench, "s3")
     clock = asyncio.get_running_loop().time
     begun = clock()
 
@@ -182,7 +182,7 @@ async def test_successes_alone_are_told_seldom(bench: Bench, superuser: Connecti
 async def test_only_a_word_is_kept_of_an_error(
     code: str, bench: Bench, superuser: Connection
 ) -> None:
-    await bench.tools.services.failed(await a_claim(bench), "s3", code)
+    await bench.equipment.breakers.failed(await a_claim(bench), "s3", code)
 
     assert 1 == await superuser.fetchval("SELECT window_failures FROM circuit_breakers")
     assert await superuser.fetchval("SELECT last_error_code FROM circuit_breakers") is None
@@ -281,12 +281,12 @@ async def test_only_a_probe_closes_an_open_breaker(bench: Bench, superuser: Conn
 
     bystander = replace(probe, probes=())
     await bench.attempt(bystander, done, needing("s3")).work()
-    await everything_is_told(bench.tools.services, probe)
+    await everything_is_told(bench.equipment.breakers, probe)
     assert "open" == await superuser.fetchval(STATE)
 
     with capture_logs() as logs:
         await bench.attempt(probe, done, needing("s3")).work()
-        await everything_is_told(bench.tools.services, probe)
+        await everything_is_told(bench.equipment.breakers, probe)
     assert "closed" == await superuser.fetchval(STATE)
     told = [line for line in logs if line["event"].startswith("breaker.")]
     assert [("breaker.closed", "s3", "s3_unavailable")] == [
