@@ -10,7 +10,8 @@ import pytest_asyncio
 from tests.walk.trace import PACKAGE, Walk
 from tests.walk.walking import WALKS, walked
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "architecture.md"
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "architecture.md"
 NAMED: Final = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
 
 pytestmark = pytest.mark.timeout(150)
@@ -25,8 +26,14 @@ def named() -> set[str]:
     return set(NAMED.findall(PAGE.read_text(encoding="utf-8")))
 
 
+def is_there(path: str) -> bool:
+    """A module of the product, a test of the project, or one beside the test named before it."""
+    tests = () if "/" in path else (ROOT / "tests").rglob(path)
+    return any(file.is_file() for file in (PACKAGE / path, ROOT / path, *tests))
+
+
 def test_the_page_names_no_module_that_there_is_not() -> None:
-    assert [] == [path for path in sorted(named()) if not (PACKAGE / path).is_file()]
+    assert [] == [path for path in sorted(named()) if not is_there(path)]
 
 
 @pytest.mark.asyncio(loop_scope="module")
