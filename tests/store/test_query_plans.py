@@ -25,7 +25,7 @@ from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.images import Bucket, OutputKey
 from imagefleet.jobs.kinds import CancelJobs, ReprocessImages, image_target
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
-from imagefleet.jobs.model import Claim, JobId, JobState, Lane, Ring, TenantId, WorkerId
+from imagefleet.jobs.model import Claim, JobId, JobState, Lane, PauseScope, Ring, TenantId, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
@@ -50,7 +50,6 @@ from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     list_pauses,
     pause,
     resume,
@@ -697,7 +696,7 @@ async def limit_a_tenant(connection: Connection) -> None:
 async def rank(connection: Connection) -> None:
     ranking = await rank_tenants(connection, limit=20)
     assert ("flood", 1000, 20_000) in {
-        (one.tenant_id, one.waiting, one.announced) for one in ranking.tenants
+        (one.tenant, one.waiting, one.announced) for one in ranking.tenants
     }
 
 

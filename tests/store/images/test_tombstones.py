@@ -24,7 +24,7 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
-from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
@@ -41,7 +41,10 @@ from imagefleet.store.images.pointers import find_current
 from imagefleet.store.images.tombstones import Deleting, delete_image, get_deletion
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.deadletters import get_dead_letter
-from imagefleet.store.letters.replays import ReplayOutcome, replay_letters, replay_redriven
+from imagefleet.store.letters.replays import (
+    replay_letters,
+    replay_redriven,
+)
 from tests.conftest import OpenConnection
 from tests.support.database import Database, driver_of
 from tests.support.factories import (
