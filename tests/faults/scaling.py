@@ -12,11 +12,15 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
-from imagefleet.jobs.model import JobId, Lane, TenantId, parse_message
+from imagefleet.jobs.model import JobId, Lane, PauseScope, TenantId, parse_message
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
-from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+    resume,
+)
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.faults.crowding import FLOOD, another_tenant, claimed_in_between

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from imagefleet.jobs.model import JobId
 from imagefleet.maintenance import bookkeeper as bookkeeper_module
 from imagefleet.maintenance.bookkeeper import Bookkeeper
-from imagefleet.maintenance.pace import Rest
+from imagefleet.maintenance.duties import Rest
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.ledger import read_ledger
 from imagefleet.store.jobs.submissions import submit_job
@@ -69,7 +69,7 @@ async def test_only_one_keeps_the_book(database: Database, worker: Connection) -
         await submit(worker, hours_ago=5, jobs=2)
 
         idle = [await other.fold(), await other.prove()]
-        await one.resign()
+        await one.office.resign()
         busy = [await other.fold() > 0, await other.prove()]
 
     assert [[0, 0], [True, 1]] == [idle, busy]

@@ -25,7 +25,7 @@ from imagefleet.maintenance.deadletters import (
     DeadLetterSender,
     DeadLetterSweeper,
     Sent,
-    Swept,
+    SweptDeadLetters,
     announcing,
     read,
 )
@@ -508,7 +508,7 @@ async def test_one_sweep_a_period_is_enough_for_the_fleet(
     first, second = await sweeper.run_once(), await sweeper.run_once()
 
     report = await superuser.fetchval("SELECT report FROM periods WHERE finished_at IS NOT NULL")
-    assert (Swept(taken=True), Swept(taken=False)) == (first, second)
+    assert (SweptDeadLetters(taken=True), SweptDeadLetters(taken=False)) == (first, second)
     assert {"found": {}, "closed": 0} == report
 
 

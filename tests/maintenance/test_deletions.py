@@ -8,13 +8,13 @@ import pytest
 from imagefleet.aws.batches import Deleted
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Unavailable
-from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, Emptied
+from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, EmptiedAgain
 from imagefleet.store.database import Connection, Pool
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.fleet import Place
 
 DAY = timedelta(hours=24)
-NOTHING = Emptied(taken=True)
+NOTHING = EmptiedAgain(taken=True)
 
 
 class Refusing(Objects):
@@ -71,7 +71,10 @@ async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
     first = await keeper(pool, both).run_once()
     other = await keeper(pool, both).run_once()
 
-    assert [Emptied(taken=True, images=1, found=2), Emptied(taken=False)] == [first, other]
+    assert [EmptiedAgain(taken=True, images=1, found=2), EmptiedAgain(taken=False)] == [
+        first,
+        other,
+    ]
     left = [one.key async for one in outputs.listing("i/")]
     assert [f"i/{young}/9.9/x"] == left
     (debt,) = await superuser.fetch("SELECT image_id, reason FROM invalidations")
@@ -87,7 +90,7 @@ async def test_where_nothing_lay_nothing_is_owed(
 
     answer = await keeper(pool, await buckets(place)).run_once()
 
-    assert Emptied(taken=True, images=1, found=0) == answer
+    assert EmptiedAgain(taken=True, images=1, found=0) == answer
     assert 0 == await superuser.fetchval("SELECT count(*) FROM invalidations")
 
 
@@ -99,7 +102,7 @@ async def test_more_than_one_question_names_are_emptied_in_one_period(
 
     answer = await keeper(pool, await buckets(place)).run_once()
 
-    assert Emptied(taken=True, images=BATCH + 1, found=0) == answer
+    assert EmptiedAgain(taken=True, images=BATCH + 1, found=0) == answer
 
 
 async def test_what_s3_refuses_is_tried_again_in_the_next_period(
@@ -115,7 +118,7 @@ async def test_what_s3_refuses_is_tried_again_in_the_next_period(
     await superuser.execute("DELETE FROM periods")
     answer = await keeper(pool, (originals, outputs)).run_once()
 
-    assert Emptied(taken=True, images=1, found=1) == answer
+    assert EmptiedAgain(taken=True, images=1, found=1) == answer
 
 
 @pytest.mark.parametrize("has_edge", [True, False])

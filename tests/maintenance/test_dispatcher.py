@@ -15,6 +15,7 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    PauseScope,
     TenantId,
     WorkerId,
     parse_message,
@@ -24,7 +25,12 @@ from imagefleet.maintenance import dispatcher as dispatcher_module
 from imagefleet.maintenance.dispatcher import Dispatched, Dispatcher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+    resume,
+)
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.jobs.rings import confirm_rings, expect_messages, rings_for
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
@@ -337,7 +343,7 @@ async def test_room_is_told_only_while_nobody_waits(
         assert 0 == await room_of(api)
 
 
-# Turns: what is held or behind hides nobody.
+# TenantTurns: what is held or behind hides nobody.
 
 
 async def test_of_a_flood_and_a_newcomer_the_newcomer_is_next(

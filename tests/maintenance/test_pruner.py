@@ -7,7 +7,7 @@ import pytest
 
 from imagefleet.jobs.model import JobState
 from imagefleet.maintenance import pruner as pruner_module
-from imagefleet.maintenance.pace import Rest
+from imagefleet.maintenance.duties import Rest
 from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.backlogs import sample_behind

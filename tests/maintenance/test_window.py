@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.maintenance.window import LATELY, Turns, Window
+from imagefleet.maintenance.window import LATELY, TenantTurns, Window
 from imagefleet.settings.in_force import AS_BUILT
 
 LOOK = 0.2
@@ -97,7 +97,7 @@ def test_a_dispatcher_that_looks_late_looks_further_ahead() -> None:
 
 
 def test_of_a_crowd_that_came_at_once_and_one_that_came_after_it_the_latter_is_next() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     crowd = {f"tenant-{n}": 1 for n in range(1000)}
     turns.arrive(crowd, complete=True)
     given_turns(turns, crowd, 10)
@@ -107,7 +107,7 @@ def test_of_a_crowd_that_came_at_once_and_one_that_came_after_it_the_latter_is_n
 
 
 def test_who_is_looked_at_by_parts_is_not_new_with_every_part() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     for _ in range(3):
         turns.arrive(["a", "b"], complete=False)
         turns.arrive(["c", "d"], complete=True)
@@ -118,7 +118,7 @@ def test_who_is_looked_at_by_parts_is_not_new_with_every_part() -> None:
     assert list(turns.share({"a": 1, "b": 1, "c": 1, "e": 1}, 1)) == ["e"]
 
 
-def given_turns(turns: Turns, weights: dict[str, int], jobs: int) -> Counter[str]:
+def given_turns(turns: TenantTurns, weights: dict[str, int], jobs: int) -> Counter[str]:
     """One turn at a time, as the smallest window would."""
     had: Counter[str] = Counter()
     for _ in range(jobs):
@@ -129,19 +129,19 @@ def given_turns(turns: Turns, weights: dict[str, int], jobs: int) -> Counter[str
 
 
 def test_tenants_with_equal_weights_alternate() -> None:
-    had = given_turns(Turns(), {"a": 1, "b": 1, "c": 1}, 300)
+    had = given_turns(TenantTurns(), {"a": 1, "b": 1, "c": 1}, 300)
 
     assert set(had.values()) == {100}
 
 
 def test_a_tenant_of_weight_four_has_four_turns_for_one() -> None:
-    had = given_turns(Turns(), {"heavy": 4, "light": 1}, 500)
+    had = given_turns(TenantTurns(), {"heavy": 4, "light": 1}, 500)
 
     assert 390 <= had["heavy"] <= 410
 
 
 def test_a_newcomer_is_next_however_long_the_others_have_been_served() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     old = {f"old-{n}": 1 for n in range(1000)}
     given_turns(turns, old, 3000)
 
@@ -149,7 +149,7 @@ def test_a_newcomer_is_next_however_long_the_others_have_been_served() -> None:
 
 
 def test_a_newcomer_does_not_catch_up_on_turns_that_it_did_not_want() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     given_turns(turns, {"old": 1}, 10_000)
 
     had = given_turns(turns, {"old": 1, "new": 1}, 100)
@@ -158,7 +158,7 @@ def test_a_newcomer_does_not_catch_up_on_turns_that_it_did_not_want() -> None:
 
 
 def test_who_comes_back_after_a_pause_has_saved_nothing_and_owes_nothing() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     given_turns(turns, {"a": 1, "b": 1}, 100)
     given_turns(turns, {"b": 1}, 1000)
 
@@ -175,7 +175,7 @@ def test_shares_are_by_weight_whatever_the_room_of_a_look(
     weights: dict[str, int], rooms: list[int]
 ) -> None:
     """All have enough that waits: nobody is more than one turn and one look away from its part."""
-    turns, had = Turns(), Counter[str]()
+    turns, had = TenantTurns(), Counter[str]()
     for room in rooms:
         shares = turns.share(weights, room)
         assert sum(shares.values()) == room
@@ -188,7 +188,7 @@ def test_shares_are_by_weight_whatever_the_room_of_a_look(
 
 
 def test_a_hundred_thousand_tenants_that_came_once_are_not_remembered() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     for n in range(100_000):
         turns.served([(f"tenant-{n}", 1, 1)])
         turns.served([("always", 1, 1)])

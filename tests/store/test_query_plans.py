@@ -25,7 +25,7 @@ from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.images import Bucket, OutputKey
 from imagefleet.jobs.kinds import CancelJobs, ReprocessImages, image_target
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
-from imagefleet.jobs.model import Claim, JobId, JobState, Lane, Ring, TenantId, WorkerId
+from imagefleet.jobs.model import Claim, JobId, JobState, Lane, PauseScope, Ring, TenantId, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
@@ -44,13 +44,12 @@ from imagefleet.store.edge.edge import (
     read_month,
     sample_invalidations,
 )
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
 from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     list_pauses,
     pause,
     resume,
@@ -697,7 +696,7 @@ async def limit_a_tenant(connection: Connection) -> None:
 async def rank(connection: Connection) -> None:
     ranking = await rank_tenants(connection, limit=20)
     assert ("flood", 1000, 20_000) in {
-        (one.tenant_id, one.waiting, one.announced) for one in ranking.tenants
+        (one.tenant, one.waiting, one.announced) for one in ranking.tenants
     }
 
 
@@ -902,7 +901,7 @@ class Case:
 
 SMALL: Final = TenantId("tenant-10")
 NOOP: Final = "noop"
-ROOMY: Final = Limits(paths=3000, wildcards=15)
+ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 # About one and a half times what was measured. Writing a row costs a page or three an index.
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {

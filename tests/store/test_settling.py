@@ -11,10 +11,23 @@ import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, Lane, Submission, WorkerId
+from imagefleet.jobs.model import (
+    CancelCode,
+    Claim,
+    JobId,
+    JobState,
+    Lane,
+    PauseScope,
+    Submission,
+    WorkerId,
+)
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.fleet.control import Pause, PauseScope, pause, resume
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+    resume,
+)
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import WorkerSeen, look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads

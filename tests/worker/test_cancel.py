@@ -20,12 +20,15 @@ import pytest
 from imagefleet.api.http.server import Server
 from imagefleet.api.main import main as api_main
 from imagefleet.jobs.lifecycle import failure_sentence
-from imagefleet.jobs.model import JobId, JobState, Lane, Submission
+from imagefleet.jobs.model import JobId, JobState, Lane, PauseScope, Submission
 from imagefleet.runtime import Drain
 from imagefleet.settings import ApiSettings, load
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+)
 from imagefleet.store.fleet.keys import create_key
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.children import alive, children_of

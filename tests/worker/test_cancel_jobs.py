@@ -16,12 +16,17 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    PauseScope,
     Submission,
     TenantId,
     Verdict,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+)
 from imagefleet.store.jobs import cancelling
 from imagefleet.store.jobs.cancelling import PAGE, Page, count_chosen
 from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels

@@ -19,13 +19,17 @@ from imagefleet.jobs.model import (
     JobId,
     JobMessage,
     Lane,
+    PauseScope,
     Submission,
     encode_message,
     new_job_id,
 )
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, open_pool
-from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+)
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
 from imagefleet.worker.lease import Hearing, Lease

@@ -14,6 +14,7 @@ from imagefleet.jobs.model import (
     JobMessage,
     JobState,
     Lane,
+    PauseScope,
     Submission,
     Verdict,
     encode_message,
@@ -21,7 +22,11 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+)
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker import unclaimed
 from tests.support.eventually import eventually

@@ -96,8 +96,6 @@ OWN_CODES: Final = {
     "TooManyInvalidationsInProgress": "cloudfront_too_many",
     "ConditionalRequestConflict": "s3_conflict",
     "OperationAborted": "s3_conflict",
-    "AWS.SimpleQueueService.PurgeQueueInProgress": "sqs_purge_in_progress",
-    "PurgeQueueInProgress": "sqs_purge_in_progress",
 }
 
 

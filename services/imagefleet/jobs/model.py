@@ -42,6 +42,16 @@ class Lane(StrEnum):
     QUARANTINE = "quarantine"
 
 
+class PauseScope(StrEnum):
+    """What a pause holds back."""
+
+    TARGET = "target"
+    TENANT = "tenant"
+    TYPE = "type"
+    LANE = "lane"
+    ALL = "all"
+
+
 class Verdict(StrEnum):
     """What the claim says about one received id; each verdict has exactly one message action."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,21 @@ class ReplayOrder:
     """Find out what would happen, and leave no trace."""
     traceparent: str | None = None
     tracestate: str | None = None
+
+
+class ReplayOutcome(StrEnum):
+    """What became of one letter."""
+
+    REPLAYED = "replayed"
+    ALREADY_REPLAYED = "already_replayed"
+    ACKNOWLEDGED = "acknowledged"
+    """Somebody said that nothing is to be done; `force` overrules."""
+    DUPLICATE = "duplicate"
+    """An open job has the same dedup key: ask again when that one has ended."""
+    IMAGE_DELETED = "image_deleted"
+    """What it is about was deleted since, and the original with it."""
+    NOT_REPLAYABLE = "not_replayable"
+    """No job: a message that nobody could read, or whose job nobody knows."""
 
 
 class _Snapshot(BaseModel):

@@ -11,9 +11,8 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.maintenance.pace import Rest, keep_at
+from imagefleet.maintenance.duties import Office, Rest, keep_at
 from imagefleet.store.database import Pool
-from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
 from imagefleet.store.fleet.proofs import Proof, prove_hour
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -43,8 +42,8 @@ class Bookkeeper:
         again: timedelta = PROVE_AGAIN,
     ) -> None:
         """Every hour is proven once it is over, and once more in each span of `again`."""
+        self.office = Office(OFFICE, pool, holder)
         self._pool = pool
-        self._holder = holder
         self._metrics = metrics
         self._rest = rest
         self._again = again
@@ -63,7 +62,7 @@ class Bookkeeper:
             self._metrics.upkept("fold", entries + submits)
             return max(entries, submits) >= ENTRIES
 
-        if await self._is_elected():
+        if await self.office.held():
             await keep_at(batch, within=WITHIN, rest=self._rest)
         return folded
 
@@ -73,7 +72,7 @@ class Bookkeeper:
 
         async def batch() -> bool:
             nonlocal hours
-            if not await self._is_elected():
+            if not await self.office.held():
                 return False
             async with self._pool.use("prove") as connection:
                 proof = await prove_hour(
@@ -89,15 +88,6 @@ class Bookkeeper:
         except _Leaving:
             log.info("ledger.proof_left")
         return hours
-
-    async def resign(self) -> None:
-        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
-        async with self._pool.use("resign") as connection:
-            await resign(connection, OFFICE, self._holder)
-
-    async def _is_elected(self) -> bool:
-        async with self._pool.connection() as connection:
-            return await hold_election(connection, OFFICE, self._holder) is not None
 
     async def _between_pages(self) -> None:
         if await self._rest(AT_ONCE):

@@ -28,9 +28,8 @@ from imagefleet.jobs.model import (
     encode_message,
     parse_message,
 )
-from imagefleet.maintenance.pace import Rest, keep_at
+from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.store.database import Pool
-from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.letters.deadmail import (
     STAYS,
     DeadLetterSend,
@@ -132,7 +131,7 @@ def announcing(send: DeadLetterSend) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweptDeadLetters:
     """What one look did; `taken` is false when another process has the period."""
 
     taken: bool
@@ -156,24 +155,21 @@ class DeadLetterSweeper:
         self._pool = pool
         self._dead_letters = dead_letters
         self._queues = queues
-        self._holder = holder
+        self._period = Period("sweep_dead_letters", PERIOD, pool, holder)
         self._metrics = metrics
 
-    async def run_once(self) -> Swept:
+    async def run_once(self) -> SweptDeadLetters:
         """Sweep if nobody has taken the current period yet."""
-        async with self._pool.connection() as connection:
-            start = await begin_period(connection, "sweep_dead_letters", PERIOD, self._holder)
-        if start is None:
-            return Swept(taken=False)
+        swept = await self._period.once(self._sweep_all, report=_report)
+        return swept or SweptDeadLetters(taken=False)
+
+    async def _sweep_all(self) -> SweptDeadLetters:
         async with self._pool.use("close_replayed") as connection:
             closed = await close_replayed(connection, limit=LETTERS_AT_ONCE)
         found = await self.sweep()
-        async with self._pool.connection() as connection:
-            report: dict[str, object] = {"found": dict(found), "closed": closed}
-            await finish_period(connection, "sweep_dead_letters", start, report)
         if found:
             log.info("dead_letter.swept", closed=closed, **found)
-        return Swept(taken=True, found=found, closed=closed)
+        return SweptDeadLetters(taken=True, found=found, closed=closed)
 
     async def sweep(self) -> Counter[str]:
         """Look at every message once; those that stay are visible again when all are seen."""
@@ -211,6 +207,10 @@ class DeadLetterSweeper:
             (staying if stays else done).append(one.receipt)
         await self._dead_letters.delete(done)
         return staying
+
+
+def _report(swept: SweptDeadLetters) -> dict[str, object]:
+    return {"found": dict(swept.found), "closed": swept.closed}
 
 
 def read(received: Received) -> DeadMessage:

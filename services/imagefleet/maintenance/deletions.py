@@ -8,7 +8,7 @@ Without an edge this is also who calls an image dark, as soon as its objects are
 """
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -18,8 +18,8 @@ import structlog
 from imagefleet.aws.objects import Deleted, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import originals_prefix, outputs_prefix
+from imagefleet.maintenance.duties import Period
 from imagefleet.store.database import Pool
-from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.emptying import (
     darken_without_edge,
     list_to_empty_again,
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class EmptiedAgain:
     """What one look did; `taken` is false when another process has the period."""
 
     taken: bool
@@ -62,29 +62,22 @@ class DeletionKeeper:
         self._pool = pool
         self._originals = originals
         self._outputs = outputs
-        self._holder = holder
+        self._period = Period("deletions", PERIOD, pool, holder)
         self._metrics = metrics
         self._has_edge = has_edge
         self._again_after = again_after
 
-    async def run_once(self) -> Emptied:
+    async def run_once(self) -> EmptiedAgain:
         """Empty what is due if nobody has taken the period yet. Call it every few seconds."""
         if not self._has_edge:
             await self._darken()
-        async with self._pool.use("begin_period") as connection:
-            start = await begin_period(connection, "deletions", PERIOD, self._holder)
-        if start is None:
-            return Emptied(taken=False)
-        emptied = await self._empty_due()
-        async with self._pool.use("finish_period") as connection:
-            await finish_period(connection, "deletions", start, asdict(emptied))
-        return emptied
+        return await self._period.once(self._empty_due) or EmptiedAgain(taken=False)
 
     async def _darken(self) -> None:
         async with self._pool.use("darken_without_edge") as connection:
             self._metrics.darkened(await darken_without_edge(connection))
 
-    async def _empty_due(self) -> Emptied:
+    async def _empty_due(self) -> EmptiedAgain:
         clock = asyncio.get_running_loop().time
         ends_at = clock() + LONGEST
         images = found = 0
@@ -98,7 +91,7 @@ class DeletionKeeper:
                 images += 1
             if len(due) < BATCH:
                 break
-        return Emptied(taken=True, images=images, found=found)
+        return EmptiedAgain(taken=True, images=images, found=found)
 
     async def _empty(self, image_id: UUID) -> int:
         """Empty one image's prefixes; how many versions that deleted."""

@@ -7,7 +7,7 @@ was not sent. Where nothing waits, those who submit ring by themselves in the ro
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -19,7 +19,7 @@ from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import ring_jobs
 from imagefleet.jobs.model import JobId, Lane, Ring
 from imagefleet.live import Live
-from imagefleet.maintenance.window import Turns, Window
+from imagefleet.maintenance.window import Chooser, TenantTurns, Window, in_turn, with_more
 from imagefleet.settings.in_force import Horizon
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.dispatching import (
@@ -27,7 +27,6 @@ from imagefleet.store.jobs.dispatching import (
     Holds,
     LaneFleet,
     Level,
-    Manners,
     Place,
     count_announced,
     find_levels,
@@ -37,11 +36,9 @@ from imagefleet.store.jobs.dispatching import (
     look_at_holds,
     look_at_types,
     publish_room,
-    read_manners,
     take_rings,
 )
 from imagefleet.store.jobs.rings import (
-    URGENT,
     adopt_rings,
     confirm_rings,
     find_expired,
@@ -56,7 +53,6 @@ PAGES: Final = 40  # of one look: ten thousand tenants in some 50 ms; more take 
 ROUNDS: Final = 8  # of one look, until the room is used by those who have something
 FORGET_LOST_EVERY: Final = 1.0  # seconds
 LOST_AT_ONCE: Final = 500  # of each number of sends
-MANNERS_ARE_GOOD_FOR: Final = 30.0  # seconds
 REST_AFTER_REFUSAL: Final = 1.0  # seconds without a look, when SQS took nothing
 SEND_WITHIN: Final = 10.0  # seconds; what was not confirmed by then is sent again
 HEADS: Final = 500  # parked rows of one page
@@ -78,7 +74,7 @@ class LaneWork:
     """What this dispatcher remembers of a lane between its looks."""
 
     window: Window = field(default_factory=Window)
-    turns: Turns = field(default_factory=Turns)
+    turns: TenantTurns = field(default_factory=TenantTurns)
     behind: Place = FIRST_PLACE
     busy: bool = False
     """Something waits or is announced."""
@@ -112,9 +108,7 @@ class Dispatcher:
         self._works: defaultdict[Lane, LaneWork] = defaultdict(
             lambda: LaneWork(window=Window(self._horizon))
         )
-        self._manners: dict[str, tuple[Manners, float]] = {}
-        self._rooms: dict[str, int] = {}
-        """Of types that have fewer slots: how many more are announced, by all lanes of a look."""
+        self._chooser = Chooser(pool)
         self._look_at = 0.0
         self._walked_to = NO_JOB
         self.unreached: str | None = None
@@ -137,7 +131,7 @@ class Dispatcher:
             fleets = await look_at_fleet(connection, in_use) if lanes else {}
             holds = await look_at_holds(connection) if lanes else None
             adopted = await adopt_rings(connection, limit=self._batch) if lanes else 0
-            self._rooms = await look_at_types(connection, of_types) if of_types else {}
+            self._chooser.rooms = await look_at_types(connection, of_types) if of_types else {}
         for lane in self._works.keys() - lanes:  # whoever has it now knows its pace and its turns
             del self._works[lane]
         sent = 0
@@ -197,7 +191,7 @@ class Dispatcher:
         window.lost(lost)
         room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
         levels = await self._find_levels(lane, work)
-        ready, most_of = await self._ready(lane, levels, fleet, holds)
+        ready, most_of = await self._chooser.ready(lane, levels, fleet, holds)
         everybody = work.behind == FIRST_PLACE
         work.turns.arrive({level.tenant_id: None for level in ready}, complete=everybody)
         most = min(room, self._batch)
@@ -243,55 +237,6 @@ class Dispatcher:
                 break
         return found
 
-    async def _ready(
-        self, lane: Lane, levels: Sequence[Level], fleet: LaneFleet, holds: Holds
-    ) -> tuple[list[Level], dict[Place, int]]:
-        """Those that are due, that nothing holds back, and that somebody can do.
-
-        And of which of them only so many at a time: by one job those that try a service whose
-        breaker is half open; as far as workers have slots left those of a type that has fewer.
-        Without any worker the first few are announced all the same, whatever their type.
-        """
-        due = [level for level in levels if level.due]
-        manners = await self._manners_of(due) if holds else {}
-        ready: list[Level] = []
-        most_of: dict[Place, int] = {}
-        tried: set[str] = set()
-        for level in due:
-            its = manners.get(level.type)
-            if level.priority != URGENT:
-                if fleet.types and level.type not in fleet.types:
-                    continue
-                if its is not None and _held(lane, level, its, holds):
-                    continue
-                room = self._rooms.get(level.type)
-                if room is not None:
-                    if room <= 0:
-                        continue
-                    most_of[level.place] = room
-                if its is not None and (half_open := its.services & holds.half_open):
-                    if half_open & tried:
-                        continue
-                    tried |= half_open
-                    most_of[level.place] = 1
-            ready.append(level)
-        return ready, most_of
-
-    async def _manners_of(self, levels: Iterable[Level]) -> dict[str, Manners]:
-        now = self._now()
-        of_type = {level.type: level.job_id for level in levels}
-        unknown = [
-            job_id
-            for name, job_id in of_type.items()
-            if name not in self._manners or self._manners[name][1] < now
-        ]
-        if unknown:
-            async with self._pool.use("read_manners") as connection:
-                found = await read_manners(connection, unknown)
-            good_until = now + MANNERS_ARE_GOOD_FOR
-            self._manners |= {name: (one, good_until) for name, one in found.items()}
-        return {name: self._manners[name][0] for name in of_type if name in self._manners}
-
     async def _announce(
         self,
         lane: Lane,
@@ -323,8 +268,8 @@ class Dispatcher:
             bounded = {ring.job_id: level for level, ring in taken if level.place in most_of}
             chosen = [
                 ring
-                for ring in _in_turn(taken, shares, weights)
-                if self._has_room(bounded.get(ring.job_id))
+                for ring in in_turn(taken, shares, weights)
+                if self._chooser.has_room(bounded.get(ring.job_id))
             ]
             took = await self._send(lane, work, chosen)
             sent += len(took)
@@ -332,15 +277,8 @@ class Dispatcher:
             work.turns.served((name, weights[name], count) for name, count in served.items())
             if len(took) < len(chosen):
                 return sent, True
-            waiting = _with_more(waiting, taken, shares, most_of)
+            waiting = with_more(waiting, taken, shares, most_of)
         return sent, bool(waiting)
-
-    def _has_room(self, level: Level | None) -> bool:
-        """Take a place of its type, whose room all tenants and lanes of a look share."""
-        if level is None or level.type not in self._rooms:
-            return True
-        self._rooms[level.type] -= 1
-        return self._rooms[level.type] >= 0
 
     async def _send(self, lane: Lane, work: LaneWork, rings: Sequence[Ring]) -> list[Ring]:
         """Send and mark; what SQS took."""
@@ -361,52 +299,3 @@ class Dispatcher:
         self.unreached = None if took else "nothing was taken"
         log.info("job.rung", lane=lane, due=len(rings), sent=len(took))
         return took
-
-
-def _held(lane: Lane, level: Level, manners: Manners, holds: Holds) -> bool:
-    """Whether a pause or an open breaker holds back this type of this tenant in this lane."""
-    paused = (
-        holds.everything
-        or lane in holds.lanes
-        or level.type in holds.types
-        or not holds.tenants.isdisjoint(((level.tenant_id, ""), (level.tenant_id, level.type)))
-    )
-    return (paused and not manners.preempts) or bool(manners.services & holds.open)
-
-
-def _in_turn(
-    taken: Iterable[tuple[Level, Ring]], shares: Mapping[str, int], weights: Mapping[str, int]
-) -> list[Ring]:
-    """Each tenant's most urgent and oldest, as many as it has turns, the tenants alternating."""
-    rings: dict[str, list[tuple[int, Ring]]] = defaultdict(list)
-    for level, ring in taken:
-        rings[ring.tenant_id].append((level.priority, ring))
-    placed: list[tuple[float, Ring]] = []
-    for tenant, candidates in rings.items():
-        candidates.sort(key=lambda one: (one[0], one[1].next_at))
-        placed += [
-            (place / weights[tenant], ring)
-            for place, (_, ring) in enumerate(candidates[: shares[tenant]])
-        ]
-    placed.sort(key=lambda one: one[0])
-    return [ring for _, ring in placed]
-
-
-def _with_more(
-    waiting: Mapping[str, list[Level]],
-    taken: Iterable[tuple[Level, Ring]],
-    shares: Mapping[str, int],
-    most_of: Mapping[Place, int],
-) -> dict[str, list[Level]]:
-    """What may have more that waits: every level that gave as many as it was asked for."""
-    gave = Counter(level.place for level, _ in taken)
-    left = {
-        tenant: [
-            level
-            for level in levels
-            if tenant not in shares
-            or (gave[level.place] >= shares[tenant] and level.place not in most_of)
-        ]
-        for tenant, levels in waiting.items()
-    }
-    return {tenant: levels for tenant, levels in left.items() if levels}

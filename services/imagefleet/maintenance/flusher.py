@@ -21,8 +21,9 @@ import structlog
 from imagefleet.aws.edge import MOST_ITEMS, Edge
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from imagefleet.jobs.images import cache_tag
+from imagefleet.maintenance.duties import Office
 from imagefleet.runtime import pause_after
-from imagefleet.store.database import Pool
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.batches import (
     Accepted,
     Taken,
@@ -36,13 +37,12 @@ from imagefleet.store.edge.batches import (
 )
 from imagefleet.store.edge.invalidations import (
     Batch,
+    BatchLimits,
     Debt,
-    Limits,
     Owed,
     commit_batch,
     look_at_owed,
 )
-from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "flusher"
@@ -50,7 +50,7 @@ FLUSH_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds afte
 SETTLED_AFTER: Final = timedelta(seconds=3)
 # An image that is replaced every other second never settles: meanwhile one batch every so often.
 RESTLESS_AFTER: Final = timedelta(minutes=1)
-LIMITS: Final = Limits(paths=MOST_ITEMS, wildcards=15)  # CloudFront's own, of one distribution
+LIMITS: Final = BatchLimits(paths=MOST_ITEMS, wildcards=15)  # CloudFront's own, of one distribution
 # CloudFront throttles after six or seven quick calls: at most five a look.
 SENDS_A_LOOK: Final = 3
 QUESTIONS_A_LOOK: Final = 2
@@ -99,6 +99,7 @@ class Flusher:
         self._pool = pool
         self._edge = edge
         self._holder = holder
+        self._office = Office(OFFICE, pool, holder)
         self._metrics = metrics
         self._item = tag_of if by_tag else wildcard_of
         self._monthly_paths = monthly_paths
@@ -109,7 +110,6 @@ class Flusher:
         self._refusals = 0
         self._quiet_until = 0.0
         self._said = False
-        self._term: int | None = None
         if edge is not None:
             metrics.budgeted(monthly_paths)
 
@@ -121,8 +121,7 @@ class Flusher:
             self._said = True
             return Flushed(elected=False)
         async with self._pool.use("look_at_owed") as connection:
-            self._hold(await hold_election(connection, OFFICE, self._holder))
-            if self._term is None:
+            if not await self._holds_office(connection):
                 return Flushed(elected=False)
             owed = await look_at_owed(connection, limit=MOST_ITEMS)
         settled, restless = self._ripe(owed)
@@ -132,19 +131,19 @@ class Flusher:
         return Flushed(elected=True, sent=sent, completed=completed)
 
     async def resign(self) -> None:
-        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
-        if self._term is None:
-            return
-        async with self._pool.use("resign") as connection:
-            await resign(connection, OFFICE, self._holder)
-        self._hold(None)
+        """Leave the office, if it is ours, and forget what was seen in it."""
+        if self._office.term is not None:
+            await self._office.resign()
+        self._seen.clear()
 
-    def _hold(self, term: int | None) -> None:
-        if term is not None and term != self._term:
-            log.info("flusher.elected", holder=str(self._holder), term=term)
-        if term is None:
+    async def _holds_office(self, connection: Connection) -> bool:
+        before = self._office.term
+        if not await self._office.held(connection):
             self._seen.clear()
-        self._term = term
+            return False
+        if self._office.term != before:
+            log.info("flusher.elected", holder=str(self._holder), term=self._office.term)
+        return True
 
     def _ripe(self, owed: Sequence[Owed]) -> tuple[list[Debt], list[Debt]]:
         """Which were seen long enough ago just as they are now, and which never stay as they are.

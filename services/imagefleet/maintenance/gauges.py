@@ -19,12 +19,12 @@ from imagefleet.aws.queue import Queue, QueueDepth
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.live import Live
+from imagefleet.maintenance.duties import Office
 from imagefleet.maintenance.sweeper import WALK_EVERY
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.edge import sample_invalidations
 from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.store.fleet.breakers import list_breakers
-from imagefleet.store.fleet.elections import hold_election, resign
 from imagefleet.store.fleet.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
 from imagefleet.store.fleet.queues import count_stuck
 from imagefleet.store.images.walks import read_walk
@@ -71,7 +71,7 @@ class Sampler:
         self._live = live or Live()
         self._pool = pool
         self._queues = queues
-        self._holder = holder
+        self._office = Office(OFFICE, pool, holder)
         self._metrics = metrics
         self._configured = interval
         self._within = within
@@ -106,15 +106,12 @@ class Sampler:
             raise
 
     async def resign(self) -> None:
-        """Leave the office, if it is ours, so that somebody else need not wait until it is free."""
+        """Leave the office, and show no samples any more."""
         self._metrics.unelected()
-        async with self._pool.use("resign") as connection:
-            await resign(connection, OFFICE, self._holder)
+        await self._office.resign()
 
     async def _run_once(self) -> Sampled:
-        async with self._pool.connection() as connection:
-            term = await hold_election(connection, OFFICE, self._holder)
-        if term is None:
+        if not await self._office.held():
             self._metrics.unelected()
             self._sampled_at = None
             return Sampled(elected=False)

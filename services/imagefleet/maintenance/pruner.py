@@ -8,7 +8,7 @@ is passed, and looked at again an hour later.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -16,10 +16,10 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.maintenance.pace import Rest, keep_at
+from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.edge import prune_batches
-from imagefleet.store.fleet.elections import begin_period, finish_period, forget_periods
+from imagefleet.store.fleet.elections import forget_periods
 from imagefleet.store.fleet.ledger import forget_empty_counts
 from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
@@ -82,7 +82,7 @@ class Pruner:
         self, pool: Pool, holder: UUID, metrics: MaintenanceMetrics, *, rest: Rest
     ) -> None:
         self._pool = pool
-        self._holder = holder
+        self._period = Period("prune", PERIOD, pool, holder)
         self._metrics = metrics
         self._rest = rest
         self._places: dict[str, Place | None] = {}
@@ -90,10 +90,9 @@ class Pruner:
 
     async def run_once(self) -> Pruned:
         """Prune if nobody has taken the current period yet."""
-        async with self._pool.use("begin_period") as connection:
-            start = await begin_period(connection, "prune", PERIOD, self._holder)
-        if start is None:
-            return Pruned(taken=False)
+        return await self._period.once(self._prune_all) or Pruned(taken=False)
+
+    async def _prune_all(self) -> Pruned:
         self._look_again()
         gone: dict[str, int] = {}
         behind = timedelta(0)
@@ -105,7 +104,6 @@ class Pruner:
             await prune_workers(connection)
             await forget_empty_counts(connection)
             await forget_periods(connection)
-            await finish_period(connection, "prune", start, asdict(pruned))
         if any(gone.values()):
             log.info("job.pruned", **gone)
         return pruned

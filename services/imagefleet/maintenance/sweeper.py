@@ -18,10 +18,10 @@ import structlog
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import REDIRECT_MAX_AGE, SweepProgress
 from imagefleet.live import Live
-from imagefleet.maintenance.pace import Rest, keep_at
+from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
 from imagefleet.store.database import Pool
-from imagefleet.store.fleet.elections import begin_period, finish_period
+from imagefleet.store.fleet.elections import begin_period
 from imagefleet.store.images.sweeping import (
     Superseded,
     forget_uploads,
@@ -90,7 +90,7 @@ class Sweeper:
         self._configured_grace = grace
         self._configured_deletes = deletes
         self._older_than = older_than
-        self._period = period
+        self._period = Period("sweep", period, pool, holder)
         self._walk_every = walk_every
         self._walker = Walker(
             pool,
@@ -114,17 +114,14 @@ class Sweeper:
 
     async def run_once(self) -> Swept:
         """Sweep a part if nobody has taken the period yet. Call it about as often."""
-        async with self._pool.use("begin_period") as connection:
-            start = await begin_period(connection, "sweep", self._period, self._holder)
-        if start is None:
-            return Swept(taken=False)
+        return await self._period.once(self._sweep) or Swept(taken=False)
+
+    async def _sweep(self) -> Swept:
         ends_at = asyncio.get_running_loop().time() + LONGEST.total_seconds()
         swept = Swept(taken=True)
         if self._deletes:
             swept = await self._sweep_versions()
         swept = await self._walk(swept, ends_at)
-        async with self._pool.use("finish_period") as connection:
-            await finish_period(connection, "sweep", start, asdict(swept))
         if swept.objects or swept.uploads:
             log.info("object.swept", **asdict(swept))
         return swept

@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class PageJudgement:
     """What one page has to be rid of."""
 
     litter: Sequence[Listed]
@@ -155,28 +155,28 @@ class Walker:
             reprocess=reprocess,
         )
 
-    async def _judge(self, bucket: Bucket, passed: Sequence[Listed]) -> Judgement:
+    async def _judge(self, bucket: Bucket, passed: Sequence[Listed]) -> PageJudgement:
         if bucket == "originals":
             return await self._judge_originals(passed)
         ours = [(one, place) for one in passed if (place := parse_output_key(one.key))]
         if not ours:
-            return Judgement(litter=(), unknown=len(passed))
+            return PageJudgement(litter=(), unknown=len(passed))
         async with self._pool.use("judge_outputs") as connection:
             judged = await judge_outputs(
                 connection,
                 [(one.key, one.modified_at, place) for one, place in ours],
                 older_than=self._older_than,
             )
-        return Judgement(
+        return PageJudgement(
             litter=[one for one, _ in ours if one.key in judged.litter],
             unknown=len(passed) - len(ours) + len(judged.unknown),
         )
 
-    async def _judge_originals(self, passed: Sequence[Listed]) -> Judgement:
+    async def _judge_originals(self, passed: Sequence[Listed]) -> PageJudgement:
         ours = [one for one in passed if is_original_key(one.key)]
         unknown = len(passed) - len(ours)
         if not ours:
-            return Judgement(litter=(), unknown=unknown)
+            return PageJudgement(litter=(), unknown=unknown)
         async with self._pool.use("judge_originals") as connection:
             stray = await judge_originals(
                 connection,
@@ -185,11 +185,11 @@ class Walker:
             )
         if len(stray) >= SUSPICIOUS and 2 * len(stray) > len(ours):
             log.error("sweep.held_back", originals=len(stray), of=len(ours), first=min(stray))
-            return Judgement(litter=(), unknown=unknown, held_back=len(stray))
-        return Judgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
+            return PageJudgement(litter=(), unknown=unknown, held_back=len(stray))
+        return PageJudgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
 
     async def _clear(
-        self, bucket: Bucket, judgement: Judgement, before: SweepProgress
+        self, bucket: Bucket, judgement: PageJudgement, before: SweepProgress
     ) -> SweepProgress:
         """Delete the litter, if we may; the progress with what came of it."""
         litter = judgement.litter

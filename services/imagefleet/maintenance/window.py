@@ -1,4 +1,4 @@
-"""How many messages a lane holds, and whose turn it is: the arithmetic of the dispatcher.
+"""How many messages a lane holds, what may be one of them, and whose turn it is.
 
 Postgres schedules, SQS delivers. What stands in SQS keeps its order, whoever comes after, so as
 little stands there as the workers can take until the next look: their free slots, and what they
@@ -7,18 +7,24 @@ has a virtual time that rises with every job it was given, and whose is lowest i
 that had nothing waiting comes in just before the others, by one turn, and cannot save turns up.
 """
 
+import asyncio
 import heapq
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
+from imagefleet.jobs.model import Lane, Ring
 from imagefleet.settings.in_force import AS_BUILT, Horizon
+from imagefleet.store.database import Pool
+from imagefleet.store.jobs.dispatching import Holds, LaneFleet, Level, Manners, Place, read_manners
+from imagefleet.store.jobs.rings import URGENT
 
 SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a few looks
 LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
 LATELY: Final = timedelta(minutes=10)  # at the most, in a lane of jobs that take as long
+MANNERS_ARE_GOOD_FOR: Final = 30.0  # seconds
 MOST_TENANTS: Final = 20_000  # remembered; who was served longest ago is as good as new
 
 
@@ -83,7 +89,7 @@ class Window:
         self._announced -= jobs
 
 
-class Turns:
+class TenantTurns:
     """Whose turn it is among the tenants that wait in a lane."""
 
     def __init__(self) -> None:
@@ -137,3 +143,118 @@ class Turns:
 
     def _start(self, tenant: str, weight: int) -> float:
         return max(self._ends.get(tenant, -math.inf), self._now - 1 / weight)
+
+
+class Chooser:
+    """Which of what waits may be announced now, and how much of it."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.rooms: dict[str, int] = {}
+        """Of types that have fewer slots: how many more are announced, by all lanes of a look."""
+        self._pool = pool
+        self._manners: dict[str, tuple[Manners, float]] = {}
+
+    async def ready(
+        self, lane: Lane, levels: Sequence[Level], fleet: LaneFleet, holds: Holds
+    ) -> tuple[list[Level], dict[Place, int]]:
+        """Those that are due, that nothing holds back, and that somebody can do.
+
+        And of which of them only so many at a time: by one job those that try a service whose
+        breaker is half open; as far as workers have slots left those of a type that has fewer.
+        Without any worker the first few are announced all the same, whatever their type.
+        """
+        due = [level for level in levels if level.due]
+        manners = await self._manners_of(due) if holds else {}
+        ready: list[Level] = []
+        most_of: dict[Place, int] = {}
+        tried: set[str] = set()
+        for level in due:
+            its = manners.get(level.type)
+            if level.priority != URGENT:
+                if fleet.types and level.type not in fleet.types:
+                    continue
+                if its is not None and _held(lane, level, its, holds):
+                    continue
+                room = self.rooms.get(level.type)
+                if room is not None:
+                    if room <= 0:
+                        continue
+                    most_of[level.place] = room
+                if its is not None and (half_open := its.services & holds.half_open):
+                    if half_open & tried:
+                        continue
+                    tried |= half_open
+                    most_of[level.place] = 1
+            ready.append(level)
+        return ready, most_of
+
+    async def _manners_of(self, levels: Iterable[Level]) -> dict[str, Manners]:
+        now = asyncio.get_running_loop().time()
+        of_type = {level.type: level.job_id for level in levels}
+        unknown = [
+            job_id
+            for name, job_id in of_type.items()
+            if name not in self._manners or self._manners[name][1] < now
+        ]
+        if unknown:
+            async with self._pool.use("read_manners") as connection:
+                found = await read_manners(connection, unknown)
+            good_until = now + MANNERS_ARE_GOOD_FOR
+            self._manners |= {name: (one, good_until) for name, one in found.items()}
+        return {name: self._manners[name][0] for name in of_type if name in self._manners}
+
+    def has_room(self, level: Level | None) -> bool:
+        """Take a place of its type, whose room all tenants and lanes of a look share."""
+        if level is None or level.type not in self.rooms:
+            return True
+        self.rooms[level.type] -= 1
+        return self.rooms[level.type] >= 0
+
+
+def _held(lane: Lane, level: Level, manners: Manners, holds: Holds) -> bool:
+    """Whether a pause or an open breaker holds back this type of this tenant in this lane."""
+    paused = (
+        holds.everything
+        or lane in holds.lanes
+        or level.type in holds.types
+        or not holds.tenants.isdisjoint(((level.tenant_id, ""), (level.tenant_id, level.type)))
+    )
+    return (paused and not manners.preempts) or bool(manners.services & holds.open)
+
+
+def in_turn(
+    taken: Iterable[tuple[Level, Ring]], shares: Mapping[str, int], weights: Mapping[str, int]
+) -> list[Ring]:
+    """Each tenant's most urgent and oldest, as many as it has turns, the tenants alternating."""
+    rings: dict[str, list[tuple[int, Ring]]] = defaultdict(list)
+    for level, ring in taken:
+        rings[ring.tenant_id].append((level.priority, ring))
+    placed: list[tuple[float, Ring]] = []
+    for tenant, candidates in rings.items():
+        candidates.sort(key=lambda one: (one[0], one[1].next_at))
+        placed += [
+            (place / weights[tenant], ring)
+            for place, (_, ring) in enumerate(candidates[: shares[tenant]])
+        ]
+    placed.sort(key=lambda one: one[0])
+    return [ring for _, ring in placed]
+
+
+def with_more(
+    waiting: Mapping[str, list[Level]],
+    taken: Iterable[tuple[Level, Ring]],
+    shares: Mapping[str, int],
+    most_of: Mapping[Place, int],
+) -> dict[str, list[Level]]:
+    """What may have more that waits: every level that gave as many as it was asked for."""
+    gave = Counter(level.place for level, _ in taken)
+    left = {
+        tenant: [
+            level
+            for level in levels
+            if tenant not in shares
+            or (gave[level.place] >= shares[tenant] and level.place not in most_of)
+        ]
+        for tenant, levels in waiting.items()
+    }
+    return {tenant: levels for tenant, levels in left.items() if levels}

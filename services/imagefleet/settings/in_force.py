@@ -99,10 +99,6 @@ class Overlay:
             scopes.append(EVERYTHING_ELSE)
         return self._policy(scopes, kind.retry)
 
-    def retry_of_others(self, standard: RetryPolicy) -> RetryPolicy:
-        """Return the policy of types that nobody named."""
-        return self._policy([EVERYTHING_ELSE], standard)
-
     def _policy(self, scopes: Iterable[str], otherwise: RetryPolicy) -> RetryPolicy:
         scopes = tuple(scopes)
 

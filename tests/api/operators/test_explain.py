@@ -15,10 +15,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.jobs.lifecycle import Released
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, WorkerId
+from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, WorkerId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+)
 from imagefleet.store.jobs.submissions import submit_job
 from tests.cli.conftest import Cli, cli
 from tests.support.api import Running

@@ -8,9 +8,13 @@ import pytest
 
 from imagefleet.api.producers.admission import Admission
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import Lane, new_job_id
+from imagefleet.jobs.model import Lane, PauseScope, new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import FIND_REFUSAL, Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    FIND_REFUSAL,
+    Pause,
+    pause,
+)
 from imagefleet.store.jobs.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import driver_of

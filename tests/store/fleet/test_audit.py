@@ -10,7 +10,7 @@ import pytest
 
 from imagefleet.errors import NotFound, StoreRejected
 from imagefleet.jobs.lifecycle import Failed
-from imagefleet.jobs.model import JobState, TenantId
+from imagefleet.jobs.model import JobState, PauseScope, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet import audit
 from imagefleet.store.fleet.audit import Act, Actor, AuditFilter, acting, list_audit
@@ -22,7 +22,6 @@ from imagefleet.store.fleet.breakers import (
 )
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     find_pause,
     pause,
     resume,
@@ -192,7 +191,7 @@ async def test_acts_on_one_thing_come_one_after_the_other(
             await act.take_turns("pause", "all")
             found = await find_pause(act.connection, EVERYTHING)
             await act.record(NOTHING)
-            return None if found is None else found.reason
+            return None if found is None else str(found["reason"])
 
     transaction = driver_of(operator).transaction()
     await transaction.start()
@@ -600,7 +599,7 @@ async def test_pages_have_every_line_that_a_filter_names_once_the_newest_first(
         page = await list_audit(operator, chosen, after=after, limit=4)
         assert len(page.lines) <= 4
         found += [line.id for line in page.lines]
-        after, pages = page.next, pages + 1
+        after, pages = page.next_cursor, pages + 1
         assert pages < 40
 
     assert [id_ for n, id_ in reversed(list(enumerate(history))) if holds(n)] == found

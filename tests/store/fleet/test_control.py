@@ -7,11 +7,19 @@ import pytest
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, Verdict, new_job_id
+from imagefleet.jobs.model import (
+    CancelCode,
+    JobId,
+    JobState,
+    Lane,
+    PauseScope,
+    TenantId,
+    Verdict,
+    new_job_id,
+)
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     cancel_job,
     find_refusal,
     pause,

@@ -320,10 +320,9 @@ async def test_operators_see_when_the_oldest_job_of_a_lane_was_due(
     (depth,) = await read_queue_health(maintenance)
 
     assert ("noop", "queued", "fast", 2, oldest) == (
-        *(depth.type, depth.state, depth.lane, depth.jobs),
+        *(depth.job_type, depth.status, depth.lane, depth.jobs),
         depth.oldest_due,
     )
-    assert timedelta(days=1) < depth.oldest_age < timedelta(days=1, minutes=1)
 
 
 async def test_until_the_book_is_open_depths_are_counted_and_the_ledger_says_nothing(

@@ -7,9 +7,14 @@ from typing import TypeAlias
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId, Verdict
+from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, Verdict
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import Pause, PauseScope, list_pauses, pause, resume
+from imagefleet.store.fleet.control import (
+    Pause,
+    list_pauses,
+    pause,
+    resume,
+)
 from imagefleet.store.jobs.explanations import explain_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
@@ -130,7 +135,8 @@ async def test_each_way_to_fail_pauses_the_target(name: str, roles: Roles) -> No
     job = await FAILURES[name](roles)
 
     (standing,) = await list_pauses(roles.worker)
-    assert Pause(scope=PauseScope.TARGET, tenant_id=TENANT, name=TARGET) == standing.what
+    named = (standing.scope, standing.tenant, standing.name)
+    assert (PauseScope.TARGET, TENANT, TARGET) == named
     assert ("policy", f"job {job.job_id} failed") == (standing.paused_by, standing.reason)
     assert not standing.refuse_new
 

@@ -9,8 +9,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, JobId, JobState, JsonObject, Lane, Verdict, WorkerId
-from imagefleet.store.fleet.control import Pause, PauseScope
+from imagefleet.jobs.model import (
+    CancelCode,
+    JobId,
+    JobState,
+    JsonObject,
+    Lane,
+    PauseScope,
+    Verdict,
+    WorkerId,
+)
+from imagefleet.store.fleet.control import (
+    Pause,
+)
 from imagefleet.store.settling import Settled
 
 LOCK_TIMEOUT = timedelta(minutes=10)

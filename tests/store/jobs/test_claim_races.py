@@ -21,6 +21,7 @@ from imagefleet.jobs.model import (
     ClaimAnswer,
     JobId,
     JobState,
+    PauseScope,
     Submission,
     Verdict,
     WorkerId,
@@ -28,7 +29,6 @@ from imagefleet.jobs.model import (
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     cancel_job,
     pause,
     resume,

@@ -8,10 +8,23 @@ import pytest
 
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, Verdict, WorkerId, new_job_id
+from imagefleet.jobs.model import (
+    CancelCode,
+    JobId,
+    JobState,
+    Lane,
+    PauseScope,
+    Verdict,
+    WorkerId,
+    new_job_id,
+)
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+)
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker

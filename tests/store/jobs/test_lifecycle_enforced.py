@@ -24,12 +24,11 @@ from imagefleet.jobs.lifecycle import (
     Retry,
     is_legal,
 )
-from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, Lane, Verdict
+from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, Lane, PauseScope, Verdict
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open, report_probe_worked, reset_breaker
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
     cancel_job,
     pause,
     resume,

@@ -12,6 +12,7 @@ from imagefleet.jobs.model import (
     CancelCode,
     JobId,
     JobState,
+    PauseScope,
     TenantId,
     Verdict,
     WorkerId,
@@ -19,7 +20,13 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+    resume,
+    ring_now,
+)
 from imagefleet.store.images.emptying import flag_void
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rings import URGENT, ring_heads

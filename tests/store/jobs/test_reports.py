@@ -15,6 +15,7 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    PauseScope,
     TenantId,
     Verdict,
     new_job_id,
@@ -22,7 +23,10 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+)
 from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.jobs.explanations import EXPLAIN_JOB, explain_job
 from imagefleet.store.jobs.reports import (
@@ -209,8 +213,7 @@ async def test_other_jobs_have_no_next_attempt(
 async def ids(
     api: Connection, filters: JobFilter, *, before: JobId | None = None, limit: int = 50
 ) -> list[JobId]:
-    page = await list_jobs(api, TENANT, filters, before=before, limit=limit)
-    return [JobId(job.job_id) for job in page]
+    return [job.job_id for job in await list_jobs(api, TENANT, filters, before=before, limit=limit)]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,16 @@ from uuid import UUID
 import pytest
 
 from imagefleet.jobs.lifecycle import Outcome, Released
-from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, Verdict
+from imagefleet.jobs.model import CancelCode, JobId, Lane, PauseScope, Ring, Verdict
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+    resume,
+    ring_now,
+)
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rings import URGENT, confirm_rings, forget_lost, ring_heads, rings_for
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs

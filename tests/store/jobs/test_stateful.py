@@ -29,10 +29,16 @@ from hypothesis.stateful import (
 
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, ResultReason, Retry
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, WorkerId
+from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import Pause, PauseScope, cancel_job, pause, resume, ring_now
+from imagefleet.store.fleet.control import (
+    Pause,
+    cancel_job,
+    pause,
+    resume,
+    ring_now,
+)
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker

@@ -101,13 +101,13 @@ async def test_groups_can_be_asked_for_with_the_same_filters(
     of_each = await group_dead_letters(operator, LetterFilter(type="process_image"), by_tenant=True)
 
     assert {("noop", 1, 1), ("process_image", 2, 2), (None, 1, 0)} == {
-        (one.type, one.letters, one.replayable) for one in everything
+        (one.job_type, one.letters, one.replayable) for one in everything
     }
-    assert [("process_image", 1)] == [(one.type, one.letters) for one in theirs]
+    assert [("process_image", 1)] == [(one.job_type, one.letters) for one in theirs]
     assert {("process_image", 2)} == {
-        (one.type, one.tenants) for one in everything if one.type == "process_image"
+        (one.job_type, one.tenants) for one in everything if one.job_type == "process_image"
     }
-    assert {(TENANT, 1), (OTHER, 1)} == {(one.tenant_id, one.letters) for one in of_each}
+    assert {(TENANT, 1), (OTHER, 1)} == {(one.tenant, one.letters) for one in of_each}
 
 
 def a_stray() -> DeadMessage:

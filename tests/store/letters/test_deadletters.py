@@ -10,11 +10,11 @@ import pytest
 from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, TenantId
+from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.deadletters import (
-    DeadLetter,
     LetterFilter,
     acknowledge_dead_letters,
     get_dead_letter,
@@ -257,13 +257,13 @@ async def listed(
     operator: Connection,
     filters: LetterFilter | None = None,
     *,
-    after: DeadLetter | None = None,
+    after: WholeLetter | None = None,
     limit: int = 50,
-) -> list[DeadLetter]:
+) -> list[WholeLetter]:
     return await list_dead_letters(operator, filters or LetterFilter(), after=after, limit=limit)
 
 
-def jobs_of(page: list[DeadLetter]) -> list[JobId | None]:
+def jobs_of(page: list[WholeLetter]) -> list[JobId | None]:
     return [letter.job_id for letter in page]
 
 
@@ -275,7 +275,7 @@ async def test_pages_of_letters_are_whole_and_oldest_first(
     superuser: Connection,
 ) -> None:
     jobs = await failed_jobs(worker, superuser, 5)
-    found: list[DeadLetter] = []
+    found: list[WholeLetter] = []
 
     filters = LetterFilter(open_only=open_only)
     while page := await listed(operator, filters, after=found[-1] if found else None, limit=2):

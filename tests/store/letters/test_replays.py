@@ -10,7 +10,7 @@ from imagefleet.errors import RequestRejected
 from imagefleet.jobs.kinds import BUILT_IN, image_target
 from imagefleet.jobs.lifecycle import Completed, Outcome, Retry
 from imagefleet.jobs.model import JobId, JobState, Lane, Ring, Submission
-from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.deadletters import (
@@ -23,7 +23,6 @@ from imagefleet.store.letters.deadmail import DeadMessage, judge_messages
 from imagefleet.store.letters.replays import (
     MOST_AT_ONCE,
     Replayed,
-    ReplayOutcome,
     count_outcomes,
     replay_letters,
     replay_page,

@@ -8,9 +8,12 @@ from uuid import uuid4
 
 import asyncpg
 
-from imagefleet.jobs.model import JobId, Lane, Verdict, WorkerId, new_job_id
+from imagefleet.jobs.model import JobId, Lane, PauseScope, Verdict, WorkerId, new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import Pause, PauseScope, pause
+from imagefleet.store.fleet.control import (
+    Pause,
+    pause,
+)
 from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels, look_at_fleet, take_rings
 from imagefleet.store.jobs.rings import adopt_rings, confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job

@@ -1,7 +1,6 @@
 """Operators and the audit: who did what, and what the fleet did by itself."""
 
 import re
-from datetime import datetime
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -14,8 +13,8 @@ from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT
 from imagefleet.api.producers.schemas import RunAt
 from imagefleet.jobs.model import TenantId
-from imagefleet.jobs.shapes.shape import Shape
-from imagefleet.store.fleet.audit import AuditFilter, AuditLine, list_audit
+from imagefleet.jobs.shapes.rules import AuditLines
+from imagefleet.store.fleet.audit import AuditFilter, list_audit
 
 MOST_ON_A_PAGE: Final = 500
 MOST_LINES: Final = 2**63 - 1  # as Postgres counts
@@ -27,31 +26,6 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 router = APIRouter()
-
-
-class AuditLineView(Shape):
-    """One line. `at` and `role` are Postgres's own; the rest is what the process knew."""
-
-    id: int
-    at: datetime
-    role: str
-    actor: str
-    key_id: UUID | None = None
-    address: str | None = None
-    action: str
-    kind: str
-    name: str
-    tenant: str | None = None
-    before: dict[str, object] | None = None
-    after: dict[str, object] | None = None
-    reason: str | None = None
-
-
-class AuditLines(Shape):
-    """The newest first. A page may be short, or empty: there is more where `nextCursor` says so."""
-
-    lines: list[AuditLineView]
-    next_cursor: int | None = None
 
 
 @router.get(
@@ -92,10 +66,4 @@ async def read_audit(
     )
     async with tools.operating("list_audit", "audit") as connection:
         page = await list_audit(connection, chosen, after=cursor, limit=limit)
-    lines = [_line(one) for one in page.lines]
-    return answer(AuditLines(lines=lines, next_cursor=page.next))
-
-
-def _line(line: AuditLine) -> AuditLineView:
-    fields = {name: getattr(line, name) for name in AuditLine.__dataclass_fields__}
-    return AuditLineView.model_validate(fields | {"tenant": line.tenant_id}, from_attributes=True)
+    return answer(page)

@@ -1,6 +1,5 @@
 """Operators and what jobs run on: the services behind circuit breakers, and the workers."""
 
-from dataclasses import asdict
 from typing import Annotated, Final
 
 import structlog
@@ -10,26 +9,21 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
 from imagefleet.api.http.tools import ToolsHere, answer
-from imagefleet.api.operators.fleet_schemas import (
-    Breakers,
-    BreakerView,
-    HeldJobView,
-    Workers,
-    WorkerView,
-)
 from imagefleet.api.operators.letters import who
 from imagefleet.api.operators.schemas import Why
 from imagefleet.errors import NotFound
+from imagefleet.jobs.shapes.fleet import Breakers, BreakerView, Workers
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import (
-    Breaker,
+    find_breaker,
     force_open,
     hold_breaker,
     list_breakers,
     reset_breaker,
 )
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.jobs.oversight import HeldJob, WorkerReport, list_workers
+from imagefleet.store.jobs.oversight import list_workers
 
 Service = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_.-]{0,62}$")]
 Everybody = Annotated[
@@ -54,11 +48,7 @@ async def find_breakers(_key: Operator, tools: ToolsHere) -> Response:
     """One for each service that was ever reported or forced."""
     async with tools.operating("list_breakers", "circuit_breakers") as connection:
         found = await list_breakers(connection)
-    return answer(
-        Breakers(
-            breakers=[BreakerView.model_validate(each, from_attributes=True) for each in found]
-        )
-    )
+    return answer(Breakers(breakers=found))
 
 
 @router.post(
@@ -75,11 +65,11 @@ async def open_breaker(
         await acting.take_turns(_KIND, service)
         before = await hold_breaker(acting.connection, service)
         await force_open(acting.connection, service, by=who(key))
-        after = await hold_breaker(acting.connection, service)
+        after = await _found(acting.connection, service)
         await acting.record(_act("open", service, before, after, reason))
     if before is None or not before.forced:
         _log("breaker.opened", key, after, reason)
-    return answer(BreakerView.model_validate(after, from_attributes=True))
+    return answer(after)
 
 
 @router.post(
@@ -97,29 +87,38 @@ async def close_breaker(
         before = await hold_breaker(acting.connection, service)
         if not await reset_breaker(acting.connection, service, by=who(key)):
             raise NotFound(_BREAKER)
-        after = await hold_breaker(acting.connection, service)
+        after = await _found(acting.connection, service)
         await acting.record(_act("reset", service, before, after, reason))
     if before is not None and before.state != "closed":
         _log("breaker.closed", key, after, reason)
-    return answer(BreakerView.model_validate(after, from_attributes=True))
+    return answer(after)
 
 
-def _log(event: str, key: ApiKey, after: Breaker | None, reason: str | None) -> None:
+async def _found(connection: Connection, service: str) -> BreakerView:
+    if (breaker := await find_breaker(connection, service)) is None:
+        raise NotFound(_BREAKER)
+    return breaker
+
+
+def _log(event: str, key: ApiKey, after: BreakerView, reason: str | None) -> None:
     """After the commit, beside the lines of workers whose reports open and close breakers."""
-    if after is not None:
-        last = after.last_error_code
-        log.warning(event, service=after.service, by=who(key), reason=reason, last_error=last)
+    last = after.last_error_code
+    log.warning(event, service=after.service, by=who(key), reason=reason, last_error=last)
 
 
 def _act(
-    action: str, service: str, before: Breaker | None, after: Breaker | None, reason: str | None
+    action: str,
+    service: str,
+    before: BreakerView | None,
+    after: BreakerView,
+    reason: str | None,
 ) -> Act:
     return Act(
         action=action,
         kind=_KIND,
         name=service,
-        before=None if before is None else asdict(before),
-        after=None if after is None else asdict(after),
+        before=None if before is None else before.model_dump(),
+        after=after.model_dump(),
         reason=reason,
     )
 
@@ -138,21 +137,4 @@ async def find_workers(
     """Who lives, since when, how long ago it beat, what it holds, and whether it drains."""
     async with tools.operating("list_workers", "workers") as connection:
         found = await list_workers(connection, with_dead=everybody)
-    return answer(Workers(workers=[_worker(each) for each in found]))
-
-
-def _worker(worker: WorkerReport) -> WorkerView:
-    fields = {name: getattr(worker, name) for name in WorkerReport.__dataclass_fields__}
-    return WorkerView.model_validate(
-        fields
-        | {
-            "lanes": list(worker.lanes),
-            "types": list(worker.types),
-            "held": [_held(job) for job in worker.held],
-        }
-    )
-
-
-def _held(job: HeldJob) -> HeldJobView:
-    fields = {name: getattr(job, name) for name in HeldJob.__dataclass_fields__}
-    return HeldJobView.model_validate(fields | {"tenant": job.tenant_id, "job_type": job.type})
+    return answer(Workers(workers=found))

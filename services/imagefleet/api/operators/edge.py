@@ -1,31 +1,24 @@
 """Operators and the edge: what it is owed, what that costs, and telling it by hand."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
 
 import structlog
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import ToolsHere, answer
-from imagefleet.api.operators.edge_schemas import (
-    BatchView,
-    EdgeStatus,
-    FlusherView,
-    InvalidationView,
-    MonthView,
-    NewInvalidations,
-    OwedInvalidations,
-)
 from imagefleet.api.operators.letters import who
+from imagefleet.api.operators.schemas import Reason
+from imagefleet.api.producers.schemas import Incoming
 from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.shapes.edge import EdgeStatus, InvalidationView, OwedInvalidations
 from imagefleet.store.edge.edge import (
-    InvalidationReport,
-    Month,
     find_flusher,
     get_invalidation,
     list_batches,
@@ -38,10 +31,18 @@ from imagefleet.store.fleet.audit import Act
 MOST_BYTES: Final = 16_384  # of the JSON
 UNFINISHED: Final = 20  # batches that are shown
 COMPLETE: Final = 5
+MOST_IMAGES: Final = 100
 
 
 log = structlog.get_logger()
 router = APIRouter()
+
+
+class NewInvalidations(Incoming):
+    """Images that the edge is to forget."""
+
+    image_ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_IMAGES)]
+    reason: Reason | None = None
 
 
 @router.get(
@@ -64,12 +65,10 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
             owed=sample.owed,
             oldest_owed_for=sample.oldest_age or timedelta(0),
             paths_in_flight=sample.in_flight,
-            month=_month(month, tools.edge_monthly_paths),
-            flusher=None
-            if flusher is None
-            else FlusherView.model_validate(flusher, from_attributes=True),
+            month=month.within(tools.edge_monthly_paths),
+            flusher=flusher,
             last_error=errors[-1] if errors else None,
-            batches=[BatchView.model_validate(one, from_attributes=True) for one in batches],
+            batches=batches,
         )
     )
 
@@ -89,7 +88,7 @@ async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -
         owed = await owe_for_operator(
             acting.connection, asked.image_ids, by=who(key), reason=asked.reason
         )
-        tenants = {one.tenant_id for one in owed}
+        tenants = {one.tenant for one in owed}
         await acting.record(
             Act(
                 action="invalidate",
@@ -101,7 +100,7 @@ async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -
             )
         )
     log.info("invalidation.owed", images=len(owed), by=who(key))
-    return answer(OwedInvalidations(invalidations=[_view(one) for one in owed]), 202)
+    return answer(OwedInvalidations(invalidations=owed), 202)
 
 
 @router.get(
@@ -113,16 +112,4 @@ async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -
 async def show_invalidation(invalidation_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """How far it is: owed, sent with a batch, complete."""
     async with tools.operating("get_invalidation", "invalidations") as connection:
-        return answer(_view(await get_invalidation(connection, invalidation_id)))
-
-
-def _month(month: Month, budget: int) -> MonthView:
-    fields = {name: getattr(month, name) for name in Month.__dataclass_fields__}
-    return MonthView.model_validate(
-        fields | {"budget": budget, "over_budget": month.paths > budget}
-    )
-
-
-def _view(one: InvalidationReport) -> InvalidationView:
-    fields = {name: getattr(one, name) for name in InvalidationReport.__dataclass_fields__}
-    return InvalidationView.model_validate(fields | {"tenant": one.tenant_id})
+        return answer(await get_invalidation(connection, invalidation_id))

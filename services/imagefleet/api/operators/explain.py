@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias, assert_never
 from uuid import UUID
 
-from imagefleet.jobs.model import JobState, Lane, Verdict
+from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
+from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
 from imagefleet.jobs.shapes.jobs import ExplanationView
-from imagefleet.store.fleet.breakers import Breaker
-from imagefleet.store.fleet.control import PauseScope, StandingPause
 from imagefleet.store.fleet.queues import Room
 from imagefleet.store.jobs.explanations import MOST_AHEAD, Explanation
 
@@ -62,8 +61,8 @@ def explanation(
     job_id: UUID,
     found: Explanation,
     room: Room,
-    pauses: Sequence[StandingPause],
-    breakers: Sequence[Breaker],
+    pauses: Sequence[PauseView],
+    breakers: Sequence[BreakerView],
 ) -> ExplanationView:
     """The verdict in words, and the facts."""
     reason, sentence = told(found, room, pauses, breakers)
@@ -75,8 +74,8 @@ def explanation(
 def told(
     found: Explanation,
     room: Room,
-    pauses: Sequence[StandingPause],
-    breakers: Sequence[Breaker],
+    pauses: Sequence[PauseView],
+    breakers: Sequence[BreakerView],
 ) -> Told:
     """The reason, and the sentence."""
     match found.verdict:
@@ -114,7 +113,7 @@ def _over(found: Explanation) -> str:
     return _OVER.format(state=found.state, at=_moment(found.finished_at), code=code)
 
 
-def _busy(found: Explanation, pauses: Sequence[StandingPause], breakers: Sequence[Breaker]) -> Told:
+def _busy(found: Explanation, pauses: Sequence[PauseView], breakers: Sequence[BreakerView]) -> Told:
     where = ""
     if found.holder_host is not None:
         silent = (found.holder_silent_for or timedelta()).total_seconds()
@@ -160,7 +159,7 @@ def _not_due(found: Explanation) -> str:
     return _BACKOFF.format(attempts=found.attempts, most=found.max_attempts, until=until)
 
 
-def _paused(found: Explanation, pauses: Sequence[StandingPause]) -> Told:
+def _paused(found: Explanation, pauses: Sequence[PauseView]) -> Told:
     holding = [pause for pause in pauses if _holds(pause, found)]
     # The claim names one; a job may be held by several, and waits until the last is lifted.
     sentences = [
@@ -170,38 +169,36 @@ def _paused(found: Explanation, pauses: Sequence[StandingPause]) -> Told:
             by=pause.paused_by,
             reason=pause.reason,
         )
-        for pause in sorted(holding, key=lambda pause: pause.what.scope)
+        for pause in sorted(holding, key=lambda pause: pause.scope)
     ]
     scope = (found.pause or "").partition(":")[0]
     return f"{scope}_paused", " Also: ".join(sentences)
 
 
-def _holds(pause: StandingPause, found: Explanation) -> bool:
-    what = pause.what
-    match what.scope:
+def _holds(pause: PauseView, found: Explanation) -> bool:
+    match pause.scope:
         case PauseScope.ALL:
             return True
         case PauseScope.LANE:
-            return what.name == found.lane
+            return pause.name == found.lane
         case PauseScope.TYPE:
-            return what.name == found.type
+            return pause.name == found.type
         case PauseScope.TENANT:
-            return what.tenant_id == found.tenant_id and what.name in {"", found.type}
+            return pause.tenant == found.tenant_id and pause.name in {None, found.type}
         case PauseScope.TARGET:
-            return (what.tenant_id, what.name) == (found.tenant_id, found.target)
+            return (pause.tenant, pause.name) == (found.tenant_id, found.target)
         case _:
-            assert_never(what.scope)
+            assert_never(pause.scope)
 
 
-def _named(pause: StandingPause) -> str:
-    what = pause.what
-    if what.scope is PauseScope.ALL:
+def _named(pause: PauseView) -> str:
+    if pause.scope is PauseScope.ALL:
         return "Everything"
-    if what.scope is PauseScope.TENANT:
-        of_type = f"The type {what.name} of the" if what.name else "The"
-        return f"{of_type} tenant {what.tenant_id}"
-    whose = f" of {what.tenant_id}" if what.tenant_id else ""
-    return f"The {what.scope} {what.name}{whose}"
+    if pause.scope is PauseScope.TENANT:
+        of_type = f"The type {pause.name} of the" if pause.name else "The"
+        return f"{of_type} tenant {pause.tenant}"
+    whose = f" of {pause.tenant}" if pause.tenant else ""
+    return f"The {pause.scope} {pause.name}{whose}"
 
 
 def _target_busy(found: Explanation) -> str:
@@ -214,7 +211,7 @@ def _target_busy(found: Explanation) -> str:
     return _TARGET.format(other=found.why, target=found.target, how=how)
 
 
-def _breaker(found: Explanation, breakers: Sequence[Breaker]) -> str:
+def _breaker(found: Explanation, breakers: Sequence[BreakerView]) -> str:
     for breaker in breakers:
         if breaker.service == found.breaker and breaker.forced:
             return _FORCED.format(service=breaker.service, by=breaker.updated_by)

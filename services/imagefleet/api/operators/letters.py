@@ -3,51 +3,47 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.letter_schemas import (
-    CODE,
-    FINGERPRINT,
-    Acknowledged,
-    Acknowledgement,
-    LetterChoice,
-    LetterGroups,
-    LetterGroupView,
-    LetterPage,
-    LetterView,
-    ReplayAnswer,
-    ReplayedLetter,
-    ReplayRequest,
-    WholeLetter,
-)
-from imagefleet.api.operators.schemas import TENANT, TYPE
+from imagefleet.api.operators.schemas import TENANT, TYPE, Reason
+from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
+from imagefleet.jobs.shapes.letters import (
+    Acknowledged,
+    LetterGroups,
+    LetterPage,
+    ReplayAnswer,
+    ReplayedLetter,
+    WholeLetter,
+)
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.letters.deadletters import (
-    DeadLetter,
     LetterFilter,
-    LetterGroup,
     acknowledge_dead_letters,
     get_dead_letter,
     group_dead_letters,
     list_dead_letters,
 )
-from imagefleet.store.letters.replays import ReplayBatch, replay_letters, replay_page
+from imagefleet.store.letters.replays import MOST_AT_ONCE, ReplayBatch, replay_letters, replay_page
 from imagefleet.telemetry.tracing import inject
 
 MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
+CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
+FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
+MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
 
 Tenant = Annotated[str | None, Query(pattern=TENANT)]
@@ -59,6 +55,52 @@ ByTenant = Annotated[bool, Query(alias="byTenant", description="Each tenant's by
 Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
 
 router = APIRouter()
+
+
+class LetterChoice(Incoming):
+    """Which open dead letters; everything that is set must hold, and nothing set is all of them."""
+
+    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
+    job_type: Annotated[str, Field(pattern=TYPE)] | None = None
+    reason: Annotated[str, Field(pattern=CODE)] | None = None
+    fingerprint: Annotated[str, Field(pattern=FINGERPRINT)] | None = None
+
+
+class _Chosen(Incoming):
+    filter: LetterChoice | None = None
+
+    def _has_one_choice(self, ids: object) -> Self:
+        if (ids is None) == (self.filter is None):
+            raise ValueError
+        return self
+
+
+class Acknowledgement(_Chosen):
+    """Somebody knows, and nothing is to be done: by ids, or the oldest that a filter names."""
+
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_ACKNOWLEDGED)] | None = None
+    note: Reason
+    limit: Annotated[int, Field(ge=1, le=MOST_ACKNOWLEDGED)] = MOST_ACKNOWLEDGED
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        return self._has_one_choice(self.ids)
+
+
+class ReplayRequest(_Chosen):
+    """Run failed jobs again as new ones: by ids, or the oldest that a filter names."""
+
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_AT_ONCE)] | None = None
+    reason: Reason
+    limit: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = MOST_AT_ONCE
+    after: UUID | None = None
+    died_until: RunAt | None = None
+    dry_run: bool = False
+    force: bool = False
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        return self._has_one_choice(self.ids)
 
 
 def who(key: ApiKey) -> str:
@@ -96,7 +138,7 @@ async def find_letters(
         found = await list_dead_letters(connection, chosen, after=after, limit=limit + 1)
     page = found[:limit]
     more = page[-1].id if len(found) > limit else None
-    return answer(LetterPage(letters=[_letter(each) for each in page], next_cursor=more))
+    return answer(LetterPage(letters=page, next_cursor=more))
 
 
 @router.get(
@@ -124,7 +166,7 @@ async def find_groups(
     )
     async with tools.operating("group_dead_letters", "dead_letters") as connection:
         found = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
-    return answer(LetterGroups(groups=[_group(each) for each in found]))
+    return answer(LetterGroups(groups=found))
 
 
 @router.get(
@@ -137,7 +179,7 @@ async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Resp
     """By its own id or by that of its job; with the job's row as it was when it failed."""
     async with tools.operating("get_dead_letter", "dead_letters") as connection:
         found = await get_dead_letter(connection, letter_id)
-    return answer(WholeLetter.model_validate(_fields(found) | {"snapshot": found.snapshot}))
+    return answer(found)
 
 
 @router.post(
@@ -238,7 +280,7 @@ def _act(
     )
 
 
-async def _letter_of(connection: Connection, letter_id: UUID | None) -> DeadLetter | None:
+async def _letter_of(connection: Connection, letter_id: UUID | None) -> WholeLetter | None:
     return None if letter_id is None else await get_dead_letter(connection, letter_id)
 
 
@@ -249,18 +291,3 @@ def _choice(chosen: LetterChoice) -> LetterFilter:
         reason=chosen.reason,
         fingerprint=chosen.fingerprint,
     )
-
-
-def _fields(letter: DeadLetter) -> dict[str, object]:
-    fields = {name: getattr(letter, name) for name in DeadLetter.__dataclass_fields__}
-    return fields | {"tenant": letter.tenant_id, "job_type": letter.type}
-
-
-def _letter(letter: DeadLetter) -> LetterView:
-    return LetterView.model_validate(_fields(letter))
-
-
-def _group(group: LetterGroup) -> LetterGroupView:
-    fields = {name: getattr(group, name) for name in LetterGroup.__dataclass_fields__}
-    renamed = {"job_type": group.type, "tenant": group.tenant_id}
-    return LetterGroupView.model_validate(fields | renamed)

@@ -1,9 +1,10 @@
 """Operators and pauses: what is held back, by whom and why."""
 
-from dataclasses import asdict
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Query, Request
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -11,18 +12,16 @@ from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.fleet_schemas import NewPause, Pauses, PauseView, Resumed, fits
 from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import TARGET, TENANT, Why
+from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why
+from imagefleet.api.producers.schemas import Incoming
 from imagefleet.errors import NotFound
-from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.model import Lane, PauseScope, TenantId
+from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
 from imagefleet.jobs.shapes.problems import Fault
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.control import (
     Pause,
-    PauseScope,
-    PauseTerms,
-    StandingPause,
     find_pause,
     list_pauses,
     pause,
@@ -37,6 +36,40 @@ _KIND: Final = "pause"
 router = APIRouter()
 
 
+def fits(scope: PauseScope, name: str | None, tenant: str | None) -> bool:
+    """Whether this names one thing: everything has no name, a target is a tenant's.
+
+    A tenant is itself, or with the name of a type what it has of that.
+    """
+    of_a_tenant = scope in {PauseScope.TARGET, PauseScope.TENANT}
+    if (tenant is None) == of_a_tenant:
+        return False
+    if scope is PauseScope.TENANT:
+        return True
+    if (name is None) != (scope is PauseScope.ALL):
+        return False
+    return scope is not PauseScope.LANE or name in set(Lane)
+
+
+class NewPause(Incoming):
+    """What is held back from now on; what runs already, finishes."""
+
+    scope: PauseScope
+    name: Annotated[str, Field(pattern=TARGET)] | None = None
+    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
+    refuse_new: bool = False
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _names_one_thing(self) -> Self:
+        if not fits(self.scope, self.name, self.tenant):
+            raise ValueError
+        # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
+        if self.refuse_new and self.scope is PauseScope.TARGET:
+            raise ValueError
+        return self
+
+
 @router.get(
     "/v1/operator/pauses",
     summary="List pauses",
@@ -47,7 +80,7 @@ async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
     """Every pause, with how many jobs that it would have held back still run."""
     async with tools.operating("list_pauses", "pauses") as connection:
         found = await list_pauses(connection)
-    return answer(Pauses(pauses=[_pause(each, tools) for each in found]))
+    return answer(Pauses(pauses=[_with_known(each, tools) for each in found]))
 
 
 @router.put(
@@ -70,8 +103,13 @@ async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Respon
         await pause(connection, what, by=who(key), reason=asked.reason, refuse_new=asked.refuse_new)
         after = await find_pause(connection, what)
         await acting.record(_act("pause", what, before, after, asked.reason))
-        (found,) = [each for each in await list_pauses(connection) if each.what == what]
-    return answer(_pause(found, tools))
+        named = (asked.scope, asked.name, asked.tenant)
+        (found,) = [
+            each
+            for each in await list_pauses(connection)
+            if (each.scope, each.name, each.tenant) == named
+        ]
+    return answer(_with_known(found, tools))
 
 
 @router.delete(
@@ -105,8 +143,8 @@ async def delete_pause(
 def _act(
     action: str,
     what: Pause,
-    before: PauseTerms | None,
-    after: PauseTerms | None,
+    before: Mapping[str, object] | None,
+    after: Mapping[str, object] | None,
     reason: str | None,
 ) -> Act:
     return Act(
@@ -114,8 +152,8 @@ def _act(
         kind=_KIND,
         name=_named(what),
         tenant_id=TenantId(what.tenant_id) if what.tenant_id else None,
-        before=None if before is None else asdict(before),
-        after=None if after is None else asdict(after),
+        before=before,
+        after=after,
         reason=reason,
     )
 
@@ -125,21 +163,10 @@ def _named(what: Pause) -> str:
     return " ".join(word for word in (what.scope, whose, what.name) if word)
 
 
-def _is_of_a_type(what: Pause) -> bool:
-    return what.scope is PauseScope.TYPE or (what.scope is PauseScope.TENANT and what.name != "")
-
-
-def _pause(standing: StandingPause, tools: Tools) -> PauseView:
-    what = standing.what
-    return PauseView(
-        scope=what.scope,
-        name=what.name or None,
-        tenant=what.tenant_id or None,
-        refuse_new=standing.refuse_new,
-        reason=standing.reason,
-        paused_by=standing.paused_by,
-        paused_at=standing.paused_at,
-        running=standing.running,
-        # Not refused: workers may have types installed that this API has not.
-        known=what.name in tools.kinds if _is_of_a_type(what) else None,
+def _with_known(pause: PauseView, tools: Tools) -> PauseView:
+    """Not refused if it is not: workers may have types installed that this API has not."""
+    names_a_type = pause.scope is PauseScope.TYPE or (
+        pause.scope is PauseScope.TENANT and pause.name is not None
     )
+    known = pause.name in tools.kinds if names_a_type else None
+    return pause.model_copy(update={"known": known})

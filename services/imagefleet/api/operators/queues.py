@@ -7,7 +7,7 @@ once, one of them looks.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Generic, TypeVar
@@ -19,30 +19,20 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.fleet_schemas import (
-    DepthView,
-    DriftView,
-    FailuresView,
-    FlowView,
-    LaneView,
-    LedgerView,
-    MessagesView,
-    PruneRunView,
-    PruneView,
-    QueueingView,
-    QueueStats,
-    StuckView,
-)
 from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState, Lane
+from imagefleet.jobs.shapes.fleet import (
+    DepthView,
+    DriftView,
+    LaneView,
+    LedgerView,
+    MessagesView,
+    PruneView,
+    QueueStats,
+)
 from imagefleet.store.fleet.ledger import read_balance
 from imagefleet.store.fleet.queues import (
-    Depth,
-    Failures,
-    Flow,
-    LaneLoad,
-    StuckJob,
     list_failures,
     list_stuck,
     list_taken,
@@ -50,8 +40,8 @@ from imagefleet.store.fleet.queues import (
     read_queue_health,
     read_throughput,
 )
-from imagefleet.store.fleet.tenants import Queueing, rank_tenants
-from imagefleet.store.jobs.pruning import PruneRun, count_prunable, list_prune_runs
+from imagefleet.store.fleet.tenants import rank_tenants
+from imagefleet.store.jobs.pruning import count_prunable, list_prune_runs
 from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
 from imagefleet.store.letters.deadletters import count_unacknowledged
 
@@ -132,7 +122,7 @@ async def show_prune(_key: Operator, tools: ToolsHere) -> Response:
             retention_days=retention.total_seconds() / 86_400,
             prunable=prunable,
             prunable_is_at_least=prunable >= MOST_PRUNABLE,
-            runs=[_run(each) for each in runs],
+            runs=runs,
         )
     )
 
@@ -154,11 +144,11 @@ async def _stats(tools: Tools) -> QueueStats:
             dead_letters=dead_letters,
             unacknowledged=await count_unacknowledged(connection),
             depths=[_depth(each, taken) for each in depths],
-            tenants=[_queueing(each) for each in ranking.tenants],
+            tenants=ranking.tenants,
             tenants_are_all_ranked=ranking.complete,
-            throughput=[_flow(each) for each in await read_throughput(connection)],
-            failures=[_failed(each) for each in await list_failures(connection, limit=MOST_SHOWN)],
-            stuck=[_stuck(each) for each in await list_stuck(connection, limit=MOST_SHOWN)],
+            throughput=await read_throughput(connection),
+            failures=await list_failures(connection, limit=MOST_SHOWN),
+            stuck=await list_stuck(connection, limit=MOST_SHOWN),
         )
 
 
@@ -168,16 +158,9 @@ async def _ledger(tools: Tools) -> LedgerView:
         balance = await read_balance(connection)
         expected = await expect_messages(connection)
         waiting = _waiting(await read_queue_health(connection))
-    return LedgerView(
-        taken_at=datetime.now(UTC),
-        accepted=balance.accepted,
-        open=balance.open,
-        completed=balance.completed,
-        failed=balance.failed,
-        pruned=balance.pruned,
-        missing=balance.missing,
-        drift=[_drift(expected[lane], messages[lane], waiting=waiting[lane]) for lane in Lane],
-    )
+    drift = [_drift(expected[lane], messages[lane], waiting=waiting[lane]) for lane in Lane]
+    told = {"taken_at": datetime.now(UTC), "missing": balance.missing, "drift": drift}
+    return LedgerView.of(asdict(balance) | told)
 
 
 Messages = Mapping[Lane, MessagesView | None]
@@ -197,18 +180,17 @@ async def _held(queue: Queue) -> MessagesView | None:
         return None
 
 
-def _waiting(depths: Iterable[Depth]) -> Counter[str]:
+def _waiting(depths: Iterable[DepthView]) -> Counter[str]:
     waiting: Counter[str] = Counter()
     for depth in depths:
-        if depth.state != JobState.PROCESSING:
+        if depth.status != JobState.PROCESSING:
             waiting[depth.lane] += depth.jobs
     return waiting
 
 
-def _lane(load: LaneLoad, messages: Messages, *, waiting: int, known: ExpectedMessages) -> LaneView:
-    fields = {name: getattr(load, name) for name in LaneLoad.__dataclass_fields__}
+def _lane(load: LaneView, messages: Messages, *, waiting: int, known: ExpectedMessages) -> LaneView:
     more = {"messages": messages[load.lane], "waiting": waiting, "announced": known.announced}
-    return LaneView.model_validate(fields | more)
+    return load.model_copy(update=more)
 
 
 def _drift(known: ExpectedMessages, messages: MessagesView | None, *, waiting: int) -> DriftView:
@@ -225,47 +207,7 @@ def _drift(known: ExpectedMessages, messages: MessagesView | None, *, waiting: i
     )
 
 
-def _depth(depth: Depth, taken: Collection[tuple[str, str]]) -> DepthView:
-    return DepthView(
-        job_type=depth.type,
-        status=depth.state,
-        lane=depth.lane,
-        jobs=depth.jobs,
-        oldest_due=depth.oldest_due,
-        unroutable=depth.state != JobState.PROCESSING and (depth.lane, depth.type) not in taken,
-    )
-
-
-def _queueing(one: Queueing) -> QueueingView:
-    fields = {name: getattr(one, name) for name in Queueing.__dataclass_fields__}
-    return QueueingView.model_validate(fields | {"tenant": one.tenant_id})
-
-
-def _flow(flow: Flow) -> FlowView:
-    fields = {name: getattr(flow, name) for name in Flow.__dataclass_fields__}
-    return FlowView.model_validate(fields | {"job_type": flow.type})
-
-
-def _failed(failed: Failures) -> FailuresView:
-    return FailuresView(
-        job_type=failed.type,
-        code=failed.failure_code,
-        failures=failed.failures,
-        latest=failed.latest_failure,
-    )
-
-
-def _stuck(job: StuckJob) -> StuckView:
-    fields = {name: getattr(job, name) for name in StuckJob.__dataclass_fields__}
-    renamed = {"job_id": job.id, "tenant": job.tenant_id, "job_type": job.type}
-    return StuckView.model_validate(fields | renamed | {"worker_id": job.locked_by})
-
-
-def _run(run: PruneRun) -> PruneRunView:
-    jobs = (run.report or {}).get("jobs")
-    return PruneRunView(
-        period_start=run.period_start,
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        jobs=jobs if isinstance(jobs, int) else None,
-    )
+def _depth(depth: DepthView, taken: Collection[tuple[str, str]]) -> DepthView:
+    waits = depth.status != JobState.PROCESSING
+    unroutable = waits and (depth.lane, depth.job_type) not in taken
+    return depth.model_copy(update={"unroutable": unroutable})

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import Field, StrictBool, StrictFloat, StrictInt
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -16,7 +14,7 @@ from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.letters import who
 from imagefleet.api.operators.schemas import SENTENCE, NewValue
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.shapes.shape import Shape
+from imagefleet.jobs.shapes.rules import Settings, SettingView
 from imagefleet.settings.in_force import contradictions, in_force
 from imagefleet.settings.live import (
     DECLARED,
@@ -50,33 +48,6 @@ WhyBack = Annotated[
 ]
 
 router = APIRouter()
-
-
-class SettingView(Shape):
-    """A live setting: what is in force, beside what is while nobody turned it."""
-
-    name: str
-    """With a `<place>` where nothing is known that could stand in it."""
-    value: StrictBool | StrictInt | StrictFloat | None = None
-    default: StrictBool | StrictInt | StrictFloat | None = None
-    turned: bool
-    allowed: str | None = None
-    meaning: str | None = None
-    processes: list[str] = Field(default_factory=list)
-    default_from: str | None = None
-    known: bool | None = None
-    """Whether this API knows the job type that the name is about."""
-    ignored: str | None = None
-    """Why what somebody wrote is not in force."""
-    set_by: str | None = None
-    set_at: datetime | None = None
-    reason: str | None = None
-
-
-class Settings(Shape):
-    """Every live setting, in the order of their page."""
-
-    settings: list[SettingView]
 
 
 @router.get(

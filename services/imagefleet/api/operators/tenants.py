@@ -5,9 +5,7 @@ role.
 """
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Final, Self
-from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, model_validator
@@ -24,18 +22,15 @@ from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.api.producers.submitting import draft
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
-from imagefleet.jobs.model import JobState, Lane, Submission, TenantId
+from imagefleet.jobs.model import Lane, Submission, TenantId
 from imagefleet.jobs.shapes.jobs import OperatorLinks
-from imagefleet.jobs.shapes.shape import Shape
+from imagefleet.jobs.shapes.rules import CancellationView, LimitView, TenantPage, WholeTenantView
 from imagefleet.settings.in_force import Overlay
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.fleet.tenants import (
     DEFAULTS,
-    MOST_OPEN_LISTED,
     WEIGHT,
-    Tenant,
-    WholeTenant,
     get_tenant,
     list_tenants,
     require_tenant,
@@ -53,50 +48,6 @@ _KIND: Final = "tenant"
 TenantHere = Annotated[str, Path(alias="tenant", pattern=TENANT)]
 
 router = APIRouter()
-
-
-class TenantView(Shape):
-    """A tenant in a list; `openJobs` is counted up to a thousand."""
-
-    tenant: str
-    created_at: datetime
-    weight: int
-    max_open_jobs: int
-    open_jobs: int
-    open_jobs_is_at_least: bool
-    paused: bool
-    paused_types: list[str]
-
-
-class TenantPage(Shape):
-    """Tenants, by their names."""
-
-    tenants: list[TenantView]
-    next_cursor: str | None = None
-
-
-class LimitView(Shape):
-    """A limit: `default` unless it was set; `used` now, where that is known here.
-
-    Of the columns of a tenant, its quota and its weight, the audit says who set them and why.
-    """
-
-    name: str
-    default: int | None = None
-    value: int | None = None
-    used: int | None = None
-    set_by: str | None = None
-    reason: str | None = None
-    set_at: datetime | None = None
-
-
-class WholeTenantView(TenantView):
-    """What a tenant has open by state, each counted up to a hundred thousand, and its limits."""
-
-    queued: int
-    processing: int
-    failed_retryable: int
-    limits: list[LimitView]
 
 
 class NewLimits(Incoming):
@@ -129,16 +80,6 @@ class NewCancellation(Incoming):
     reason: Reason
 
 
-class CancellationView(Shape):
-    """How many jobs it is about, of the newest 10,000 of each state; and the job that does it."""
-
-    jobs: int
-    jobs_is_at_least: bool
-    job_id: UUID | None = None
-    status: JobState | None = None
-    links: OperatorLinks | None = None
-
-
 @router.get(
     "/v1/operator/tenants",
     summary="List tenants",
@@ -155,9 +96,8 @@ async def find_tenants(
     async with tools.operating("list_tenants", "tenants") as connection:
         found = await list_tenants(connection, after=cursor or "", limit=limit + 1)
     page = found[:limit]
-    more = page[-1].id if len(found) > limit else None
-    tenants = [TenantView.model_validate(_fields(one)) for one in page]
-    return answer(TenantPage(tenants=tenants, next_cursor=more))
+    more = page[-1].tenant if len(found) > limit else None
+    return answer(TenantPage(tenants=page, next_cursor=more))
 
 
 @router.get(
@@ -274,20 +214,7 @@ def _counted(chosen: Chosen) -> CancellationView:
     return CancellationView(jobs=chosen.jobs, jobs_is_at_least=not chosen.complete)
 
 
-def _fields(found: Tenant) -> dict[str, object]:
-    return {
-        "tenant": found.id,
-        "created_at": found.created_at,
-        "weight": found.weight,
-        "max_open_jobs": found.max_open_jobs,
-        "open_jobs": found.open_jobs,
-        "open_jobs_is_at_least": found.open_jobs >= MOST_OPEN_LISTED,
-        "paused": "" in found.paused,
-        "paused_types": [one for one in found.paused if one],
-    }
-
-
-def _whole(found: WholeTenant, now: Overlay) -> WholeTenantView:
+def _whole(found: WholeTenantView, now: Overlay) -> WholeTenantView:
     values = {OPEN_JOBS: found.max_open_jobs, WEIGHT: found.weight}
     limits = [
         LimitView(
@@ -305,20 +232,6 @@ def _whole(found: WholeTenant, now: Overlay) -> WholeTenantView:
             known, limit = deviations.get(name), LIMITS.get(name)
             turned = now.limit_for_all(name)
             default = turned if turned is not None or limit is None else limit.default
-            view = (
-                LimitView(name=name)
-                if known is None
-                else LimitView.model_validate(known, from_attributes=True)
-            )
-            value = default if known is None else known.value
-            limits.append(view.model_copy(update={"default": default, "value": value}))
-    return WholeTenantView.model_validate(
-        _fields(found)
-        | {
-            "open_jobs_is_at_least": not found.complete,
-            "queued": found.queued,
-            "processing": found.processing,
-            "failed_retryable": found.failed_retryable,
-            "limits": limits,
-        }
-    )
+            view = known or LimitView(name=name, value=default)
+            limits.append(view.model_copy(update={"default": default}))
+    return found.model_copy(update={"limits": limits})

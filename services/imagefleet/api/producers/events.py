@@ -22,7 +22,7 @@ from imagefleet.api.http.tools import Tools, ToolsHere
 from imagefleet.api.http.watching import Watcher
 from imagefleet.api.producers.jobs import JobPath, read_job
 from imagefleet.errors import FleetError
-from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.jobs import JobView
 
 HEARTBEAT: Final = timedelta(seconds=15)  # below what proxies take for a dead connection
@@ -74,7 +74,7 @@ class Streams:
                 if job.over or self._is_over(ends_at):
                     return
                 if not await self._watcher.changed(
-                    JobId(job.job_id), job.updated_at, within=self._heartbeat
+                    job.job_id, job.updated_at, within=self._heartbeat
                 ):
                     if await self._keys.find(authorization, address=address) is None:
                         return  # the key was revoked while we spoke

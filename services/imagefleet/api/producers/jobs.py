@@ -225,7 +225,7 @@ async def _waited_for(
     ends_at = clock() + seconds
     while not job.over and clock() < ends_at and not watcher.closed:
         left = timedelta(seconds=ends_at - clock())
-        await watcher.changed(JobId(job.job_id), job.updated_at, within=left)
+        await watcher.changed(job.job_id, job.updated_at, within=left)
         job = await read_job(tools, job.job_id, tenant_id)
     return job
 

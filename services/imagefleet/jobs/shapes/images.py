@@ -63,7 +63,7 @@ class VariantView(Shape):
     def of(cls, row: Row) -> Self:
         """With paths for addresses: where images are published, a row does not know."""
         path = stable_path(row["image_id"], row["name"], EXTENSIONS[row["format"]])
-        return super().of(dict(row.items()) | {"url": row["key"], "stable_url": path})
+        return super().of(dict(row) | {"url": row["key"], "stable_url": path})
 
     def at(self, base_url: str) -> Self:
         """With the addresses that it is published at."""
@@ -97,7 +97,7 @@ class Deletion(Shape):
         """With the time that it took to be dark."""
         dark_at = row["dark_at"]
         took = None if dark_at is None else (dark_at - row["requested_at"]).total_seconds()
-        return super().of(dict(row.items()) | {"seconds_to_dark": took})
+        return super().of(dict(row) | {"seconds_to_dark": took})
 
 
 class ImageView(Shape):

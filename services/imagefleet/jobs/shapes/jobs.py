@@ -5,7 +5,7 @@ from typing import Self
 from uuid import UUID
 
 from imagefleet.jobs.kinds import image_of_target
-from imagefleet.jobs.model import TERMINAL, JobState, Submitted
+from imagefleet.jobs.model import TERMINAL, JobId, JobState, Submitted
 from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
 
 
@@ -46,7 +46,7 @@ class JobLinks(Shape):
 class JobView(Shape):
     """A job, as its producer may see it."""
 
-    job_id: UUID
+    job_id: JobId
     job_type: str
     status: JobState
     image_id: UUID | None = None
@@ -101,7 +101,7 @@ class JobPage(Shape):
 class AcceptedJob(Shape):
     """The job that stands for the request; a repeat of it gets the same."""
 
-    job_id: UUID
+    job_id: JobId
     job_type: str
     status: JobState
     links: JobLinks
@@ -134,7 +134,7 @@ class OperatorLinks(Shape):
 class OverseenJobView(Shape):
     """A job in a list of operators."""
 
-    job_id: UUID
+    job_id: JobId
     tenant: str
     job_type: str
     status: JobState
@@ -158,7 +158,7 @@ class OverseenJobView(Shape):
     @classmethod
     def of(cls, row: Row) -> Self:
         """With where to go on from it."""
-        return super().of(dict(row.items()) | {"links": OperatorLinks.from_job(row["job_id"])})
+        return super().of(dict(row) | {"links": OperatorLinks.from_job(row["job_id"])})
 
 
 class OverseenJobPage(Shape):
@@ -206,7 +206,7 @@ class WholeJob(OverseenJobView):
     @classmethod
     def of(cls, row: Row) -> Self:
         """The whole row of the table, and what rings for it."""
-        return super().of(dict(row.items()) | {"job_id": row["id"]})
+        return super().of(dict(row) | {"job_id": row["id"]})
 
 
 class AttemptView(Shape):
@@ -235,7 +235,7 @@ class Attempts(Shape):
 class ExplanationView(Shape):
     """Why a job does not run: what a claim would be told now, and the facts behind it."""
 
-    job_id: UUID
+    job_id: JobId
     tenant: str
     verdict: str
     reason: str
@@ -265,7 +265,7 @@ class ExplanationView(Shape):
 class OrderedJob(Shape):
     """The job that carries out what was ordered."""
 
-    job_id: UUID
+    job_id: JobId
     status: JobState
     links: OperatorLinks
 
@@ -273,7 +273,7 @@ class OrderedJob(Shape):
 class RetryNow(Shape):
     """Whether the job waited, and was rung."""
 
-    job_id: UUID
+    job_id: JobId
     status: JobState
     rung: bool
 

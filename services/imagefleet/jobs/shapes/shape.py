@@ -20,7 +20,7 @@ class Row(Protocol):
 
     def __getitem__(self, name: str, /) -> Any: ...  # noqa: ANN401 - only Postgres knows
 
-    def items(self) -> Iterable[tuple[str, Any]]: ...
+    def keys(self) -> Iterable[str]: ...
 
 
 class Shape(BaseModel):
@@ -31,7 +31,13 @@ class Shape(BaseModel):
     @classmethod
     def of(cls, row: Row) -> Self:
         """What this shows of a row; its other columns are nobody's business."""
-        return cls.model_validate({_SHOWN_AS.get(name, name): it for name, it in row.items()})
+        fields = cls.model_fields
+        return cls.model_validate(
+            {
+                name if name in fields else _SHOWN_AS.get(name, name): value
+                for name, value in dict(row).items()
+            }
+        )
 
     def encoded(self) -> bytes:
         """The JSON that is sent."""

@@ -5,11 +5,12 @@ What is owed and sent is in `invalidations.py` and `batches.py`; nothing here ho
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound
+from imagefleet.jobs.shapes.edge import BatchView, FlusherView, InvalidationView, MonthView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.pruning import Page, Place, page_of
 
@@ -55,17 +56,6 @@ async def sample_invalidations(connection: Connection) -> InvalidationSample:
     return InvalidationSample(**dict(row))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Month:
-    """What CloudFront took in one month of UTC."""
-
-    month: date
-    paths: int
-    debts: int
-    """How many debts those paths paid: several of one image share a path."""
-    batches: int
-
-
 READ_MONTH: Final = """
 SELECT this.month, coalesce(months.paths, 0) AS paths, coalesce(months.debts, 0) AS debts,
        coalesce(months.batches, 0) AS batches
@@ -74,24 +64,10 @@ SELECT this.month, coalesce(months.paths, 0) AS paths, coalesce(months.debts, 0)
 """
 
 
-async def read_month(connection: Connection) -> Month:
+async def read_month(connection: Connection) -> MonthView:
     """The month that it is now, by the clock of the database."""
     (row,) = await connection.fetch(READ_MONTH)
-    return Month(**dict(row))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchReport:
-    """A batch, from the moment it was frozen."""
-
-    batch_id: UUID
-    paths: int
-    created_at: datetime
-    sends: int
-    accepted_at: datetime | None
-    cloudfront_id: str | None
-    completed_at: datetime | None
-    last_error: str | None
+    return MonthView.of(row)
 
 
 LIST_BATCHES: Final = """
@@ -113,20 +89,10 @@ LIST_BATCHES: Final = """
 
 async def list_batches(
     connection: Connection, *, unfinished: int, complete: int
-) -> list[BatchReport]:
+) -> list[BatchView]:
     """The oldest ones that are not complete, then those that were completed last."""
     rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
-    return [BatchReport(**dict(row)) for row in rows]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who holds an office, or held it last."""
-
-    holder: UUID
-    term: int
-    until: datetime
-    holds: bool
+    return [BatchView.of(row) for row in rows]
 
 
 FIND_FLUSHER: Final = """
@@ -136,30 +102,10 @@ SELECT elections.holder, elections.term, elections.until, elections.until > now(
 """
 
 
-async def find_flusher(connection: Connection) -> Holder | None:
+async def find_flusher(connection: Connection) -> FlusherView | None:
     """Who tells CloudFront; None: nobody ever did."""
     row = await connection.fetchrow(FIND_FLUSHER)
-    return None if row is None else Holder(**dict(row))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidationReport:
-    """One invalidation, from the moment it was owed to the moment the edge agreed."""
-
-    invalidation_id: UUID
-    image_id: UUID
-    tenant_id: str
-    reason: str
-    debts: int
-    owed_at: datetime
-    requested_by: str | None
-    request_reason: str | None
-    batch_id: UUID | None
-    sends: int | None
-    accepted_at: datetime | None
-    cloudfront_id: str | None
-    completed_at: datetime | None
-    last_error: str | None
+    return None if row is None else FlusherView.of(row)
 
 
 OWE_FOR_OPERATOR: Final = """
@@ -188,7 +134,7 @@ SELECT debts.id AS invalidation_id, debts.image_id, debts.tenant_id, debts.reaso
 
 async def owe_for_operator(
     connection: Connection, image_ids: Collection[UUID], *, by: str, reason: str | None
-) -> list[InvalidationReport]:
+) -> list[InvalidationView]:
     """Owe the edge one invalidation of each of these images; all of them, or NotFound."""
     wanted = list(set(image_ids))
     async with connection.transaction():
@@ -198,7 +144,7 @@ async def owe_for_operator(
         return await _get(connection, [row["id"] for row in rows])
 
 
-async def get_invalidation(connection: Connection, invalidation_id: UUID) -> InvalidationReport:
+async def get_invalidation(connection: Connection, invalidation_id: UUID) -> InvalidationView:
     """How far one is; not found when it was forgotten."""
     found = await _get(connection, [invalidation_id])
     if not found:
@@ -206,9 +152,9 @@ async def get_invalidation(connection: Connection, invalidation_id: UUID) -> Inv
     return found[0]
 
 
-async def _get(connection: Connection, ids: Sequence[UUID]) -> list[InvalidationReport]:
+async def _get(connection: Connection, ids: Sequence[UUID]) -> list[InvalidationView]:
     rows = await connection.fetch(GET_INVALIDATIONS, ids)
-    return [InvalidationReport(**dict(row)) for row in rows]
+    return [InvalidationView.of(row) for row in rows]
 
 
 # Somebody still has to read the completion of what keeps a batch: who sweeps the objects of a

@@ -12,10 +12,9 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from asyncpg import Record
-
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.shapes.rules import AuditLines, AuditLineView
 from imagefleet.store.database import Connection
 
 
@@ -148,33 +147,6 @@ class AuditFilter:
     tenant_id: TenantId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditLine:
-    """What somebody did; `role` and `at` are what Postgres says itself."""
-
-    id: int
-    at: datetime
-    role: str
-    actor: str
-    key_id: UUID | None
-    address: str | None
-    action: str
-    kind: str
-    name: str
-    tenant_id: str | None
-    before: Mapping[str, object] | None
-    after: Mapping[str, object] | None
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """The newest lines that a filter names, and after which one to go on; None: that was all."""
-
-    lines: list[AuditLine]
-    next: int | None
-
-
 _LOOK: Final = """
 WITH looked AS MATERIALIZED (
     SELECT audit.id, audit.at, audit.actor, audit.key_id, audit.action, audit.kind, audit.name,
@@ -223,7 +195,7 @@ SELECT audit.at FROM audit WHERE audit.id = $1
 
 async def list_audit(
     connection: Connection, chosen: AuditFilter, *, after: int | None = None, limit: int
-) -> AuditPage:
+) -> AuditLines:
     """The newest first; a page may be short, or empty, and yet not be the last."""
     before, line = chosen.until, 0
     if after is not None:
@@ -248,10 +220,11 @@ async def list_audit(
         chosen.tenant_id,
     )
     looked, last = rows[0]["looked"], rows[0]["last"]
-    lines = [_line(row) for row in rows if row["id"] is not None]
+    lines = [AuditLineView.of(row) for row in rows if row["id"] is not None]
     if len(lines) > limit:
-        return AuditPage(lines[:limit], lines[limit - 1].id)
-    return AuditPage(lines, last if not is_exact and looked == MOST_LOOKED_AT else None)
+        return AuditLines(lines=lines[:limit], next_cursor=lines[limit - 1].id)
+    more = last if not is_exact and looked == MOST_LOOKED_AT else None
+    return AuditLines(lines=lines, next_cursor=more)
 
 
 def _by_index(chosen: AuditFilter) -> tuple[str, bool]:
@@ -270,7 +243,3 @@ def _by_index(chosen: AuditFilter) -> tuple[str, bool]:
         if known <= asked:
             return statement, known == asked
     return LIST_AUDIT, not asked
-
-
-def _line(row: Record) -> AuditLine:
-    return AuditLine(**{name: row[name] for name in AuditLine.__dataclass_fields__})

@@ -14,6 +14,7 @@ from typing import Final
 from asyncpg import Record
 
 from imagefleet.jobs.policies import STANDARD, BreakerLimits, CallWindow
+from imagefleet.jobs.shapes.fleet import BreakerView
 from imagefleet.store.database import Connection
 
 
@@ -177,9 +178,14 @@ SELECT breakers.service FROM circuit_breakers AS breakers WHERE breakers.service
 """
 
 
-async def hold_breaker(connection: Connection, service: str) -> "Breaker | None":
+async def hold_breaker(connection: Connection, service: str) -> BreakerView | None:
     """The breaker as it stands until the end of the transaction; None: there is none."""
     await connection.execute(HOLD_BREAKER, service)
+    return await find_breaker(connection, service)
+
+
+async def find_breaker(connection: Connection, service: str) -> BreakerView | None:
+    """The breaker as it is now; None: there is none."""
     return next((one for one in await list_breakers(connection) if one.service == service), None)
 
 
@@ -233,26 +239,7 @@ SELECT breakers.service,
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
-    """One service's breaker: closed, open, or half open; a forced one waits for its reset."""
-
-    service: str
-    state: str
-    forced: bool
-    failures: int
-    """Of the current window, or those that opened it."""
-    successes: int
-    trips: int
-    opened_at: datetime | None
-    retry_at: datetime | None
-    last_failure_at: datetime | None
-    last_error_code: str | None
-    updated_by: str
-    updated_at: datetime
-
-
-async def list_breakers(connection: Connection) -> list[Breaker]:
+async def list_breakers(connection: Connection) -> list[BreakerView]:
     """Every service that was ever reported or forced."""
     rows = await connection.fetch(LIST_BREAKERS)
-    return [Breaker(**dict(row)) for row in rows]
+    return [BreakerView.of(row) for row in rows]

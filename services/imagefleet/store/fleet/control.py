@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
-from imagefleet.jobs.model import CancelCode, JobId, Lane, Ring, TenantId, WorkerId
+from imagefleet.jobs.model import CancelCode, JobId, Lane, PauseScope, Ring, TenantId, WorkerId
+from imagefleet.jobs.shapes.fleet import PauseView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 from imagefleet.store.jobs.targets import ring_head
@@ -145,16 +144,6 @@ async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
         return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
 
 
-class PauseScope(StrEnum):
-    """What a pause holds back."""
-
-    TARGET = "target"
-    TENANT = "tenant"
-    TYPE = "type"
-    LANE = "lane"
-    ALL = "all"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
     """A live pause; `name` is empty for everything, `tenant_id` is set for a target or a tenant.
@@ -191,20 +180,10 @@ SELECT pauses.refuse_new, pauses.paused_by, pauses.reason, pauses.paused_at
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseTerms:
-    """How something is paused."""
-
-    refuse_new: bool
-    paused_by: str
-    reason: str
-    paused_at: datetime
-
-
-async def find_pause(connection: Connection, what: Pause) -> PauseTerms | None:
-    """How this is paused, for whoever is about to change that; None: it is not."""
+async def find_pause(connection: Connection, what: Pause) -> Mapping[str, object] | None:
+    """How this is paused, as the audit keeps it of whoever changes that; None: it is not."""
     row = await connection.fetchrow(FIND_PAUSE, what.scope, what.tenant_id, what.name)
-    return None if row is None else PauseTerms(**dict(row))
+    return None if row is None else dict(row)
 
 
 RESUME: Final = """
@@ -271,29 +250,6 @@ SELECT pauses.scope, pauses.tenant_id, pauses.name, pauses.refuse_new, pauses.pa
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandingPause:
-    """A pause as it stands; `running` jobs had begun before it, and it does not end them."""
-
-    what: Pause
-    refuse_new: bool
-    paused_by: str
-    reason: str
-    paused_at: datetime
-    running: int
-
-
-async def list_pauses(connection: Connection) -> list[StandingPause]:
+async def list_pauses(connection: Connection) -> list[PauseView]:
     """Every pause, and how many jobs that it would have held back still run."""
-    rows = await connection.fetch(LIST_PAUSES)
-    return [
-        StandingPause(
-            what=Pause(scope=PauseScope(scope), name=name, tenant_id=tenant_id),
-            refuse_new=refuse_new,
-            paused_by=paused_by,
-            reason=reason,
-            paused_at=paused_at,
-            running=running,
-        )
-        for scope, tenant_id, name, refuse_new, paused_by, reason, paused_at, running in rows
-    ]
+    return [PauseView.of(row) for row in await connection.fetch(LIST_PAUSES)]

@@ -3,27 +3,12 @@
 The views are those of migrations/0008_views.sql, so that psql shows the same numbers.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
 
-from imagefleet.jobs.model import JobId, Lane, WorkerId
+from imagefleet.jobs.model import Lane
+from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, LaneView, StuckView
 from imagefleet.store.database import Connection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
-    """How many open jobs of one type, state and lane there are, and when the oldest was due."""
-
-    type: str
-    state: str
-    lane: str
-    jobs: int
-    oldest_due: datetime
-    oldest_age: timedelta
-    """For how long it has been due; negative when none is."""
-
 
 READ_QUEUE_HEALTH: Final = """
 SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
@@ -33,10 +18,10 @@ SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
 """
 
 
-async def read_queue_health(connection: Connection) -> Sequence[Depth]:
+async def read_queue_health(connection: Connection) -> list[DepthView]:
     """Open jobs by type, state and lane; reads every open job."""
     rows = await connection.fetch(READ_QUEUE_HEALTH)
-    return [Depth(**row) for row in rows]
+    return [DepthView.of(row) for row in rows]
 
 
 LIST_TAKEN: Final = """
@@ -52,22 +37,6 @@ async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
     return frozenset((row["lane"], row["type"]) for row in rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StuckJob:
-    """A job that has been running for over an hour."""
-
-    id: JobId
-    tenant_id: str
-    type: str
-    lane: str
-    attempts: int
-    claimed_at: datetime
-    last_progress_at: datetime | None
-    locked_by: WorkerId
-    host: str | None
-    beat_at: datetime | None
-
-
 LIST_STUCK: Final = """
 SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.claimed_at,
        stuck.last_progress_at, stuck.locked_by, stuck.host, stuck.beat_at
@@ -77,10 +46,10 @@ SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.
 """
 
 
-async def list_stuck(connection: Connection, *, limit: int) -> list[StuckJob]:
+async def list_stuck(connection: Connection, *, limit: int) -> list[StuckView]:
     """Jobs that run for longer than any type may, the longest first."""
     rows = await connection.fetch(LIST_STUCK, limit)
-    return [StuckJob(**dict(row)) for row in rows]
+    return [StuckView.of(row) for row in rows]
 
 
 COUNT_STUCK: Final = """
@@ -94,16 +63,6 @@ async def count_stuck(connection: Connection) -> int:
     return stuck
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """Jobs of one type that failed for one reason within the last hour."""
-
-    type: str
-    failure_code: str
-    failures: int
-    latest_failure: datetime
-
-
 LIST_FAILURES: Final = """
 SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
   FROM recent_failures AS recent
@@ -112,23 +71,10 @@ SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
 """
 
 
-async def list_failures(connection: Connection, *, limit: int) -> list[Failures]:
+async def list_failures(connection: Connection, *, limit: int) -> list[FailuresView]:
     """What failed within the last hour, the most frequent first."""
     rows = await connection.fetch(LIST_FAILURES, limit)
-    return [Failures(**dict(row)) for row in rows]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """Attempts of one type in one lane that ended in one way within the last hour."""
-
-    type: str
-    lane: str
-    outcome: str
-    attempts: int
-    mean_duration: timedelta
-    longest_duration: timedelta
-    mean_queue_time: timedelta
+    return [FailuresView.of(row) for row in rows]
 
 
 READ_THROUGHPUT: Final = """
@@ -139,10 +85,10 @@ SELECT flow.type, flow.lane, flow.outcome, flow.attempts, flow.mean_duration,
 """
 
 
-async def read_throughput(connection: Connection) -> list[Flow]:
+async def read_throughput(connection: Connection) -> list[FlowView]:
     """What ended within the last hour; reads the attempts of that hour."""
     rows = await connection.fetch(READ_THROUGHPUT)
-    return [Flow(**dict(row)) for row in rows]
+    return [FlowView.of(row) for row in rows]
 
 
 # Every living worker that takes something new, once for each of its lanes: the slots that serve the
@@ -173,25 +119,6 @@ _ROOM: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneLoad:
-    """One lane: who works in it, and what waits to be announced."""
-
-    lane: Lane
-    workers: int
-    """Living ones that take something new in this lane."""
-    slots: int
-    """Those of theirs that serve the lane; general slots serve the fast lane too."""
-    busy: int
-    """How many of these slots are taken, by jobs of whatever lane."""
-    processing: int
-    """Jobs that run in this lane, whoever holds them."""
-    window: int
-    """How many jobs may be announced and unclaimed at a time."""
-    oldest_due_ring: datetime | None
-    """Since when the first waits that nothing but its turn holds back."""
-
-
 LOAD_OF_LANES: Final = f"""
 WITH rooms AS MATERIALIZED (
     SELECT room.lane, count(*) AS workers, sum(room.slots)::bigint AS slots,
@@ -213,10 +140,10 @@ SELECT lanes.lane, coalesce(rooms.workers, 0) AS workers, coalesce(rooms.slots, 
 """  # noqa: S608 - composed at import from the constant above
 
 
-async def load_of_lanes(connection: Connection) -> list[LaneLoad]:
+async def load_of_lanes(connection: Connection) -> list[LaneView]:
     """Every lane, in the order of Lane."""
     rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
-    return [LaneLoad(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]
+    return [LaneView.of(row) for row in rows]
 
 
 ROOM_FOR_JOB: Final = f"""

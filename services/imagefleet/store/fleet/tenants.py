@@ -4,14 +4,15 @@ They are created with their keys (keys.py), by another role. Nothing here counts
 tenant may have a million jobs open, and there may be ten thousand tenants.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, TypeAlias
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane, TenantId
+from imagefleet.jobs.shapes.fleet import QueueingView
+from imagefleet.jobs.shapes.rules import LimitView, TenantView, WholeTenantView
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.live_settings import MOST_LIMITS
 
@@ -45,24 +46,13 @@ SELECT tenants.id, tenants.created_at, tenants.weight, tenants.max_open_jobs,
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """Whose jobs there are."""
-
-    id: TenantId
-    created_at: datetime
-    weight: int
-    max_open_jobs: int
-    open_jobs: int
-    """Counted as far as was asked for."""
-    paused: tuple[str, ...]
-    """The types of its jobs that a pause of the tenant holds back; an empty one is all of them."""
-
-
-async def list_tenants(connection: Connection, *, after: str = "", limit: int) -> list[Tenant]:
+async def list_tenants(connection: Connection, *, after: str = "", limit: int) -> list[TenantView]:
     """A page in the order of their ids."""
     rows = await connection.fetch(LIST_TENANTS, after, limit, MOST_OPEN_LISTED)
-    return [Tenant(**dict(row) | {"paused": tuple(row["paused"])}) for row in rows]
+    return [
+        TenantView.of(dict(row) | {"open_jobs_is_at_least": row["open_jobs"] >= MOST_OPEN_LISTED})
+        for row in rows
+    ]
 
 
 # State by state: each counts by itself, and no further than is asked.
@@ -95,47 +85,19 @@ SELECT limits.name, limits.value, limits.set_by, limits.reason, limits.set_at
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetLimit:
-    """A limit of one tenant that deviates from the default."""
-
-    name: str
-    value: int
-    set_by: str
-    reason: str
-    set_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeTenant(Tenant):
-    """The same with what it has open by state, and its limits."""
-
-    queued: int
-    processing: int
-    failed_retryable: int
-    limits: tuple[SetLimit, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether each state was counted to its end."""
-        counts = (self.queued, self.processing, self.failed_retryable)
-        return max(counts) < MOST_OPEN_COUNTED
-
-
-async def get_tenant(connection: Connection, tenant_id: TenantId) -> WholeTenant:
-    """One of them, with its limits."""
+async def get_tenant(connection: Connection, tenant_id: TenantId) -> WholeTenantView:
+    """One of them, with those of its limits that deviate from the default."""
     row = await connection.fetchrow(GET_TENANT, tenant_id, MOST_OPEN_COUNTED)
     if row is None:
         raise NotFound(_TENANT)
     limits = await connection.fetch(READ_LIMITS, tenant_id)
-    return WholeTenant(
-        **dict(row)
-        | {
-            "paused": tuple(row["paused"]),
-            "open_jobs": row["queued"] + row["processing"] + row["failed_retryable"],
-            "limits": tuple(SetLimit(**dict(limit)) for limit in limits),
-        }
-    )
+    counts = (row["queued"], row["processing"], row["failed_retryable"])
+    told = {
+        "open_jobs": sum(counts),
+        "open_jobs_is_at_least": max(counts) >= MOST_OPEN_COUNTED,
+        "limits": [LimitView.of(limit) for limit in limits],
+    }
+    return WholeTenantView.of(dict(row) | told)
 
 
 KNOWS_TENANT: Final = """
@@ -308,25 +270,10 @@ SELECT shown.tenant_id, shown.oldest_due,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queueing:
-    """A tenant among those that wait or run."""
-
-    tenant_id: TenantId
-    oldest_due: datetime | None
-    """Since when the first of its jobs waits to be announced."""
-    waiting: int
-    """Jobs that have no message, counted as far as MOST_WAITING_COUNTED."""
-    announced: int
-    processing: int
-    paused: bool
-    """A pause of the tenant stands, of all or of one type of its jobs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """Who waits, the longest first."""
 
-    tenants: Sequence[Queueing]
+    tenants: list[QueueingView]
     complete: bool
     """False: there are more levels than one look reads, and nobody knows who waits longest."""
 
@@ -336,8 +283,5 @@ async def rank_tenants(connection: Connection, *, limit: int) -> Ranking:
     rows = await connection.fetch(
         RANK_TENANTS, list(Lane), LEVELS_OF_A_LANE, limit, MOST_WAITING_COUNTED
     )
-    tenants = [Queueing(**{name: row[name] for name in _QUEUEING}) for row in rows]
+    tenants = [QueueingView.of(row) for row in rows]
     return Ranking(tenants=tenants, complete=all(row["complete"] for row in rows))
-
-
-_QUEUEING: Final = tuple(Queueing.__dataclass_fields__)

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from imagefleet.jobs.images import Bucket, SweepProgress
+from imagefleet.jobs.shapes.edge import SweepRunView
 from imagefleet.store.database import Connection
 
 
@@ -130,16 +131,6 @@ async def save_walk(
     await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRun:
-    """One period in which somebody swept."""
-
-    period_start: datetime
-    started_at: datetime
-    finished_at: datetime | None
-    report: Mapping[str, object] | None
-
-
 # Of most minutes there is nothing to tell.
 LIST_SWEEP_RUNS: Final = """
 SELECT periods.period_start, periods.started_at, periods.finished_at, periods.report
@@ -151,10 +142,10 @@ SELECT periods.period_start, periods.started_at, periods.finished_at, periods.re
 """
 
 
-async def list_sweep_runs(connection: Connection, *, limit: int) -> list[SweepRun]:
+async def list_sweep_runs(connection: Connection, *, limit: int) -> list[SweepRunView]:
     """The last periods in which something was looked at or swept, the newest first."""
     rows = await connection.fetch(LIST_SWEEP_RUNS, limit)
-    return [SweepRun(**dict(row)) for row in rows]
+    return [SweepRunView.of(row) for row in rows]
 
 
 COUNT_SUPERSEDED: Final = """

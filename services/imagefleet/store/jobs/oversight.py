@@ -1,11 +1,10 @@
 """Reading across tenants, for operators: lists of jobs, and who works on them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from typing import Final
 
 from imagefleet.jobs.model import JobId, TenantId, WorkerId
+from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerView
 from imagefleet.jobs.shapes.jobs import OverseenJobView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.reports import JobFilter, Listings
@@ -133,43 +132,6 @@ async def oversee_jobs(
     return [OverseenJobView.of(row) for row in rows]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldJob:
-    """A job in a worker's hands."""
-
-    job_id: JobId
-    tenant_id: TenantId
-    type: str
-    lane: str
-    claim_no: int
-    claimed_at: datetime
-    progress_done: int
-    progress_total: int | None
-    cancel_requested: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
-    """A worker process, and what it holds."""
-
-    worker_id: WorkerId
-    host: str
-    pid: int
-    version: str
-    lanes: tuple[str, ...]
-    types: tuple[str, ...]
-    slots: int
-    lane_slots: Mapping[str, int]
-    started_at: datetime
-    beat_at: datetime
-    silent_for: timedelta
-    """Since its last beat, by the database's clock."""
-    draining_since: datetime | None
-    dead_at: datetime | None
-    dead_why: str | None
-    held: Sequence[HeldJob] = ()
-
-
 LIST_WORKERS: Final = """
 SELECT workers.id AS worker_id, workers.host, workers.pid, workers.version, workers.lanes,
        workers.types, workers.slots, workers.started_at, workers.beat_at,
@@ -193,23 +155,20 @@ SELECT jobs.locked_by, jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.lane, 
 
 async def list_workers(
     connection: Connection, *, with_dead: bool = False, limit: int = 1000
-) -> list[WorkerReport]:
+) -> list[WorkerView]:
     """The living workers, and with `with_dead` those that ended within the last day."""
     rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
     held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
-    by_worker: dict[WorkerId, list[HeldJob]] = {}
+    by_worker: dict[WorkerId, list[HeldJobView]] = {}
     for row in held:
-        fields = dict(row)
-        by_worker.setdefault(fields.pop("locked_by"), []).append(HeldJob(**fields))
+        by_worker.setdefault(row["locked_by"], []).append(HeldJobView.of(row))
     return [
-        WorkerReport(
-            **dict(row)
+        WorkerView.of(
+            dict(row)
             | {
-                "lanes": tuple(row["lanes"]),
                 "slots": sum(row["slots"]),
                 "lane_slots": dict(zip(row["lanes"], row["slots"], strict=True)),
-                "types": tuple(row["types"]),
-                "held": tuple(by_worker.get(row["worker_id"], ())),
+                "held": by_worker.get(row["worker_id"], []),
             }
         )
         for row in rows

@@ -4,7 +4,6 @@ A page is rows looked at, not rows that go: some are kept (a failure that nobody
 and whoever asks goes on behind them instead of reading them again with every statement.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -12,6 +11,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
+from imagefleet.jobs.shapes.fleet import PruneRunView
 from imagefleet.store.database import Connection
 
 Place: TypeAlias = tuple[datetime, UUID]
@@ -176,17 +176,6 @@ async def prune_strays(connection: Connection, *, limit: int, after: Place | Non
     return Page(seen=pruned, pruned=pruned)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneRun:
-    """One period in which somebody pruned."""
-
-    period_start: datetime
-    holder: UUID
-    started_at: datetime
-    finished_at: datetime | None
-    report: Mapping[str, object] | None
-
-
 LIST_PRUNE_RUNS: Final = """
 SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
        periods.report
@@ -197,10 +186,10 @@ SELECT periods.period_start, periods.holder, periods.started_at, periods.finishe
 """
 
 
-async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRun]:
+async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRunView]:
     """When jobs were pruned last, and what that did; the newest first."""
     rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
-    return [PruneRun(**dict(row)) for row in rows]
+    return [PruneRunView.of(row) for row in rows]
 
 
 COUNT_PRUNABLE: Final = """

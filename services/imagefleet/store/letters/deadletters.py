@@ -11,31 +11,10 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from asyncpg import Record
-
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.model import JobId, JsonObject, TenantId
+from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.shapes.letters import LetterGroupView, WholeLetter
 from imagefleet.store.database import Connection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """One failure. The snapshot is the job's row as it was when it failed, or the stray message."""
-
-    id: UUID
-    job_id: JobId | None
-    tenant_id: TenantId | None
-    type: str | None
-    reason: str
-    fingerprint: str
-    message: str
-    detail: str | None
-    died_at: datetime
-    acknowledged_at: datetime | None
-    acknowledged_by: str | None
-    acknowledged_note: str | None
-    replayed_as: JobId | None
-    snapshot: JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +55,12 @@ GET_LETTER: Final = f"""
 """
 
 
-async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> DeadLetter:
+async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> WholeLetter:
     """One letter, by its own id or by that of its job."""
     row = await connection.fetchrow(GET_LETTER, letter_or_job_id)
     if row is None:
         raise NotFound(_LETTERS_NAME)
-    return _letter(row)
+    return WholeLetter.of(row)
 
 
 GET_LETTERS: Final = f"""
@@ -93,10 +72,10 @@ GET_LETTERS: Final = f"""
 
 async def get_dead_letters(
     connection: Connection, letter_or_job_ids: Sequence[UUID]
-) -> list[DeadLetter]:
+) -> list[WholeLetter]:
     """Those of these letters that there are, by their own ids or by those of their jobs."""
     rows = await connection.fetch(GET_LETTERS, list(letter_or_job_ids))
-    return [_letter(row) for row in rows]
+    return [WholeLetter.of(row) for row in rows]
 
 
 # A page starts in the middle of its index, also by a plan that is made once for every page.
@@ -150,14 +129,14 @@ async def list_dead_letters(
     connection: Connection,
     filters: LetterFilter,
     *,
-    after: DeadLetter | None = None,
+    after: WholeLetter | None = None,
     limit: int = 50,
-) -> list[DeadLetter]:
+) -> list[WholeLetter]:
     """A page, oldest first: the order in which they are to be dealt with."""
     statement, arguments = _listing(filters)
     start = (after.died_at, after.id) if after else (None, None)
     rows = await connection.fetch(statement, *start, limit, *arguments)
-    return [_letter(row) for row in rows]
+    return [WholeLetter.of(row) for row in rows]
 
 
 def _listing(filters: LetterFilter) -> tuple[str, tuple[str | datetime | None, ...]]:
@@ -176,29 +155,6 @@ def _listing(filters: LetterFilter) -> tuple[str, tuple[str | datetime | None, .
 
 def _all_of(filters: LetterFilter) -> tuple[str | None, ...]:
     return filters.tenant_id, filters.type, filters.reason, filters.fingerprint
-
-
-def _letter(row: Record) -> DeadLetter:
-    return DeadLetter(**dict(row))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterGroup:
-    """Open letters of the same fault."""
-
-    fingerprint: str
-    type: str | None
-    reason: str
-    letters: int
-    replayable: int
-    """Those that are about a job."""
-    first_died_at: datetime
-    last_died_at: datetime
-    example: UUID
-    tenant_id: TenantId | None
-    """Whose they are, where they are grouped by that as well."""
-    tenants: int
-    """How many tenants have letters of it."""
 
 
 GROUP_LETTERS: Final = """
@@ -227,11 +183,11 @@ async def group_dead_letters(
     *,
     by_tenant: bool = False,
     limit: int = 50,
-) -> list[LetterGroup]:
+) -> list[LetterGroupView]:
     """The faults behind the open letters, or each tenant's of each; the most frequent first."""
     chosen = _all_of(filters or LetterFilter())
     rows = await connection.fetch(GROUP_LETTERS, limit, *chosen, by_tenant)
-    return [LetterGroup(**dict(row)) for row in rows]
+    return [LetterGroupView.of(row) for row in rows]
 
 
 ACKNOWLEDGE: Final = """

@@ -7,22 +7,21 @@ is replayed once: asking again, by whatever way, answers with the job that alrea
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import IdempotencyConflict, RequestRejected
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobId, Ring, Submission
-from imagefleet.jobs.replays import ReplayOrder, compose_replay, image_of
+from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, compose_replay, image_of
 from imagefleet.jobs.shapes.jobs import OutcomesView
+from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
 from imagefleet.store.images.tombstones import find_deleted
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import Answer, insert_submissions
 from imagefleet.store.jobs.targets import lock_targets
 from imagefleet.store.letters.deadletters import (
-    DeadLetter,
     LetterFilter,
     get_dead_letters,
     list_dead_letters,
@@ -31,21 +30,6 @@ from imagefleet.store.letters.deadletters import (
 MOST_AT_ONCE: Final = 100  # letters of one call: a short transaction, and a pace for its caller
 REDRIVE: Final = "sqs-redrive"
 _TOO_MANY: Final = f"At most {MOST_AT_ONCE} dead letters are replayed at once."
-
-
-class ReplayOutcome(StrEnum):
-    """What became of one letter."""
-
-    REPLAYED = "replayed"
-    ALREADY_REPLAYED = "already_replayed"
-    ACKNOWLEDGED = "acknowledged"
-    """Somebody said that nothing is to be done; `force` overrules."""
-    DUPLICATE = "duplicate"
-    """An open job has the same dedup key: ask again when that one has ended."""
-    IMAGE_DELETED = "image_deleted"
-    """What it is about was deleted since, and the original with it."""
-    NOT_REPLAYABLE = "not_replayable"
-    """No job: a message that nobody could read, or whose job nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +51,7 @@ class ReplayBatch:
     """A page of letters, and what became of each; empty when there are no more."""
 
     replayed: Sequence[Replayed]
-    last: DeadLetter | None = None
+    last: WholeLetter | None = None
     """Where the next page begins: also letters that could not be replayed are passed by."""
     as_of: datetime | None = None
     """Letters that died later are none of those that were to be replayed: some may be replays."""
@@ -106,7 +90,7 @@ async def replay_page(
     order: ReplayOrder,
     kinds: Mapping[str, JobKind],
     *,
-    after: DeadLetter | None = None,
+    after: WholeLetter | None = None,
     limit: int = MOST_AT_ONCE,
 ) -> ReplayBatch:
     """Replay the oldest letters that these filters name, `limit` at most.
@@ -145,7 +129,7 @@ UPDATE dead_letters
 
 async def _replay(
     connection: Connection,
-    letters: Sequence[DeadLetter],
+    letters: Sequence[WholeLetter],
     order: ReplayOrder,
     kinds: Mapping[str, JobKind],
 ) -> list[Replayed]:
@@ -202,7 +186,7 @@ SELECT jobs.replay_of, jobs.id FROM jobs WHERE jobs.replay_of = ANY ($1::uuid[])
 
 async def _submit(
     connection: Connection,
-    letters: Sequence[DeadLetter],
+    letters: Sequence[WholeLetter],
     order: ReplayOrder,
     kinds: Mapping[str, JobKind],
 ) -> list[Replayed]:
@@ -221,7 +205,7 @@ async def _submit(
 
 async def _refuse_deleted(
     connection: Connection,
-    letters: Sequence[DeadLetter],
+    letters: Sequence[WholeLetter],
     judged: dict[UUID, Submission | Replayed],
 ) -> None:
     """Nothing is rendered of an image that was deleted; its deletion itself is replayed."""
@@ -242,7 +226,7 @@ async def _refuse_deleted(
 
 
 def _judge(
-    letter: DeadLetter, order: ReplayOrder, kinds: Mapping[str, JobKind]
+    letter: WholeLetter, order: ReplayOrder, kinds: Mapping[str, JobKind]
 ) -> Submission | Replayed:
     if letter.replayed_as is not None:
         return _refused(letter, ReplayOutcome.ALREADY_REPLAYED)
@@ -256,7 +240,7 @@ def _judge(
         return _refused(letter, ReplayOutcome.NOT_REPLAYABLE)
 
 
-def _refused(letter: DeadLetter, outcome: ReplayOutcome) -> Replayed:
+def _refused(letter: WholeLetter, outcome: ReplayOutcome) -> Replayed:
     return Replayed(
         letter_id=letter.id,
         job_id=letter.job_id,

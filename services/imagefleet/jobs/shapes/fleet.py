@@ -1,50 +1,11 @@
-"""The shapes of the operators' routes that are about the fleet: queues, pauses, breakers."""
+"""The fleet, as operators see it: pauses, lanes and queues, the ledger, breakers, workers."""
 
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Self
 from uuid import UUID
 
-from pydantic import Field, model_validator
-
-from imagefleet.api.operators.schemas import TARGET, TENANT, Reason
-from imagefleet.api.producers.schemas import Incoming
-from imagefleet.jobs.model import Lane
-from imagefleet.jobs.shapes.shape import Seconds, Shape
-from imagefleet.store.fleet.control import PauseScope
-
-
-def fits(scope: PauseScope, name: str | None, tenant: str | None) -> bool:
-    """Whether this names one thing: everything has no name, a target is a tenant's.
-
-    A tenant is itself, or with the name of a type what it has of that.
-    """
-    of_a_tenant = scope in {PauseScope.TARGET, PauseScope.TENANT}
-    if (tenant is None) == of_a_tenant:
-        return False
-    if scope is PauseScope.TENANT:
-        return True
-    if (name is None) != (scope is PauseScope.ALL):
-        return False
-    return scope is not PauseScope.LANE or name in set(Lane)
-
-
-class NewPause(Incoming):
-    """What is held back from now on; what runs already, finishes."""
-
-    scope: PauseScope
-    name: Annotated[str, Field(pattern=TARGET)] | None = None
-    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
-    refuse_new: bool = False
-    reason: Reason
-
-    @model_validator(mode="after")
-    def _names_one_thing(self) -> Self:
-        if not fits(self.scope, self.name, self.tenant):
-            raise ValueError
-        # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
-        if self.refuse_new and self.scope is PauseScope.TARGET:
-            raise ValueError
-        return self
+from imagefleet.jobs.model import Lane, PauseScope
+from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
 
 
 class PauseView(Shape):
@@ -59,6 +20,12 @@ class PauseView(Shape):
     paused_at: datetime
     running: int
     known: bool | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Whether the name is known, the row does not know."""
+        names = {"name": row["name"] or None, "tenant": row["tenant_id"] or None}
+        return super().of(dict(row) | names)
 
 
 class Pauses(Shape):
@@ -101,6 +68,11 @@ class LaneView(Shape):
     oldest_due_ring: datetime | None = None
     messages: MessagesView | None = None
 
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Who works in it; what waits there is counted elsewhere."""
+        return super().of(dict(row) | {"waiting": 0, "announced": 0})
+
 
 class DepthView(Shape):
     """Open jobs of one type, state and lane."""
@@ -112,6 +84,11 @@ class DepthView(Shape):
     oldest_due: datetime
     unroutable: bool
     """No living worker takes this type in this lane: they wait until one does."""
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Who takes them, workers say elsewhere."""
+        return super().of(dict(row) | {"unroutable": False})
 
 
 class FlowView(Shape):
@@ -134,6 +111,12 @@ class FailuresView(Shape):
     failures: int
     latest: datetime
 
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The view of the database has longer names."""
+        named = {"code": row["failure_code"], "latest": row["latest_failure"]}
+        return super().of(dict(row) | named)
+
 
 class StuckView(Shape):
     """A job that has been running for over an hour."""
@@ -148,6 +131,11 @@ class StuckView(Shape):
     worker_id: UUID
     host: str | None = None
     beat_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The view of the database has the names of the table."""
+        return super().of(dict(row) | {"job_id": row["id"], "worker_id": row["locked_by"]})
 
 
 class QueueingView(Shape):
@@ -207,6 +195,13 @@ class PruneRunView(Shape):
     started_at: datetime
     finished_at: datetime | None = None
     jobs: int | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The number is there once it was over, if this release can read it."""
+        jobs = (row["report"] or {}).get("jobs")
+        told = {"jobs": jobs if isinstance(jobs, int) else None}
+        return super().of(dict(row) | told)
 
 
 class PruneView(Shape):

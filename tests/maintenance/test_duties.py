@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagefleet.maintenance import pace
-from imagefleet.maintenance.pace import Batch, keep_at
+from imagefleet.maintenance import duties
+from imagefleet.maintenance.duties import Batch, keep_at
 from tests.support.eventually import Resting
 
 
@@ -22,7 +22,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pace, "asyncio", SimpleNamespace(get_running_loop=lambda: clock))
+    monkeypatch.setattr(duties, "asyncio", SimpleNamespace(get_running_loop=lambda: clock))
     return clock
 
 

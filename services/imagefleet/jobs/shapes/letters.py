@@ -1,0 +1,84 @@
+"""Dead letters, as operators see them; nothing is hidden."""
+
+from datetime import datetime
+from uuid import UUID
+
+from imagefleet.jobs.model import JobId
+from imagefleet.jobs.replays import ReplayOutcome
+from imagefleet.jobs.shapes.shape import Shape
+
+
+class LetterView(Shape):
+    """A job that failed for good, or a message that is of no job."""
+
+    id: UUID
+    job_id: JobId | None = None
+    tenant: str | None = None
+    job_type: str | None = None
+    reason: str
+    fingerprint: str
+    message: str
+    detail: str | None = None
+    died_at: datetime
+    acknowledged_at: datetime | None = None
+    acknowledged_by: str | None = None
+    acknowledged_note: str | None = None
+    replayed_as: JobId | None = None
+
+
+class WholeLetter(LetterView):
+    """The same with the job's row as it was when it failed."""
+
+    snapshot: dict[str, object]
+
+
+class LetterPage(Shape):
+    """Dead letters, oldest first: the order in which they are to be dealt with."""
+
+    letters: list[LetterView]
+    next_cursor: UUID | None = None
+
+
+class LetterGroupView(Shape):
+    """Open letters of one fault."""
+
+    fingerprint: str
+    job_type: str | None = None
+    reason: str
+    letters: int
+    replayable: int
+    first_died_at: datetime
+    last_died_at: datetime
+    example: UUID
+    tenant: str | None = None
+    tenants: int
+
+
+class LetterGroups(Shape):
+    """The faults behind the open letters, the most frequent first."""
+
+    groups: list[LetterGroupView]
+
+
+class Acknowledged(Shape):
+    """How many letters were open until now; `more` says that the filter names further ones."""
+
+    acknowledged: int
+    more: bool
+
+
+class ReplayedLetter(Shape):
+    """What became of one letter."""
+
+    letter_id: UUID
+    job_id: JobId | None = None
+    outcome: ReplayOutcome
+    replayed_as: JobId | None = None
+
+
+class ReplayAnswer(Shape):
+    """What became of each letter; the next page is `after` the cursor, `died_until` the time."""
+
+    replays: list[ReplayedLetter]
+    next_cursor: UUID | None = None
+    as_of: datetime | None = None
