@@ -44,7 +44,7 @@ from imagefleet.store.edge.edge import (
     read_month,
     sample_invalidations,
 )
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
 from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
@@ -901,7 +901,7 @@ class Case:
 
 SMALL: Final = TenantId("tenant-10")
 NOOP: Final = "noop"
-ROOMY: Final = Limits(paths=3000, wildcards=15)
+ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 # About one and a half times what was measured. Writing a row costs a page or three an index.
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {

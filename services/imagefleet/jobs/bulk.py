@@ -23,7 +23,7 @@ from imagefleet.jobs.model import Claim, JsonObject, Submission
 SUBMITS_OTHERS: Final = "reprocess_images"
 
 
-class _Walk(BaseModel):
+class _BulkWalk(BaseModel):
     """How far a walk is; as JSON it is the cursor of its job."""
 
     model_config = ConfigDict(frozen=True)
@@ -45,7 +45,7 @@ class _Walk(BaseModel):
         return self.model_dump(mode="json")
 
 
-class CancelWalk(_Walk):
+class CancelWalk(_BulkWalk):
     """Through a tenant's open jobs."""
 
     until: datetime
@@ -96,7 +96,7 @@ class Candidate:
         return payload.model_dump(mode="json", exclude_none=True)
 
 
-class SetWalk(_Walk):
+class SetWalk(_BulkWalk):
     """Through a set of images."""
 
     submitted: int = 0

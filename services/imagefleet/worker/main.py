@@ -47,10 +47,9 @@ from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
-from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Messages
-from imagefleet.worker.scratch import scratch_folder
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
 from imagefleet.worker.unclaimed import Redrives, Unclaimed

@@ -28,7 +28,7 @@ from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.control import cancel_job
 from imagefleet.store.images.emptying import (
     darken_without_edge,
@@ -61,7 +61,7 @@ from tests.support.rows import job_row, ring_row
 
 ORDER = ReplayOrder(by="ada", reason="fixed")
 ROUNDS = 60
-ROOMY = Limits(paths=3000, wildcards=15)
+ROOMY = BatchLimits(paths=3000, wildcards=15)
 
 
 def an_upload(image_id: UUID, **more: object) -> tuple[Submission, NewSource]:
