@@ -100,7 +100,7 @@ def make_queue(session: AwsSession, sqs: "SQSClient") -> MakeQueue:
         }
         if dead_letter is not None:
             policy = {
-                "deadLetterTargetArn": await dead_letter.arn(),
+                "deadLetterTargetArn": await arn_of(sqs, dead_letter),
                 "maxReceiveCount": max_receives,
             }
             attributes["RedrivePolicy"] = json.dumps(policy)
@@ -119,6 +119,11 @@ async def queue(make_queue: MakeQueue) -> Queue:
 async def objects(session: AwsSession, applied: InPlace) -> Objects:
     """The bucket of originals; a test's keys begin with a name of its own."""
     return await session.objects(applied.buckets["originals"])
+
+
+async def arn_of(sqs: "SQSClient", queue: Queue) -> str:
+    answer = await sqs.get_queue_attributes(QueueUrl=queue.url, AttributeNames=["QueueArn"])
+    return answer["Attributes"]["QueueArn"]
 
 
 def sdk() -> aioboto3.Session:

@@ -12,13 +12,13 @@ from imagefleet.cli import edge
 from imagefleet.cli.output import ExitCode
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from tests.cli.conftest import Cli, Ended
 from tests.support.api import Running, uploaded
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
 
-ROOMY = Limits(paths=3000, wildcards=15)
+ROOMY = BatchLimits(paths=3000, wildcards=15)
 
 
 @pytest.fixture(autouse=True)

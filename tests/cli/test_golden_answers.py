@@ -19,9 +19,9 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import begin_period, finish_period
-from imagefleet.store.images.walks import WALK, save_walk
+from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli
 from tests.support.api import ACME, Running, published
 from tests.support.database import Database
@@ -31,7 +31,7 @@ from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
 
 WHY: Final = ("--reason", "why")
-ROOMY: Final = Limits(paths=3000, wildcards=15)
+ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 ID: Final = re.compile(r"[0-9a-f-]{36}")
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 

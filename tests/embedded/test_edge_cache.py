@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.embedded.edge.cache import OVERHEAD, TAG_HEADER, Answer, Cache, Kept, names
+from imagefleet.embedded.edge.cache import OVERHEAD, TAG_HEADER, Cache, EdgeAnswer, Kept, names
 from imagefleet.embedded.edge.origins import MANAGED, Policy, seconds_kept
 from imagefleet.embedded.edge.server import answered
 from imagefleet.embedded.topology import described
@@ -38,11 +38,13 @@ def cache(clock: Clock) -> Cache:
     return cache
 
 
-def a_redirect(to: str = "/old", **headers: str) -> Answer:
-    return Answer(302, {"Location": to, **headers})
+def a_redirect(to: str = "/old", **headers: str) -> EdgeAnswer:
+    return EdgeAnswer(302, {"Location": to, **headers})
 
 
-def keep(cache: Cache, path: str, answer: Answer | None = None, seconds: float = 60) -> Kept | None:
+def keep(
+    cache: Cache, path: str, answer: EdgeAnswer | None = None, seconds: float = 60
+) -> Kept | None:
     fill = cache.begin(path)
     kept = cache.keep(fill, answer or a_redirect(), seconds)
     cache.end(fill)
@@ -173,7 +175,7 @@ def test_nothing_is_kept_before_anybody_listens_for_invalidations(clock: Clock) 
 def test_what_may_not_be_kept_takes_the_place_of_nothing_but_ends_the_old(cache: Cache) -> None:
     keep(cache, "/i/1/current/a")
 
-    assert keep(cache, "/i/1/current/a", Answer(404, {}), seconds=0) is None
+    assert keep(cache, "/i/1/current/a", EdgeAnswer(404, {}), seconds=0) is None
     assert cache.find("/i/1/current/a") is None
 
 
@@ -184,7 +186,7 @@ def test_it_stays_within_its_bounds_whatever_it_is_given(given_: list[tuple[int,
     cache.open()
 
     for number, size in given_:
-        keep(cache, f"/{number}", Answer(200, {}, bytes(size)))
+        keep(cache, f"/{number}", EdgeAnswer(200, {}, bytes(size)))
 
         assert cache.bytes <= most_bytes
         assert len(cache) <= 4
@@ -260,7 +262,7 @@ def test_an_old_answer_that_comes_late_leaves_the_new_one_alone(cache: Cache) ->
     new = keep(cache, "/i/1/current/a", a_redirect("/new"))
 
     assert cache.keep(late, a_redirect("/old"), 60) is None
-    assert cache.keep(late, Answer(404, {}), 0) is None
+    assert cache.keep(late, EdgeAnswer(404, {}), 0) is None
     assert cache.find("/i/1/current/a") is new
 
 
@@ -283,7 +285,7 @@ def test_a_name_is_the_path_itself_or_its_beginning(item: str, path: str) -> Non
 
 # What a viewer gets of it.
 
-WHOLE = Answer(
+WHOLE = EdgeAnswer(
     200,
     {
         "ETag": '"one"',
@@ -343,6 +345,6 @@ def test_conditions_are_answered_from_what_is_kept(asked: Mapping[str, str], sta
 
 
 def test_an_error_is_no_picture_to_take_a_part_of() -> None:
-    missing = Answer(404, {}, b"no such key")
+    missing = EdgeAnswer(404, {}, b"no such key")
 
     assert missing is answered(missing, {"Range": "bytes=0-1", "If-None-Match": "*"})

@@ -27,6 +27,7 @@ from imagefleet.jobs.kinds import (
 )
 from imagefleet.jobs.model import CancelCode, JsonObject, Lane
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.settings.in_force import Overlay
 
 IMAGE = uuid4()
 UPLOAD: dict[str, object] = {
@@ -183,15 +184,15 @@ def test_below_fifty_is_urgent_and_else_the_type_decides(
 def test_the_lane_decides_how_long_an_attempt_may_take() -> None:
     kind = BUILT_IN["process_image"]
 
-    assert timedelta(minutes=2) == kind.timeout_in(Lane.FAST)
-    assert timedelta(minutes=20) == kind.timeout_in(Lane.GENERAL)
-    assert timedelta(minutes=20) == kind.timeout_in(Lane.QUARANTINE)
+    assert timedelta(minutes=2) == Overlay().timeout(kind, Lane.FAST)
+    assert timedelta(minutes=20) == Overlay().timeout(kind, Lane.GENERAL)
+    assert timedelta(minutes=20) == Overlay().timeout(kind, Lane.QUARANTINE)
 
 
 def test_a_type_may_have_a_timeout_of_its_own() -> None:
     kind = JobKind(name="stamp", payload=Stamp, timeout=timedelta(seconds=7))
 
-    assert {timedelta(seconds=7)} == {kind.timeout_in(lane) for lane in Lane}
+    assert {timedelta(seconds=7)} == {Overlay().timeout(kind, lane) for lane in Lane}
 
 
 # Payloads.

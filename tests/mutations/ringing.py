@@ -114,9 +114,9 @@ RINGING: Final = (
     ),
     Mutation(
         "a flagged job waits behind a pause",
-        "fleet/control.py",
-        "sends = 0, priority = {URGENT}",
-        "sends = 0",
+        "jobs/cancelling.py",
+        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
+        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0\n",
         DISPATCHER,
         ("test_a_flagged_job_is_sent_whatever_holds_it",),
     ),
@@ -130,7 +130,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a resumed target stays parked",
-        "fleet/control.py",
+        "fleet/pauses.py",
         "        await ring_head(connection, TenantId(what.tenant_id), what.name)\n",
         "        pass\n",
         "jobs/test_rings.py",
@@ -147,8 +147,8 @@ RINGING: Final = (
     Mutation(
         "a head is rung though its target is paused",
         "jobs/verdicts.py",
-        "AND pauses.name = freed.target) IS NULL)",
-        "AND pauses.name = freed.target) IS NOT NULL OR true)",
+        'WHERE {pauses_target("freed")}) IS NULL)',
+        'WHERE {pauses_target("freed")}) IS NOT NULL OR true)',
         "jobs/test_rings.py",
         ("test_a_head_that_was_forgotten_is_found_by_walking_what_is_parked",),
     ),

@@ -23,12 +23,12 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
-    cancel_job,
     pause,
     resume,
 )
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import WorkerSeen, look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads

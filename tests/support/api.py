@@ -15,7 +15,7 @@ from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
-from imagefleet.settings.forms import Network
+from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed

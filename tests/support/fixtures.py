@@ -21,7 +21,7 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
-from imagefleet.settings.forms import Network
+from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve

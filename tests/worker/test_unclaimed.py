@@ -15,6 +15,7 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
+from imagefleet.settings.in_force import Overlay
 from imagefleet.worker.attempt import RENEWAL_MARGIN
 from imagefleet.worker.messages import Delivery
 from imagefleet.worker.unclaimed import (
@@ -144,7 +145,7 @@ def test_a_message_is_back_when_the_lock_can_have_expired(left: int) -> None:
 
 
 def test_some_receives_outlast_the_longest_job_and_the_lock_that_it_may_leave() -> None:
-    longest = max(kind.timeout_in(lane) for kind in BUILT_IN.values() for lane in Lane)
+    longest = max(Overlay().timeout(kind, lane) for kind in BUILT_IN.values() for lane in Lane)
 
     assert visits(15, LEAST)[-1] > longest + RENEWAL_MARGIN + LOCK
 

@@ -95,7 +95,6 @@ class Queue:
         self._polls = polls
         self._outstanding: set[asyncio.Task[list[Received]]] = set()
         self._newest: dict[str, str] = {}
-        self._arn: str | None = None
 
     async def send(self, messages: Sequence[Message]) -> Failures:
         """Send them all; what has a failure may still have arrived, and may be sent again."""
@@ -196,31 +195,6 @@ class Queue:
         """Ask for how long a message that was received stays invisible, if nothing changes that."""
         (seconds,) = await self._attributes("VisibilityTimeout")
         return timedelta(seconds=int(seconds))
-
-    async def purge(self) -> None:
-        """Delete every message. For tools; SQS allows it once a minute."""
-        async with self._line.calling("PurgeQueue"):
-            await self._client.purge_queue(QueueUrl=self.url)
-
-    async def move_to(self, destination: "Queue", *, per_second: int) -> str:
-        """Let SQS itself move this dead-letter queue's messages; the answer names its task.
-
-        Always with a destination: without one SQS refuses messages that an application sent here.
-        """
-        source_arn, destination_arn = await self.arn(), await destination.arn()
-        async with self._line.calling("StartMessageMoveTask"):
-            answer = await self._client.start_message_move_task(
-                SourceArn=source_arn,
-                DestinationArn=destination_arn,
-                MaxNumberOfMessagesPerSecond=per_second,
-            )
-        return answer["TaskHandle"]
-
-    async def arn(self) -> str:
-        """Ask for the queue's name in policies and redrives; asked once, it never changes."""
-        if self._arn is None:
-            (self._arn,) = await self._attributes("QueueArn")
-        return self._arn
 
     async def _attributes(self, *names: "QueueAttributeNameType") -> list[str]:
         async with self._line.calling("GetQueueAttributes"):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from imagefleet.embedded.emulator_software import Say, emulator_python, usable_cache
-from imagefleet.embedded.machine import HOST, Server, end, end_of, ends_before, free_port, take
+from imagefleet.embedded.machine import HOST, LocalServer, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 KEY_ID: Final = "imagefleet"
@@ -42,7 +42,7 @@ main()
 """
 
 
-class EmbeddedAws(Server):
+class EmbeddedAws(LocalServer):
     """One emulator on one state folder."""
 
     def __init__(

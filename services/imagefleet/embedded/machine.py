@@ -114,7 +114,7 @@ class Ports:
     aws: int = 0
 
 
-class Server(ABC):
+class LocalServer(ABC):
     """A server in a process of its own, on a locked folder. It blocks: start it in a thread."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from imagefleet.embedded.cluster import (
     refuse_another_major_version,
     write_secret,
 )
-from imagefleet.embedded.machine import Server, end, end_of, ends_before, free_port, take
+from imagefleet.embedded.machine import LocalServer, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
@@ -65,7 +65,7 @@ except ProcessLookupError:
 """
 
 
-class EmbeddedPostgres(Server):
+class EmbeddedPostgres(LocalServer):
     """One server on one state folder."""
 
     def __init__(

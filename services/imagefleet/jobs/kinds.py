@@ -73,10 +73,6 @@ class JobKind:
             msg = f"job type {self.name} may not have a timeout of {self.timeout}"
             raise Misconfigured(msg)
 
-    def timeout_in(self, lane: Lane) -> timedelta:
-        """Return how long one attempt may take in this lane."""
-        return TIMEOUTS[lane] if self.timeout is None else self.timeout
-
 
 class Kinds(Mapping[str, JobKind]):
     """The job types a process knows, by name. Immutable: `adding` returns another one."""

@@ -37,8 +37,8 @@ from imagefleet.store.edge.batches import (
 )
 from imagefleet.store.edge.invalidations import (
     Batch,
+    BatchLimits,
     Debt,
-    Limits,
     Owed,
     commit_batch,
     look_at_owed,
@@ -50,7 +50,7 @@ FLUSH_EVERY: Final = timedelta(seconds=2)  # the office is free ten seconds afte
 SETTLED_AFTER: Final = timedelta(seconds=3)
 # An image that is replaced every other second never settles: meanwhile one batch every so often.
 RESTLESS_AFTER: Final = timedelta(minutes=1)
-LIMITS: Final = Limits(paths=MOST_ITEMS, wildcards=15)  # CloudFront's own, of one distribution
+LIMITS: Final = BatchLimits(paths=MOST_ITEMS, wildcards=15)  # CloudFront's own, of one distribution
 # CloudFront throttles after six or seven quick calls: at most five a look.
 SENDS_A_LOOK: Final = 3
 QUESTIONS_A_LOOK: Final = 2

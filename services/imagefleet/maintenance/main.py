@@ -25,9 +25,9 @@ from imagefleet.maintenance.deletions import DeletionKeeper
 from imagefleet.maintenance.dispatcher import LOOK_EVERY, Dispatcher
 from imagefleet.maintenance.duties import Duty, Rest
 from imagefleet.maintenance.flusher import FLUSH_EVERY, Flusher
-from imagefleet.maintenance.gauges import RENEW_EVERY, Sampler
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
+from imagefleet.maintenance.sampler import RENEW_EVERY, Sampler
 from imagefleet.maintenance.sweeper import Sweeper
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import MaintenanceSettings
@@ -55,7 +55,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Reached:
     """What this process reaches."""
 
     pool: Pool
@@ -102,7 +102,7 @@ async def reach_out(
     metrics: MaintenanceMetrics,
     live: Live,
     stack: AsyncExitStack,
-) -> Outside:
+) -> Reached:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(
         open_tracing(settings.telemetry, process="maintenance")
@@ -133,7 +133,7 @@ async def reach_out(
         open_session(settings.aws, calls=AwsCalls(metrics, tracing))
     )
     distribution_id = settings.aws.distribution_id
-    return Outside(
+    return Reached(
         pool=pool,
         queues={lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane},
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
@@ -144,7 +144,7 @@ async def reach_out(
 
 
 def dispatcher_of(
-    settings: MaintenanceSettings, outside: Outside, metrics: MaintenanceMetrics, live: Live
+    settings: MaintenanceSettings, outside: Reached, metrics: MaintenanceMetrics, live: Live
 ) -> Dispatcher:
     """The one agent that others ask how it is."""
     return Dispatcher(
@@ -160,7 +160,7 @@ def dispatcher_of(
 
 def duties_of(
     settings: MaintenanceSettings,
-    outside: Outside,
+    outside: Reached,
     dispatcher: Dispatcher,
     metrics: MaintenanceMetrics,
     live: Live,

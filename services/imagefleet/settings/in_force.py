@@ -14,9 +14,9 @@ from imagefleet.jobs.kinds import TIMEOUTS, JobKind, Kinds
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import STANDARD, BreakerLimits, RetryPolicy
-from imagefleet.settings.forms import BreakerNumbers
 from imagefleet.settings.live import EVERYTHING_ELSE, Value, find_setting
 from imagefleet.settings.slices import Maintenance, Worker
+from imagefleet.settings.values import BreakerNumbers
 
 _NO_NUMBERS: Final = BreakerNumbers()
 
@@ -98,10 +98,6 @@ class Overlay:
         if kind.retry is standard:
             scopes.append(EVERYTHING_ELSE)
         return self._policy(scopes, kind.retry)
-
-    def retry_of_others(self, standard: RetryPolicy) -> RetryPolicy:
-        """Return the policy of types that nobody named."""
-        return self._policy([EVERYTHING_ELSE], standard)
 
     def _policy(self, scopes: Iterable[str], otherwise: RetryPolicy) -> RetryPolicy:
         scopes = tuple(scopes)

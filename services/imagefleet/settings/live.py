@@ -81,7 +81,7 @@ class LiveSetting:
 _DAY: Final = 86_400.0
 _LONGEST_WAIT: Final = LONGEST_CAP.total_seconds()
 _WORKER: Final[tuple[Process, ...]] = ("worker",)
-_UPKEEP: Final[tuple[Process, ...]] = ("maintenance",)
+_REPAIRS: Final[tuple[Process, ...]] = ("maintenance",)
 _SUBMITTERS: Final[tuple[Process, ...]] = ("api",)
 
 # fmt: off
@@ -124,26 +124,26 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
                 "How many jobs of this type a worker runs at once, whatever their lanes; 0 is "
                 "none. Running jobs finish; what is received beyond it waits a second at a time, "
                 "counted as `unroutable`."),
-    LiveSetting("window.spare_jobs", "whole", 1, 1000, "jobs", _UPKEEP, "the program",
+    LiveSetting("window.spare_jobs", "whole", 1, 1000, "jobs", _REPAIRS, "the program",
                 "Announced in each lane beyond what its workers can take until the next look."),
-    LiveSetting("window.looks", "number", 1, 20, "looks", _UPKEEP, "the program",
+    LiveSetting("window.looks", "number", 1, 20, "looks", _REPAIRS, "the program",
                 "How many looks of the dispatcher the horizon bridges."),
-    LiveSetting("window.shortest_seconds", "number", 0.2, 60, "seconds", _UPKEEP, "the program",
+    LiveSetting("window.shortest_seconds", "number", 0.2, 60, "seconds", _REPAIRS, "the program",
                 "The horizon at least: for so long what is announced lasts at a lane's pace."),
-    LiveSetting("window.longest_seconds", "number", 0.2, 60, "seconds", _UPKEEP, "the program",
+    LiveSetting("window.longest_seconds", "number", 0.2, 60, "seconds", _REPAIRS, "the program",
                 "The horizon at most, however late the looks are."),
-    LiveSetting("window.batch_jobs", "whole", 1, 5000, "jobs", _UPKEEP, "DISPATCH_BATCH",
+    LiveSetting("window.batch_jobs", "whole", 1, 5000, "jobs", _REPAIRS, "DISPATCH_BATCH",
                 "The most jobs of a lane announced by one look."),
-    LiveSetting(RETENTION, "whole", 30, 3650, "days", _UPKEEP, "`retention` of the row in `fleet`",
+    LiveSetting(RETENTION, "whole", 30, 3650, "days", _REPAIRS, "`retention` of the row in `fleet`",
                 "How long finished jobs, their attempts and their idempotency keys are kept. "
                 "What is forgotten under a shorter one is gone."),
     LiveSetting("retention.superseded_seconds", "number", 0, 10 * _DAY, "seconds",
-                _UPKEEP, "SWEEP_GRACE_SECONDS",
+                _REPAIRS, "SWEEP_GRACE_SECONDS",
                 "How long a superseded version is kept after the edge has forgotten it."),
-    LiveSetting("retention.sweep_deletes", "switch", 0, 1, "", _UPKEEP, "SWEEP_DELETES",
+    LiveSetting("retention.sweep_deletes", "switch", 0, 1, "", _REPAIRS, "SWEEP_DELETES",
                 "Whether what is swept is deleted from S3; off, it is only counted."),
     LiveSetting("sampling.gauges_seconds", "number", 1, 300, "seconds",
-                _UPKEEP, "SAMPLE_INTERVAL_SECONDS",
+                _REPAIRS, "SAMPLE_INTERVAL_SECONDS",
                 "How often gauges are read from Postgres and SQS."),
     LiveSetting(TRACES, "number", 0, 1, "", ("api", "worker", "maintenance"), "the program",
                 "The share of the traces that begin here which are recorded at all; what came "

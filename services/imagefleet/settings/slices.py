@@ -14,12 +14,9 @@ from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import (
     LONGEST_CAP,
     MOST_ATTEMPTS,
-    STANDARD,
-    BreakerLimits,
     RetryPolicy,
 )
-from imagefleet.settings.forms import (
-    BreakerNumbers,
+from imagefleet.settings.values import (
     Breakers,
     Count,
     DatabaseUrl,
@@ -235,13 +232,6 @@ class Worker(Slice):
             msg = "WORKER_FAST_SLOTS and WORKER_GENERAL_SLOTS are both 0: nothing could ever run"
             raise ValueError(msg)
         return self
-
-    def breaker_limits(self) -> dict[str, BreakerLimits]:
-        """Return the limits by service; what one leaves out is as for all others."""
-        others = self.breakers.get("*", BreakerNumbers()).over(STANDARD)
-        return {"*": others} | {
-            service: numbers.over(others) for service, numbers in self.breakers.items()
-        }
 
 
 class Retry(Slice):

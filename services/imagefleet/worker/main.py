@@ -37,7 +37,7 @@ from imagefleet.settings import WorkerSettings
 from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool
-from imagefleet.store.fleet.control import WorkerCard, register_worker, retire_worker, start_drain
+from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -47,10 +47,9 @@ from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
-from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Messages
-from imagefleet.worker.scratch import scratch_folder
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
 from imagefleet.worker.takeovers import Takeovers

@@ -15,14 +15,14 @@ from imagefleet.store.edge.batches import (
     complete_batch,
     defer_batch,
 )
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import hold_election
 from tests.support.api import uploaded
 from tests.support.http import is_problem
 
 EDGE = "/v1/operator/edge"
 INVALIDATIONS = f"{EDGE}/invalidations"
-ROOMY = Limits(paths=3000, wildcards=15)
+ROOMY = BatchLimits(paths=3000, wildcards=15)
 
 
 async def image_of(client: httpx.AsyncClient) -> str:

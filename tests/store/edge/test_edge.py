@@ -6,8 +6,8 @@ import pytest
 
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.edge import prune_batches, read_month
-from imagefleet.store.edge.invalidations import Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.reports import prune_batches, read_month
 
 OWE = "INSERT INTO invalidations (image_id, tenant_id, reason) VALUES ($1, 'acme', 'deleted')"
 AGE = "UPDATE invalidation_batches SET completed_at = completed_at - interval '31 days'"
@@ -19,7 +19,7 @@ async def told(worker: Connection, maintenance: Connection, *, complete: bool = 
     image_id = uuid4()
     await worker.execute(OWE, image_id)
     debts = [one.debt for one in await look_at_owed(maintenance, limit=9)]
-    within = Limits(paths=3000, wildcards=15)
+    within = BatchLimits(paths=3000, wildcards=15)
     batch = await commit_batch(maintenance, debts, lambda one: f"#img-{one}", within=within)
     assert batch is not None
     await accept_batch(maintenance, batch.id, "I1")

@@ -20,12 +20,12 @@ from imagefleet.store.edge.batches import (
     list_accepted,
     list_unsent,
 )
-from imagefleet.store.edge.edge import InvalidationSample, sample_invalidations
-from imagefleet.store.edge.invalidations import Debt, Limits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import BatchLimits, Debt, commit_batch, look_at_owed
+from imagefleet.store.edge.reports import InvalidationSample, sample_invalidations
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 
-ROOMY = Limits(paths=3000, wildcards=15)
+ROOMY = BatchLimits(paths=3000, wildcards=15)
 # As the statement that publishes does it.
 OWE = """
 INSERT INTO invalidations AS debt (image_id, tenant_id, reason) VALUES ($1, 'acme', 'replaced')
@@ -126,7 +126,7 @@ async def test_a_batch_has_no_more_wildcards_than_fit_beside_those_in_flight(
 ) -> None:
     for _ in range(12):
         await owe(worker)
-    within = Limits(paths=3000, wildcards=10)
+    within = BatchLimits(paths=3000, wildcards=10)
 
     first = await commit_batch(maintenance, await owed(maintenance), wildcard, within=within)
     assert first is not None
@@ -145,7 +145,7 @@ async def test_a_batch_has_no_more_paths_than_fit(
     worker: Connection, maintenance: Connection
 ) -> None:
     oldest = [await owe(worker) for _ in range(5)]
-    within = Limits(paths=3, wildcards=0)
+    within = BatchLimits(paths=3, wildcards=0)
 
     batch = await commit_batch(maintenance, await owed(maintenance), tag, within=within)
     assert batch is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from fastapi import Request
 
-from imagefleet.settings.forms import Network
+from imagefleet.settings.values import Network
 
 
 def whence(request: Request, trusted: Iterable[Network]) -> str | None:

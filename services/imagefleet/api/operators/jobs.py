@@ -1,6 +1,5 @@
 """Operators and jobs: any tenant's, with everything about them; and the orders one can give."""
 
-from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -30,12 +29,13 @@ from imagefleet.jobs.shapes.jobs import (
 )
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import list_breakers
-from imagefleet.store.fleet.control import list_pauses, ring_now
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.fleet.queues import room_for_job
+from imagefleet.store.fleet.pauses import list_pauses
+from imagefleet.store.fleet.statistics import room_for_job
 from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.oversight import oversee_jobs
-from imagefleet.store.jobs.reports import JobFilter, get_operator_job, list_attempts
+from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
+from imagefleet.store.jobs.reports import JobFilter
+from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.replays import count_outcomes
 
@@ -164,13 +164,13 @@ async def _end(
     kind = tools.kinds["cancel_job"]
     async with tools.acting("submit_job", "jobs", request, key) as acting:
         victim = await get_operator_job(acting.connection, JobId(job_id))
-        submission = replace(
-            draft(request, kind, by=key, key=None, correlation_id=None),
-            tenant_id=TenantId(victim.tenant),
-            payload=payload,
+        submission = draft(
+            request,
+            kind,
+            by=key,
+            on_behalf_of=TenantId(victim.tenant),
             dedup_key=f"operator:{code}:{job_id}",
-            fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload),
-        )
+        ).whole(payload, fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload))
         submitted = await submit_job(acting.connection, submission)
         await acting.record(
             Act(

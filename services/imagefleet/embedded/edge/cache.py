@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EdgeAnswer:
     """What an origin said, whole."""
 
     status: int
@@ -62,7 +62,7 @@ class Kept:
     """An answer, and for how long it may be given."""
 
     path: str
-    answer: Answer
+    answer: EdgeAnswer
     kept_at: float
     fresh_until: float
 
@@ -86,7 +86,7 @@ class Fill:
         """Whether nothing was invalidated meanwhile that this may be the old answer of."""
         return not self.overtaken and not self.tags
 
-    def may_keep(self, answer: Answer) -> bool:
+    def may_keep(self, answer: EdgeAnswer) -> bool:
         """Tell whether the answer is none that was invalidated meanwhile."""
         return not self.overtaken and self.tags.isdisjoint(answer.tags)
 
@@ -141,7 +141,7 @@ class Cache:
         """After the answer was kept, or was none."""
         self._fills.discard(fill)
 
-    def keep(self, fill: Fill, answer: Answer, seconds: float) -> Kept | None:
+    def keep(self, fill: Fill, answer: EdgeAnswer, seconds: float) -> Kept | None:
         """Keep an answer, in place of an older one; None when it must not be kept, or cannot."""
         if seconds <= 0 or not fill.may_keep(answer):
             if fill.may_keep(answer):

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import aiohttp
 import yarl
 
-from imagefleet.embedded.edge.cache import LARGEST_BODY, TAG_HEADER, Answer
+from imagefleet.embedded.edge.cache import LARGEST_BODY, TAG_HEADER, EdgeAnswer
 from imagefleet.embedded.topology import EdgeDescription
 from imagefleet.errors import Misconfigured
 
@@ -159,7 +159,7 @@ class Origins:
         """The times of the behaviour that this path falls under."""
         return self._pointers_policy if self._is_pointer(path) else self._served_policy
 
-    async def ask(self, path: str, etag: str | None) -> Answer | TooLarge:
+    async def ask(self, path: str, etag: str | None) -> EdgeAnswer | TooLarge:
         """The whole answer; with an ETag 304 says that it still holds.
 
         An origin that is away is an answer too: CloudFront makes one up.
@@ -170,11 +170,11 @@ class Origins:
                 body = await _whole(response)
                 if body is None:
                     return TooLarge()
-                return Answer(response.status, passed_on(response.headers), body)
+                return EdgeAnswer(response.status, passed_on(response.headers), body)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             status, why = SILENT if isinstance(error, TimeoutError) else UNREACHABLE
             said = f"{why} ({type(error).__name__})\n".encode()
-            return Answer(status, {"Content-Type": "text/plain"}, said)
+            return EdgeAnswer(status, {"Content-Type": "text/plain"}, said)
 
     @asynccontextmanager
     async def answering(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[Response]:

@@ -18,7 +18,7 @@ import aiohttp
 from aiobotocore.config import AioConfig
 from aiohttp import web
 
-from imagefleet.embedded.edge.cache import Answer, Cache, Fill, Invalidations, Kept
+from imagefleet.embedded.edge.cache import Cache, EdgeAnswer, Fill, Invalidations, Kept
 from imagefleet.embedded.edge.origins import (
     ERROR_SECONDS,
     UPSTREAM_WITHIN,
@@ -71,7 +71,7 @@ CONFIG: Final = AioConfig(
 class Served:
     """An answer, and how it was come by."""
 
-    answer: Answer
+    answer: EdgeAnswer
     how: str
     age: int | None = None
 
@@ -150,7 +150,7 @@ class EdgeServer:
         finally:
             self._cache.end(fill)
 
-    async def _go_on(self, fill: Fill, stale: Kept, answer: Answer) -> Served:
+    async def _go_on(self, fill: Fill, stale: Kept, answer: EdgeAnswer) -> Served:
         """With what was kept too long: it still holds, or nothing better is to be had."""
         policy = self._origins.policy(fill.path)
         if answer.status == NOT_MODIFIED:
@@ -276,20 +276,20 @@ def headers_of(policy_id: str) -> Mapping[str, str]:
     return MANAGED_HEADERS[policy_id]
 
 
-def answered(answer: Answer, asked: Mapping[str, str]) -> Answer:
+def answered(answer: EdgeAnswer, asked: Mapping[str, str]) -> EdgeAnswer:
     """Answer conditions and ranges from the whole; `asked` are the viewer's headers."""
     if answer.status != OK:
         return answer
     if _is_known(answer, asked):
         told = {n: v for n, v in answer.headers.items() if n not in ABOUT_THE_BODY}
-        return Answer(NOT_MODIFIED, told)
+        return EdgeAnswer(NOT_MODIFIED, told)
     wanted = ONE_RANGE.fullmatch(asked.get("Range", ""))  # several at once: all of it, as allowed
     if wanted is None or wanted[0] == "bytes=-" or not _is_the_same(answer, asked):
         return answer
     return _part(answer, wanted[1], wanted[2])
 
 
-def _part(answer: Answer, first: str, last: str) -> Answer:
+def _part(answer: EdgeAnswer, first: str, last: str) -> EdgeAnswer:
     size = len(answer.body)
     begin = int(first) if first else max(0, size - int(last))
     end = min(int(last), size - 1) if first and last else size - 1
@@ -297,12 +297,12 @@ def _part(answer: Answer, first: str, last: str) -> Answer:
         return answer  # no range at all
     if begin >= size or (not first and int(last) == 0):
         told = {n: v for n, v in answer.headers.items() if n not in ABOUT_THE_BODY}
-        return Answer(NOT_SATISFIABLE, {**told, "Content-Range": f"bytes */{size}"})
+        return EdgeAnswer(NOT_SATISFIABLE, {**told, "Content-Range": f"bytes */{size}"})
     told = {**answer.headers, "Content-Range": f"bytes {begin}-{end}/{size}"}
-    return Answer(PARTIAL, told, answer.body[begin : end + 1])
+    return EdgeAnswer(PARTIAL, told, answer.body[begin : end + 1])
 
 
-def _is_known(answer: Answer, asked: Mapping[str, str]) -> bool:
+def _is_known(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:
     """Whether the viewer has this very answer; tags count before times."""
     etag = answer.headers.get("ETag")
     if "If-None-Match" in asked:
@@ -315,7 +315,7 @@ def _is_known(answer: Answer, asked: Mapping[str, str]) -> bool:
     return left is not None and right is not None and left <= right
 
 
-def _is_the_same(answer: Answer, asked: Mapping[str, str]) -> bool:
+def _is_the_same(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:
     """Whether a range continues what the viewer has; else it needs all of it."""
     if "If-Range" not in asked:
         return True

@@ -51,7 +51,7 @@ async def look_at_owed(connection: Connection, *, limit: int) -> list[Owed]:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """What CloudFront may have in hand at once; the two are independent of each other."""
 
     paths: int
@@ -131,7 +131,7 @@ async def commit_batch(
     debts: Sequence[Debt],
     item: Callable[[UUID], str],
     *,
-    within: Limits,
+    within: BatchLimits,
     again: Collection[Debt] = (),
 ) -> Batch | None:
     """Freeze a batch of these debts, one item an image; None when there is nothing or no room.
@@ -155,7 +155,7 @@ async def commit_batch(
     return batch
 
 
-async def _room(connection: Connection, item: Callable[[UUID], str], within: Limits) -> int:
+async def _room(connection: Connection, item: Callable[[UUID], str], within: BatchLimits) -> int:
     (in_flight,) = await connection.fetch(COUNT_IN_FLIGHT)
     if item(UUID(int=0)).endswith("*"):
         return within.wildcards - int(in_flight["wildcards"])

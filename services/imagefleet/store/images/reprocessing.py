@@ -6,12 +6,13 @@ one, whatever is being uploaded meanwhile.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
@@ -61,28 +62,33 @@ async def _find_candidates(
 
 
 async def reprocess_image(
-    connection: Connection, submission: Submission, image_id: UUID, *, recipe: str | None
-) -> Submitted:
-    """Accept the job that renders an image's newest original once more.
+    connection: Connection,
+    draft: Draft,
+    image_id: UUID,
+    *,
+    recipe: str | None,
+    fingerprint: str = "",
+) -> tuple[Submission, Submitted]:
+    """Accept the job that renders an image's newest original once more, which is known here.
 
     NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
     """
     async with connection.transaction():
-        found = await _find_candidates(connection, submission.tenant_id, [image_id])
+        found = await _find_candidates(connection, draft.tenant_id, [image_id])
         if not found:
             raise NotFound("image")
         if found[0].deleted and not await is_standing(
             connection,
-            submission.tenant_id,
-            job_type=submission.type,
-            idempotency_key=submission.idempotency_key,
+            draft.tenant_id,
+            job_type=draft.type,
+            idempotency_key=draft.idempotency_key,
             dedup_key=None,
         ):
             raise RequestRejected("image_deleted", _GONE)
-        wanted = replace(submission, payload=found[0].payload(recipe))
-        (answer,) = await insert_submissions(connection, [wanted])
+        submission = draft.whole(found[0].payload(recipe), fingerprint=fingerprint)
+        (answer,) = await insert_submissions(connection, [submission])
     if isinstance(answer, Submitted):
-        return answer
+        return submission, answer
     raise answer
 
 
@@ -155,7 +161,7 @@ SELECT jobs.created_by FROM jobs WHERE jobs.id = $1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class SubmittedPage:
     """What one step of a walk did."""
 
     walk: SetWalk
@@ -166,7 +172,7 @@ class Page:
     """To be rung after commit."""
 
 
-class _Cancelled(Exception):
+class _Stopped(Exception):
     """On its way out of a transaction that must leave no trace."""
 
 
@@ -177,7 +183,7 @@ async def submit_page(
     wanted: ReprocessImages,
     walk: SetWalk,
     most: int = PAGE,
-) -> Page:
+) -> SubmittedPage:
     """Submit the jobs of the next page and move the cursor behind it, both or neither.
 
     A page is at most so many images, as the tenant may not have room for more jobs. Raises
@@ -186,8 +192,8 @@ async def submit_page(
     try:
         async with connection.transaction():
             return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
-    except _Cancelled:
-        return Page(walk=walk, over=False, cancelled=True, rings=())
+    except _Stopped:
+        return SubmittedPage(walk=walk, over=False, cancelled=True, rings=())
 
 
 async def _submit_in_transaction(
@@ -197,7 +203,7 @@ async def _submit_in_transaction(
     wanted: ReprocessImages,
     walk: SetWalk,
     most: int,
-) -> Page:
+) -> SubmittedPage:
     page = await _next_images(connection, claim.tenant_id, wanted, walk.before, most)
     found = await _find_candidates(connection, claim.tenant_id, page)
     created_by = await connection.fetchval(CREATED_BY, claim.job_id)
@@ -224,8 +230,8 @@ async def _submit_in_transaction(
     if await report_progress(
         connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
-        raise _Cancelled
-    return Page(
+        raise _Stopped
+    return SubmittedPage(
         walk=walked,
         over=len(page) < most,
         cancelled=False,

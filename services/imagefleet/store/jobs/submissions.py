@@ -17,8 +17,10 @@ from typing import Final, TypeAlias
 from asyncpg import Record
 
 from imagefleet.errors import IdempotencyConflict, LimitReached, RequestRejected, Unavailable
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.verdicts import pauses_target, pauses_tenant
 
 TRIES: Final = 5  # the job that stood in the way may end between the insert and the second look
 
@@ -36,12 +38,15 @@ async def submit_job(connection: Connection, submission: Submission) -> Submitte
     return answer
 
 
-async def find_standing(connection: Connection, submission: Submission) -> Submitted:
+async def find_standing(
+    connection: Connection, asking: Submission | Draft, fingerprint: str
+) -> Submitted:
     """The job that stands for this request's key; nothing is written, whatever is found.
 
     Unavailable if there is none any more.
     """
-    (answer,) = await find_standing_jobs(connection, [submission])
+    rows = await _look_for_standing(connection, [asking], [fingerprint], [None])
+    (answer,) = _answers_to_all([asking], rows)
     if isinstance(answer, RequestRejected):
         raise answer
     return answer
@@ -53,11 +58,17 @@ async def find_standing_jobs(
     """The same of many; Unavailable if there is none any more for one of them."""
     if not submissions:
         return []
-    rows = await _look_for_standing(connection, submissions)
-    found = _answers(rows, {one.job_id: one for one in submissions})
-    if len(found) < len(submissions):
+    fingerprints = [one.fingerprint for one in submissions]
+    replayed = [one.replay_of for one in submissions]
+    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
+    return _answers_to_all(submissions, rows)
+
+
+def _answers_to_all(asked: Sequence[Submission | Draft], rows: Sequence[Record]) -> list[Answer]:
+    found = _answers(rows, {one.job_id: one for one in asked})
+    if len(found) < len(asked):
         raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
-    return [found[one.job_id] for one in submissions]
+    return [found[one.job_id] for one in asked]
 
 
 async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
@@ -141,7 +152,7 @@ async def _take_places(
     return {place: taken[place] - jobs for place, jobs in counts.items()}
 
 
-INSERT_JOBS: Final = """
+INSERT_JOBS: Final = f"""
 WITH new AS (
     SELECT *
       FROM jsonb_to_recordset($1::jsonb) AS new (
@@ -189,8 +200,7 @@ placed AS (
                        AND targets.target = accepted.target) IS NOT NULL
                 OR (SELECT pauses.scope
                       FROM pauses
-                     WHERE pauses.scope = 'target' AND pauses.tenant_id = accepted.tenant_id
-                       AND pauses.name = accepted.target) IS NOT NULL
+                     WHERE {pauses_target("accepted")}) IS NOT NULL
                 OR EXISTS (
                     SELECT FROM (
                         SELECT jobs.state, jobs.run_at, jobs.cancel_requested_at
@@ -229,13 +239,12 @@ SELECT placed.id, placed.id AS job_id, placed.type, placed.state, placed.lane,
                  AND (placed.preempts
                       OR (SELECT pauses.scope
                             FROM pauses
-                           WHERE pauses.scope = 'tenant' AND pauses.tenant_id = placed.tenant_id
-                             AND pauses.name IN ('', placed.type)
+                           WHERE {pauses_tenant("placed")}
                            LIMIT 1) IS NULL)
             THEN bell.next_at END AS next_at
   FROM placed
   JOIN bell ON bell.job_id = placed.id
-"""
+"""  # noqa: S608 - composed at import from the rule in verdicts.py
 
 
 async def _insert(connection: Connection, submissions: Sequence[Submission]) -> dict[JobId, Answer]:
@@ -300,7 +309,9 @@ async def _find_standing(
 ) -> dict[JobId, Answer]:
     """The jobs that already stand for these requests, where there are any."""
     wanted = {one.job_id: one for one in submissions}
-    rows = await _look_for_standing(connection, submissions)
+    fingerprints = [one.fingerprint for one in submissions]
+    replayed = [one.replay_of for one in submissions]
+    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
     strangers = [
         (wanted[row["id"]], row["job_id"])
         for row in rows
@@ -317,7 +328,7 @@ async def _find_standing(
         [job_id for _, job_id in remembered],
     )
     # Answered by what is remembered: one batch may ask two things under one key.
-    rows = await _look_for_standing(connection, submissions)
+    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
     told = {one.job_id for one, _ in remembered}
     return _answers(rows, wanted) | {
         one.job_id: LimitReached("job_keys", _TOO_MANY_KEYS)
@@ -348,7 +359,9 @@ async def _within_bounds(
     return fits
 
 
-def _answers(rows: Sequence[Record], wanted: Mapping[JobId, Submission]) -> dict[JobId, Answer]:
+def _answers(
+    rows: Sequence[Record], wanted: Mapping[JobId, Submission | Draft]
+) -> dict[JobId, Answer]:
     return {
         row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
         if row["differs"]
@@ -358,17 +371,20 @@ def _answers(rows: Sequence[Record], wanted: Mapping[JobId, Submission]) -> dict
 
 
 async def _look_for_standing(
-    connection: Connection, submissions: Sequence[Submission]
+    connection: Connection,
+    asked: Sequence[Submission | Draft],
+    fingerprints: Sequence[str],
+    replayed: Sequence[JobId | None],
 ) -> list[Record]:
     return await connection.fetch(
         FIND_STANDING,
-        [one.job_id for one in submissions],
-        [one.tenant_id for one in submissions],
-        [one.type for one in submissions],
-        [one.idempotency_key for one in submissions],
-        [one.fingerprint for one in submissions],
-        [one.dedup_key for one in submissions],
-        [one.replay_of for one in submissions],
+        [one.job_id for one in asked],
+        [one.tenant_id for one in asked],
+        [one.type for one in asked],
+        [one.idempotency_key for one in asked],
+        fingerprints,
+        [one.dedup_key for one in asked],
+        replayed,
     )
 
 

@@ -1,6 +1,6 @@
 """Pictures are decoded by processes that have nothing to lose, each made for one picture alone.
 
-    client      what a handler calls: a source and a recipe in, checked files out
+    client      what a handler calls: a source and a recipe in, checked files out; where files lie
     nursery     the worker's view of the zygote: started, asked for children, replaced
     children    the worker's view of one child: killed in time, heard to its end
     report      what an end means, and what a report claims, compared with the files

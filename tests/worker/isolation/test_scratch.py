@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from imagefleet.errors import Misconfigured
-from imagefleet.worker.scratch import scratch_folder
+from imagefleet.worker.isolation.client import scratch_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from imagefleet.worker.scratch import scratch_folder
+from imagefleet.worker.isolation.client import scratch_folder
 with scratch_folder(Path(sys.argv[1])) as folder:
     (folder / "original").write_bytes(b"somebody's picture")
     print(folder, flush=True)

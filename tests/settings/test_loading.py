@@ -31,9 +31,10 @@ from imagefleet.settings import (
     masked,
     reference,
 )
+from imagefleet.settings.in_force import Overlay
 from imagefleet.settings.variables import SLICES, variables
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 
 PASSWORD = "correct-horse"
 DATABASE_URL = f"postgresql://imagefleet_api:{PASSWORD}@db.internal:5432/imagefleet"
@@ -287,7 +288,8 @@ def test_lanes_are_known_and_at_least_one() -> None:
 
 def test_the_limits_of_breakers_are_given_by_service_and_for_all_others() -> None:
     given = '{"*": {"failures": 20}, "s3": {"ratio": 0.2, "window_seconds": 10, "open_seconds": 5}}'
-    limits = load(Worker, {"BREAKERS": given}).breaker_limits()
+    worker = load(Worker, {"BREAKERS": given})
+    limits = {name: Overlay().breaker(name, worker.breakers) for name in worker.breakers}
 
     assert {
         "*": BreakerLimits(failures=20),
@@ -295,7 +297,7 @@ def test_the_limits_of_breakers_are_given_by_service_and_for_all_others() -> Non
             failures=20, ratio=0.2, window=timedelta(seconds=10), open_for=timedelta(seconds=5)
         ),
     } == limits
-    assert {"*": BreakerLimits()} == load(Worker, {}).breaker_limits()
+    assert BreakerLimits() == Overlay().breaker("*", load(Worker, {}).breakers)
     assert given == masked(load(Worker, {"BREAKERS": given}))["BREAKERS"].replace(".0", "")
 
 
