@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from fastapi import Request
 
@@ -78,7 +78,7 @@ class Tools:
 
         Postgres refuses whatever else is tried here. Several statements may see one moment alone.
         """
-        isolation = "repeatable_read" if of_one_moment else None
+        isolation: Literal["repeatable_read"] | None = "repeatable_read" if of_one_moment else None
         async with (
             self._operators(operation, table) as connection,
             connection.transaction(isolation=isolation, readonly=True),
