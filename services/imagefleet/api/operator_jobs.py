@@ -134,10 +134,7 @@ async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Respo
 )
 async def explain(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """The verdict that a claim of it would get now, from the same rule, and one sentence."""
-    async with (
-        tools.operating("explain_job", "jobs") as connection,
-        connection.transaction(isolation="repeatable_read", readonly=True),
-    ):
+    async with tools.operating("explain_job", "jobs", of_one_moment=True) as connection:
         found = await explain_job(connection, JobId(job_id))
         room = await room_for_job(connection, found.lane, found.type)
         pauses = await list_pauses(connection)

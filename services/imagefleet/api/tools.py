@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from fastapi import Request
 
@@ -71,14 +71,17 @@ class Tools:
                 yield connection
 
     @asynccontextmanager
-    async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
+    async def operating(
+        self, operation: str, table: str, *, of_one_moment: bool = False
+    ) -> AsyncIterator[Connection]:
         """The same under the operator's role, to look; who changes something is `acting`.
 
-        Postgres refuses whatever else is tried here.
+        Postgres refuses whatever else is tried here. Several statements may see one moment alone.
         """
+        isolation: Literal["repeatable_read"] | None = "repeatable_read" if of_one_moment else None
         async with (
             self._operators(operation, table) as connection,
-            connection.transaction(readonly=True),
+            connection.transaction(isolation=isolation, readonly=True),
         ):
             yield connection
 
