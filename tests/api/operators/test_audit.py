@@ -29,7 +29,7 @@ from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.keys import create_key, digest_of
 from imagefleet.telemetry.metrics import ApiMetrics
 from tests.support.api import ACME, JPEG, Running, Serve, app_of
-from tests.support.database import Database
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
 from tests.support.http import a_jpeg, submitted
@@ -378,7 +378,7 @@ async def test_letters_that_another_acknowledges_meanwhile_are_acknowledged_once
     body = {"ids": [letter], "note": "why"}
     last = await newest(scene.superuser)
     order = scene.operating.post(f"{OPERATOR}/dead-letters:acknowledge", json=body)
-    async with waiting_behind(database, "dead_letters", letter, order) as (other, asked):
+    async with waiting_behind(scene, database, "dead_letters", letter, order) as (other, asked):
         await other.execute(
             "UPDATE dead_letters SET acknowledged_at = now(), acknowledged_by = 'ada',"
             " acknowledged_note = 'first' WHERE id = $1::uuid",
@@ -397,7 +397,7 @@ async def test_retry_now_of_a_job_that_is_claimed_meanwhile_changes_nothing(
     worker = await a_worker(scene.worker)
     last = await newest(scene.superuser)
     order = scene.operating.post(f"{OPERATOR}/jobs/{job}/retry-now")
-    async with waiting_behind(database, "jobs", job, order) as (other, asked):
+    async with waiting_behind(scene, database, "jobs", job, order) as (other, asked):
         await other.execute("DELETE FROM rings WHERE job_id = $1::uuid", job)
         await other.execute(
             "UPDATE jobs SET state = 'processing', claim_no = claim_no + 1, locked_by = $2,"
@@ -415,20 +415,24 @@ async def test_retry_now_of_a_job_that_is_claimed_meanwhile_changes_nothing(
 
 @asynccontextmanager
 async def waiting_behind(
-    database: Database, table: str, row: str, order: Coroutine[object, object, httpx.Response]
+    scene: Scene,
+    database: Database,
+    table: str,
+    row: str,
+    order: Coroutine[object, object, httpx.Response],
 ) -> AsyncIterator[tuple[Connection, "asyncio.Task[httpx.Response]"]]:
     """Somebody holds a row, and the order waits for it; it is answered after the body."""
     async with asyncio.TaskGroup() as group, database.connect("superuser") as holder:  # noqa: SIM117
         async with holder.transaction():
             await holder.execute("SELECT set_config('imagefleet.acting', 'yes', true)")
             await holder.execute(f"SELECT FROM {table} WHERE id = $1::uuid FOR UPDATE", row)
-            asked = group.create_task(order)
+            asked, pid = group.create_task(order), driver_of(holder).get_server_pid()
 
             async def waits() -> bool:
-                # Of activity a transaction would see again what it saw first.
-                found: bool = await holder.fetchval(
-                    "SELECT EXISTS (SELECT FROM pg_locks AS one WHERE NOT one.granted"
-                    " AND pg_backend_pid() = ANY (pg_blocking_pids(one.pid)))"
+                found: bool = await scene.superuser.fetchval(
+                    "SELECT EXISTS (SELECT FROM pg_stat_activity AS one"
+                    " WHERE $1 = ANY (pg_blocking_pids(one.pid)))",
+                    pid,
                 )
                 return found
 

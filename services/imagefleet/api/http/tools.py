@@ -73,12 +73,13 @@ class Tools:
 
     @asynccontextmanager
     async def operating(
-        self, operation: str, table: str, *, isolation: Isolation | None = None
+        self, operation: str, table: str, *, of_one_moment: bool = False
     ) -> AsyncIterator[Connection]:
         """The same under the operator's role, to look; who changes something is `acting`.
 
-        Postgres refuses whatever else is tried here.
+        Postgres refuses whatever else is tried here. Several statements may see one moment alone.
         """
+        isolation: Isolation | None = "repeatable_read" if of_one_moment else None
         async with (
             self._operators(operation, table) as connection,
             connection.transaction(isolation=isolation, readonly=True),
@@ -88,10 +89,11 @@ class Tools:
     @asynccontextmanager
     async def rehearsing(self, operation: str, table: str) -> AsyncIterator[Connection]:
         """The same to do something and leave no trace of it: it is always undone."""
-        with suppress(_Rehearsed):
-            async with self._operators(operation, table) as connection, connection.transaction():
-                yield connection
-                raise _Rehearsed
+        async with self._operators(operation, table) as connection:
+            with suppress(_Rehearsed):
+                async with connection.transaction():
+                    yield connection
+                    raise _Rehearsed
 
     @asynccontextmanager
     async def _operators(self, operation: str, table: str) -> AsyncIterator[Connection]:

@@ -120,8 +120,7 @@ async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Respo
 )
 async def explain(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """The verdict that a claim of it would get now, from the same rule, and one sentence."""
-    looking = tools.operating("explain_job", "jobs", isolation="repeatable_read")
-    async with looking as connection:
+    async with tools.operating("explain_job", "jobs", of_one_moment=True) as connection:
         found = await explain_job(connection, JobId(job_id))
         room = await room_for_job(connection, found.lane, found.type)
         pauses = await list_pauses(connection)
