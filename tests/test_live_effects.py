@@ -19,7 +19,7 @@ from imagefleet.jobs.kinds import BUILT_IN, STANDARD_RETRY
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import JobState, Lane, TenantId
 from imagefleet.maintenance.dispatcher import Dispatcher
-from imagefleet.maintenance.gauges import Sampler
+from imagefleet.maintenance.sampler import Sampler
 from imagefleet.maintenance.window import Window
 from imagefleet.settings import Telemetry
 from imagefleet.settings.live import DECLARED, TRACES

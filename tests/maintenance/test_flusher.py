@@ -17,7 +17,7 @@ from imagefleet.embedded.bootstrap import Endpoints, apply
 from imagefleet.errors import FleetError, NotFound, Unavailable
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.maintenance.flusher import FLUSH_EVERY, LIMITS, Flushed, Flusher
-from imagefleet.maintenance.gauges import Sampler
+from imagefleet.maintenance.sampler import Sampler
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.invalidations import Batch, commit_batch, look_at_owed
 from imagefleet.telemetry.maintenance import MaintenanceMetrics

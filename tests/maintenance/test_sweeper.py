@@ -17,7 +17,7 @@ from imagefleet.jobs.images import original_key
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.live import Live
 from imagefleet.maintenance import walker as walker_module
-from imagefleet.maintenance.gauges import Sampler
+from imagefleet.maintenance.sampler import Sampler
 from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.live_settings import turn, turn_back

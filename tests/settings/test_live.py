@@ -12,7 +12,6 @@ from imagefleet.jobs.kinds import BUILT_IN, TIMEOUTS
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import STANDARD, RetryPolicy
 from imagefleet.settings import Maintenance, Worker
-from imagefleet.settings.forms import BreakerNumbers
 from imagefleet.settings.in_force import (
     Overlay,
     contradictions,
@@ -22,6 +21,7 @@ from imagefleet.settings.in_force import (
     in_force,
 )
 from imagefleet.settings.live import DECLARED, PLACES, LiveSetting, find_setting, named
+from imagefleet.settings.values import BreakerNumbers
 
 USUAL = RetryPolicy()
 SECOND = timedelta(seconds=1)

@@ -449,7 +449,7 @@ def test_a_job_type_that_has_no_jobs_any_more_is_shown_as_zero() -> None:
     assert 3 == value(metrics, "job_queue_depth{job_type=other}")
 
 
-def test_gauges_that_are_ages_are_asked_for_at_every_scrape() -> None:
+def test_sampler_that_are_ages_are_asked_for_at_every_scrape() -> None:
     metrics = worker_metrics()
     ages = itertools.count(1)
     metrics.watch_beat(lambda: timedelta(seconds=next(ages)))

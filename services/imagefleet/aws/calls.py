@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import aiohttp
 from botocore.exceptions import (
@@ -21,7 +21,9 @@ from botocore.exceptions import (
 )
 
 from imagefleet.errors import FleetError, NotFound, Unavailable
-from imagefleet.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:  # whoever only translates errors needs no traces
+    from imagefleet.telemetry.tracing import Tracing
 
 Service: TypeAlias = Literal["sqs", "s3", "cloudfront"]
 
@@ -232,7 +234,7 @@ class AwsCounts(Protocol):
 class AwsCalls:
     """The watcher of a session: what it sees becomes metrics, and spans of traces."""
 
-    def __init__(self, metrics: AwsCounts, tracing: Tracing) -> None:
+    def __init__(self, metrics: AwsCounts, tracing: "Tracing") -> None:
         self._metrics = metrics
         self._tracing = tracing
 

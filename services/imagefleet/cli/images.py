@@ -8,7 +8,7 @@ from imagefleet.cli.connection import open_api
 from imagefleet.cli.image_changes import delete, replace, show_receipt
 from imagefleet.cli.output import Json, complain, print_json, print_table, run_async, say
 from imagefleet.cli.reprocessing import reprocess
-from imagefleet.client.api import Answer
+from imagefleet.client.api import Reply
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 
 app = typer.Typer(
@@ -73,11 +73,11 @@ def list_images(
         complain(f"there are more: --cursor {page.shape.next_cursor}")
 
 
-async def _show(image_id: str) -> Answer[ImageView]:
+async def _show(image_id: str) -> Reply[ImageView]:
     async with open_api() as client:
         return await client.image(image_id)
 
 
-async def _list(parameters: dict[str, str | None]) -> Answer[ImagePage]:
+async def _list(parameters: dict[str, str | None]) -> Reply[ImagePage]:
     async with open_api() as client:
         return await client.images(parameters)

@@ -22,7 +22,7 @@ from imagefleet.cli.output import (
     say,
     show_document,
 )
-from imagefleet.client.api import Answer, ApiClient
+from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
@@ -141,12 +141,12 @@ def watch(job_id: JobId, as_json: Json = False) -> None:
     _finish_with(run_async(_watch(job_id, as_json=as_json)))
 
 
-async def _show(job_id: str, wait: float) -> Answer[JobView]:
+async def _show(job_id: str, wait: float) -> Reply[JobView]:
     async with open_api() as client:
         return await client.job(job_id, wait=timedelta(seconds=wait) if wait else None)
 
 
-async def _list(parameters: dict[str, str | None]) -> Answer[JobPage]:
+async def _list(parameters: dict[str, str | None]) -> Reply[JobPage]:
     async with open_api() as client:
         return await client.jobs(parameters)
 
@@ -168,13 +168,13 @@ async def _watch(job_id: str, *, as_json: bool) -> JobView:
     return seen
 
 
-async def _look(client: ApiClient, job_id: str, seen: JobView | None) -> Answer[JobView]:
+async def _look(client: ApiClient, job_id: str, seen: JobView | None) -> Reply[JobView]:
     if seen is not None:
         await asyncio.sleep(POLL)
     return await client.job(job_id)
 
 
-def _told_if_new(answer: Answer[JobView], seen: JobView | None, *, as_json: bool) -> JobView:
+def _told_if_new(answer: Reply[JobView], seen: JobView | None, *, as_json: bool) -> JobView:
     job = answer.shape
     if seen is None or job.updated_at != seen.updated_at or job.status != seen.status:
         if as_json:

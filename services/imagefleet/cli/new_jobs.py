@@ -10,7 +10,7 @@ import typer
 from imagefleet.cli.connection import open_api
 from imagefleet.cli.operating import filled
 from imagefleet.cli.output import ExitCode, Json, complain, finish, print_json, run_async, say
-from imagefleet.client.api import Answer
+from imagefleet.client.api import Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
@@ -80,7 +80,7 @@ async def _submit(
     more: dict[str, object],
     idempotency_key: str | None,
     within: timedelta | None,
-) -> Answer[AcceptedJob] | Answer[JobView]:
+) -> Reply[AcceptedJob] | Reply[JobView]:
     async with open_api() as client:
         accepted = await client.submit_job(job_type, payload, more, idempotency_key)
         if within is None:

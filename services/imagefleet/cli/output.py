@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from imagefleet.errors import FleetError, Misconfigured, RequestRejected, Unavailable
-from imagefleet.telemetry.logs import Visible, plain
+from imagefleet.telemetry.plain import Visible, plain
 
 Result = TypeVar("Result")
 

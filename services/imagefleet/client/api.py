@@ -54,7 +54,7 @@ Document: TypeAlias = dict[str, Any]  # JSON as the API answered it
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Shown]):
+class Reply(Generic[Shown]):
     """A shape, and the document that it was read from: what a newer API adds is there alone."""
 
     shape: Shown
@@ -115,17 +115,17 @@ class ApiClient:
         payload: Mapping[str, object],
         more: Mapping[str, object] = {},
         idempotency_key: str | None = None,
-    ) -> Answer[AcceptedJob]:
+    ) -> Reply[AcceptedJob]:
         """Submit a job that is about no single image; `more` are the other fields of the body."""
         asked = {**more, "jobType": job_type, "payload": payload}
         return _read(AcceptedJob, await self._answer(_new("/v1/jobs", asked, idempotency_key)))
 
-    async def job(self, job_id: str, *, wait: timedelta | None = None) -> Answer[JobView]:
+    async def job(self, job_id: str, *, wait: timedelta | None = None) -> Reply[JobView]:
         """Ask about a job; with `wait` the answer may take that long, and is early if it ends."""
         parameters = {"wait": f"{wait.total_seconds():.0f}"} if wait else {}
         return _read(JobView, await self._answer(_Request("GET", f"/v1/jobs/{job_id}", parameters)))
 
-    async def finished_job(self, job_id: str, *, within: timedelta) -> Answer[JobView]:
+    async def finished_job(self, job_id: str, *, within: timedelta) -> Reply[JobView]:
         """Wait for the end of a job; Unavailable when it takes longer."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + within.total_seconds()
@@ -138,19 +138,19 @@ class ApiClient:
                 sentence = f"Job {job_id} is still {job.shape.status}; it goes on without you."
                 raise Unavailable("still_open", sentence)
 
-    async def jobs(self, parameters: Mapping[str, str | None]) -> Answer[JobPage]:
+    async def jobs(self, parameters: Mapping[str, str | None]) -> Reply[JobPage]:
         """List jobs, the newest first."""
         return _read(JobPage, await self._answer(_Request("GET", "/v1/jobs", parameters)))
 
-    async def image(self, image_id: str) -> Answer[ImageView]:
+    async def image(self, image_id: str) -> Reply[ImageView]:
         """Ask about an image."""
         return _read(ImageView, await self._answer(_Request("GET", _image(image_id))))
 
-    async def images(self, parameters: Mapping[str, str | None]) -> Answer[ImagePage]:
+    async def images(self, parameters: Mapping[str, str | None]) -> Reply[ImagePage]:
         """List images, the newest first."""
         return _read(ImagePage, await self._answer(_Request("GET", "/v1/images", parameters)))
 
-    async def events(self, job_id: str) -> AsyncIterator[Answer[JobView]]:
+    async def events(self, job_id: str) -> AsyncIterator[Reply[JobView]]:
         """Follow a job over server-sent events, until its end or until the stream breaks."""
         async with self._http.stream(
             "GET", f"/v1/jobs/{job_id}/events", headers={"Accept": "text/event-stream"}
@@ -268,14 +268,14 @@ def _retry_after(answer: httpx.Response) -> float:
     return float(value) if value.isdigit() else 0.0
 
 
-def _read(shape: type[Shown], answer: httpx.Response) -> Answer[Shown]:
+def _read(shape: type[Shown], answer: httpx.Response) -> Reply[Shown]:
     return _parsed(shape, answer.content)
 
 
-def _parsed(shape: type[Shown], content: bytes) -> Answer[Shown]:
+def _parsed(shape: type[Shown], content: bytes) -> Reply[Shown]:
     document = _document(content)
     try:
-        return Answer(shape.model_validate(document), document)
+        return Reply(shape.model_validate(document), document)
     except ValidationError as error:
         raise _unexpected(error) from error
 

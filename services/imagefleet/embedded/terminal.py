@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from imagefleet.embedded.topology import Facts
-from imagefleet.telemetry.logs import plain
+from imagefleet.telemetry.plain import plain
 
 COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 NAME_WIDTH: Final = 11  # of `maintenance`

@@ -16,8 +16,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, ProcessImage, ReprocessImages, image_target
-from imagefleet.jobs.model import Claim, JsonObject, Submission, new_job_id
+from imagefleet.jobs.model import Claim, JsonObject, Submission
 
 SUBMITS_OTHERS: Final = "reprocess_images"
 
@@ -111,21 +112,14 @@ def follow_up(
     claim: Claim, image: Candidate, wanted: ReprocessImages, *, created_by: str
 ) -> Submission:
     """The job that renders one image of a set. Its key makes a second one impossible."""
-    return Submission(
-        job_id=new_job_id(),
+    return Draft(
+        kind=_RENDERING,
         tenant_id=claim.tenant_id,
-        type=_RENDERING.name,
-        lane=_RENDERING.lane,
-        priority=LOW_PRIORITY,
-        max_attempts=claim.max_attempts,
-        payload=image.payload(wanted.recipe),
-        target=image_target(image.image_id),
-        services=_RENDERING.services,
-        pause_target_on_failure=_RENDERING.pause_target_on_failure,
-        idempotency_key=f"{claim.job_id}/{image.image_id}",
-        correlation_id=claim.correlation_id,
-        parent_job_id=claim.job_id,
         created_by=created_by,
+        correlation_id=claim.correlation_id,
+        idempotency_key=f"{claim.job_id}/{image.image_id}",
+        target=image_target(image.image_id),
+        parent_job_id=claim.job_id,
         traceparent=claim.traceparent,
         tracestate=claim.tracestate,
-    )
+    ).whole(image.payload(wanted.recipe), priority=LOW_PRIORITY, max_attempts=claim.max_attempts)

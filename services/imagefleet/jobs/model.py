@@ -4,7 +4,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NewType, TypeAlias
@@ -81,7 +81,7 @@ class CancelCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """Accepted intent, on its way into the table. Made by the API, a replay or a follow-up."""
+    """Accepted intent, whole, on its way into the table: of a draft, or of a job that failed."""
 
     job_id: JobId
     tenant_id: TenantId
@@ -90,7 +90,7 @@ class Submission:
     max_attempts: int
     correlation_id: str
     created_by: str
-    payload: JsonObject = field(default_factory=dict)
+    payload: JsonObject
     priority: int = 100
     run_at: datetime | None = None
     """Not before this time; None is now, by the database's clock."""

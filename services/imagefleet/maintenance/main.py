@@ -25,9 +25,9 @@ from imagefleet.maintenance.deletions import DeletionKeeper
 from imagefleet.maintenance.dispatcher import LOOK_EVERY, Dispatcher
 from imagefleet.maintenance.duties import Duty, Rest
 from imagefleet.maintenance.flusher import FLUSH_EVERY, Flusher
-from imagefleet.maintenance.gauges import RENEW_EVERY, Sampler
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
+from imagefleet.maintenance.sampler import RENEW_EVERY, Sampler
 from imagefleet.maintenance.sweeper import Sweeper
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import MaintenanceSettings

@@ -14,9 +14,9 @@ from imagefleet.jobs.kinds import TIMEOUTS, JobKind, Kinds
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import STANDARD, BreakerLimits, RetryPolicy
-from imagefleet.settings.forms import BreakerNumbers
 from imagefleet.settings.live import EVERYTHING_ELSE, Value, find_setting
 from imagefleet.settings.slices import Maintenance, Worker
+from imagefleet.settings.values import BreakerNumbers
 
 _NO_NUMBERS: Final = BreakerNumbers()
 

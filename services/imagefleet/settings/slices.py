@@ -16,7 +16,7 @@ from imagefleet.jobs.policies import (
     MOST_ATTEMPTS,
     RetryPolicy,
 )
-from imagefleet.settings.forms import (
+from imagefleet.settings.values import (
     Breakers,
     Count,
     DatabaseUrl,

@@ -11,9 +11,9 @@ import annotated_types
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
-from imagefleet.settings.forms import Form
 from imagefleet.settings.live import DECLARED
 from imagefleet.settings.slices import Slice
+from imagefleet.settings.values import Form
 
 _USERINFO: Final = re.compile(r"//[^/@]*@")
 _LONGEST_SHOWN: Final = 120  # a whole certificate in the wrong variable helps nobody

@@ -9,8 +9,7 @@ can break a line or steer a terminal, and values whose names promise a secret ar
 import logging
 import re
 import sys
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, Literal, TextIO
@@ -21,43 +20,7 @@ from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from imagefleet.jobs.model import Claim, Ended
-
-_CACHED: Final = 0x3000  # characters, what is written most; of the rest there are a million
-
-
-class Visible(dict[int, str]):
-    """For `str.translate`: what no terminal may act upon, written down instead.
-
-    Controls of C0 and C1, what turns the direction of reading, what breaks lines, spaces and
-    joiners without width, halves of surrogates, and what no font knows. What combines with the
-    character before it passes, as accents do and what makes an emoji of it.
-    """
-
-    def __init__(self, written: Callable[[str], str], *, kept: str = "") -> None:
-        super().__init__({ord(character): character for character in kept})
-        self._written = written
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        harmless = character.isprintable() or unicodedata.category(character) == "Zs"
-        found = character if harmless else self._written(character)
-        if code < _CACHED:
-            self[code] = found
-        return found
-
-
-def escaped(character: str) -> str:
-    """As Python would write it."""
-    return character.encode("unicode_escape").decode()
-
-
-_IN_TEXT: Final = Visible(escaped)
-
-
-def plain(text: str) -> str:
-    """A stranger's text on one line, with escapes for what would steer a terminal."""
-    return text if text.isprintable() else text.translate(_IN_TEXT)
-
+from imagefleet.telemetry.plain import Visible, escaped
 
 REDACTED: Final = "[redacted]"
 _SECRET_NAME: Final = re.compile(

@@ -1,16 +1,16 @@
 """Images rendered again: one by one, and a set page by page, each image exactly once."""
 
 import asyncio
-from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
 
 from imagefleet.errors import ClaimLost, IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.bulk import LOW_PRIORITY, SetWalk
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages, image_target, validate_payload
 from imagefleet.jobs.lifecycle import Completed, Released
-from imagefleet.jobs.model import CancelCode, Claim, JobId, Submission, Submitted, TenantId
+from imagefleet.jobs.model import CancelCode, Claim, JobId, Submitted, TenantId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import cancel_job
@@ -20,6 +20,7 @@ from imagefleet.store.settling import Settlement, settle_jobs
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import (
+    TENANT,
     MadeJob,
     a_submission,
     expire_lock,
@@ -323,9 +324,15 @@ async def test_a_set_too_large_to_count_has_no_total(
 # One image.
 
 
-def once_more(image_id: UUID, **fields: object) -> Submission:
-    submission = a_submission(type="process_image", target=image_target(image_id))
-    return replace(submission, **fields)  # type: ignore[arg-type]
+def once_more(image_id: UUID, idempotency_key: str | None = None) -> Draft:
+    return Draft(
+        kind=BUILT_IN["process_image"],
+        tenant_id=TENANT,
+        created_by="tests",
+        correlation_id="tests",
+        idempotency_key=idempotency_key,
+        target=image_target(image_id),
+    )
 
 
 async def test_an_image_is_rendered_again_from_its_newest_original(
@@ -334,7 +341,7 @@ async def test_an_image_is_rendered_again_from_its_newest_original(
     image_id = await an_image(api)
     await an_image(api, image_id=image_id)
 
-    submitted = await reprocess_image(api, once_more(image_id), image_id, recipe="avif")
+    _, submitted = await reprocess_image(api, once_more(image_id), image_id, recipe="avif")
 
     row = await job_row(worker, submitted.job_id)
     assert (2, "avif") == (row["payload"]["source_seq"], row["payload"]["recipe"])
@@ -351,15 +358,18 @@ async def test_what_is_unknown_or_anothers_is_not_found(api: Connection) -> None
 
 async def test_of_a_deleted_image_only_a_repeat_is_answered(api: Connection) -> None:
     image_id = await an_image(api)
-    keyed = {"idempotency_key": "k", "fingerprint": "f"}
-    first = await reprocess_image(api, once_more(image_id, **keyed), image_id, recipe=None)
+
+    async def asked(fingerprint: str) -> Submitted:
+        draft = once_more(image_id, "k")
+        _, found = await reprocess_image(api, draft, image_id, recipe=None, fingerprint=fingerprint)
+        return found
+
+    first = await asked("f")
     await bury(api, image_id)
 
-    repeat = await reprocess_image(api, once_more(image_id, **keyed), image_id, recipe=None)
+    repeat = await asked("f")
     with pytest.raises(IdempotencyConflict):
-        await reprocess_image(
-            api, once_more(image_id, **keyed | {"fingerprint": "g"}), image_id, recipe=None
-        )
+        await asked("g")
     with pytest.raises(RequestRejected, match="image_deleted"):
         await reprocess_image(api, once_more(image_id), image_id, recipe=None)
 
@@ -374,15 +384,16 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
     claim, wanted, walk = await begun(worker)
     deleting = driver_of(api).transaction()
     await deleting.start()
-    await submit_job(api, once_more(image_id, type="delete_image", preempts=True))
+    target = image_target(image_id)
+    await submit_job(api, a_submission(type="delete_image", target=target, preempts=True))
     await bury(api, image_id)
 
     async def set_page() -> Page:
         return await submit_page(worker, claim, hold_of(claim), wanted, walk)
 
-    async def single() -> Submitted:
+    async def single() -> None:
         async with database.connect("api") as connection:
-            return await reprocess_image(connection, once_more(image_id), image_id, recipe=None)
+            await reprocess_image(connection, once_more(image_id), image_id, recipe=None)
 
     waiting = asyncio.gather(set_page(), single(), return_exceptions=True)
     await blocked(database, 2)

@@ -1,6 +1,5 @@
 """Operators and jobs: any tenant's, with everything about them; and the orders one can give."""
 
-from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -166,13 +165,13 @@ async def _end(
     kind = tools.kinds["cancel_job"]
     async with tools.acting("submit_job", "jobs", request, key) as acting:
         victim = await get_operator_job(acting.connection, JobId(job_id))
-        submission = replace(
-            draft(request, kind, by=key, key=None, correlation_id=None),
-            tenant_id=TenantId(victim.tenant),
-            payload=payload,
+        submission = draft(
+            request,
+            kind,
+            by=key,
+            on_behalf_of=TenantId(victim.tenant),
             dedup_key=f"operator:{code}:{job_id}",
-            fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload),
-        )
+        ).whole(payload, fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload))
         submitted = await submit_job(acting.connection, submission)
         await acting.record(
             Act(

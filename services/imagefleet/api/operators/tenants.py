@@ -4,7 +4,6 @@ Holding a tenant back is a pause like any other (operator_pauses.py); creating o
 role.
 """
 
-from dataclasses import replace
 from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Path, Query, Request
@@ -201,12 +200,10 @@ def _cancelling(
         submitted_before=asked.submitted_before,
         reason=asked.reason,
     ).model_dump(mode="json", exclude_none=True)
-    return replace(
-        draft(request, tools.kinds["cancel_jobs"], by=key, key=None, correlation_id=None),
-        tenant_id=tenant_id,
-        payload=payload,
-        priority=0,
-        fingerprint=fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload),
+    digest = fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload)
+    kind = tools.kinds["cancel_jobs"]
+    return draft(request, kind, by=key, on_behalf_of=tenant_id).whole(
+        payload, fingerprint=digest, priority=0
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from imagefleet.api.http.errors import LimitReached
 from imagefleet.errors import NotFound, RequestRejected, Unavailable
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.control import find_refusal
@@ -54,10 +55,10 @@ class Admission:
         """Know nobody yet."""
         self._rooms: dict[TenantId, _Room] = {}
 
-    async def admit(self, connection: Connection, submission: Submission) -> None:
+    async def admit(self, connection: Connection, asked: Submission | Draft) -> None:
         """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
-        refusal = await self._refusal(connection, submission)
-        if refusal is not None and not await self._stands(connection, submission):
+        refusal = await self._refusal(connection, asked)
+        if refusal is not None and not await self._stands(connection, asked):
             raise refusal
 
     async def admit_batch(
@@ -97,14 +98,14 @@ class Admission:
                 refusals[refused[standing]] = None
         return refusals
 
-    async def admit_upload(self, connection: Connection, submission: Submission) -> bool:
+    async def admit_upload(self, connection: Connection, draft: Draft) -> bool:
         """The same before a body is read; whether its key stands for something already.
 
         Then it is a repeat, or another body, and neither is to be stored.
         """
-        if submission.idempotency_key is not None and await self._stands(connection, submission):
+        if draft.idempotency_key is not None and await self._stands(connection, draft):
             return True
-        refusal = await self._refusal(connection, submission)
+        refusal = await self._refusal(connection, draft)
         if refusal is not None:
             raise refusal
         return False
@@ -125,29 +126,27 @@ class Admission:
         ):
             raise _full()
 
-    async def _stands(self, connection: Connection, submission: Submission) -> bool:
+    async def _stands(self, connection: Connection, asked: Submission | Draft) -> bool:
         return await is_standing(
             connection,
-            submission.tenant_id,
-            job_type=submission.type,
-            idempotency_key=submission.idempotency_key,
-            dedup_key=submission.dedup_key,
+            asked.tenant_id,
+            job_type=asked.type,
+            idempotency_key=asked.idempotency_key,
+            dedup_key=asked.dedup_key,
         )
 
     async def _refusal(
-        self, connection: Connection, submission: Submission
+        self, connection: Connection, asked: Submission | Draft
     ) -> RequestRejected | Unavailable | None:
-        if submission.parent_job_id is not None:
+        if asked.parent_job_id is not None:
             try:
-                await get_job(connection, submission.parent_job_id, submission.tenant_id)
+                await get_job(connection, asked.parent_job_id, asked.tenant_id)
             except NotFound:
                 return NotFound("parent job")
-        paused = await find_refusal(
-            connection, submission.type, submission.lane, submission.tenant_id
-        )
+        paused = await find_refusal(connection, asked.type, asked.lane, asked.tenant_id)
         if paused is not None:
             return Unavailable("submits_paused", _PAUSED, paused)
-        if not await self._has_room(connection, submission.tenant_id):
+        if not await self._has_room(connection, asked.tenant_id):
             return _full()
         return None
 

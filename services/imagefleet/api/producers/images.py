@@ -21,6 +21,7 @@ from imagefleet.api.producers.schemas import NO_CONTROLS, StoredUpload
 from imagefleet.api.producers.submitting import draft, recipe_of
 from imagefleet.api.producers.uploads import accept_upload, payload_of
 from imagefleet.errors import RequestRejected
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
@@ -65,13 +66,13 @@ async def upload_image(
         return await accept_upload(request, key, tools)
     chosen = recipe_of(recipe or "default")
     image_id = new_job_id()
-    submission = _draft(request, tools, image_id, key)
-    repeats = await _admit(request, tools, submission)
+    asking = _draft(request, tools, image_id, key)
+    repeats = await _admit(request, tools, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
     source = replace(stored, recipe=chosen, reference=reference)
     asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
     digest = fingerprint("POST /v1/images", asked)
-    return await _submit(tools, submission, source, digest, repeats=repeats)
+    return await _submit(tools, asking, source, digest, repeats=repeats)
 
 
 @router.put(
@@ -91,14 +92,14 @@ async def replace_image(
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
     chosen = None if recipe is None else recipe_of(recipe)
-    submission = _draft(request, tools, image_id, key)
-    present = await _recipe_of_replaceable(tools, image_id, submission)
-    repeats = await _admit(request, tools, submission)
+    asking = _draft(request, tools, image_id, key)
+    present = await _recipe_of_replaceable(tools, image_id, asking)
+    repeats = await _admit(request, tools, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
     source = replace(stored, recipe=chosen or present)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked)
-    return await _submit(tools, submission, source, digest, repeats=repeats)
+    return await _submit(tools, asking, source, digest, repeats=repeats)
 
 
 @router.get(
@@ -155,13 +156,14 @@ async def remove_image(
     """Delete it with all it ever published. From now on it is gone; its job makes that true."""
     payload = DeleteImage(image_id=image_id).model_dump(mode="json")
     kind = tools.kinds["delete_image"]
-    submission = replace(
-        draft(request, kind, by=key, key=key_of(request), correlation_id=None),
-        payload=payload,
+    submission = draft(
+        request,
+        kind,
+        by=key,
+        key=key_of(request),
         target=image_target(image_id),
         dedup_key=str(image_id),
-        fingerprint=fingerprint("DELETE /v1/images/{id}", payload),
-    )
+    ).whole(payload, fingerprint=fingerprint("DELETE /v1/images/{id}", payload))
     async with tools.pool.use("delete_image", "image_tombstones") as connection:
         deleting = await delete_image(
             connection,
@@ -178,44 +180,44 @@ def _cancelling(
 ) -> Submission:
     """What tells the job of a deleted image to end, wherever it runs."""
     order = CancelJob(job_id=job_id, code=CancelCode.IMAGE_DELETED)
-    return replace(
-        draft(request, tools.kinds["cancel_job"], by=key, key=None, correlation_id=None),
-        payload=order.model_dump(mode="json"),
+    return draft(
+        request,
+        tools.kinds["cancel_job"],
+        by=key,
+        correlation_id=deletion.correlation_id,
         dedup_key=str(job_id),
         parent_job_id=deletion.job_id,
-        correlation_id=deletion.correlation_id,
-    )
+    ).whole(order.model_dump(mode="json"))
 
 
-async def _recipe_of_replaceable(tools: Tools, image_id: UUID, submission: Submission) -> str:
+async def _recipe_of_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> str:
     """How the image to be replaced is made; one that was deleted only answers repeats."""
     async with tools.pool.use("get_image", "images") as connection:
-        image, recipe = await find_replaceable(connection, image_id, submission.tenant_id)
+        image, recipe = await find_replaceable(connection, image_id, asking.tenant_id)
         if image.status == DELETED and not await is_standing(
             connection,
-            submission.tenant_id,
-            job_type=submission.type,
-            idempotency_key=submission.idempotency_key,
+            asking.tenant_id,
+            job_type=asking.type,
+            idempotency_key=asking.idempotency_key,
             dedup_key=None,
         ):
             await refuse_deleted(connection, image_id)
     return recipe
 
 
-def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Submission:
+def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Draft:
     kind = tools.kinds["process_image"]
-    base = draft(request, kind, by=key, key=key_of(request), correlation_id=None)
-    return replace(base, target=image_target(image_id))
+    return draft(request, kind, by=key, key=key_of(request), target=image_target(image_id))
 
 
-async def _admit(request: Request, tools: Tools, submission: Submission) -> bool:
+async def _admit(request: Request, tools: Tools, asking: Draft) -> bool:
     """Before the body is read: nobody should send 50 MB to be told that we take none.
 
     Whether its key stands for something: then the body is compared with that, and not stored.
     """
     admission: Admission = request.app.state.admission
     async with tools.pool.use("admit", "jobs") as connection:
-        return await admission.admit_upload(connection, submission)
+        return await admission.admit_upload(connection, asking)
 
 
 async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -> NewSource:
@@ -236,19 +238,18 @@ async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -
 
 
 async def _submit(
-    tools: Tools, submission: Submission, source: NewSource, digest: str, *, repeats: bool
+    tools: Tools, asking: Draft, source: NewSource, digest: str, *, repeats: bool
 ) -> Response:
     """Record it, or find what it repeats.
 
     Of a request that is repeated while the first is under way, what was stored just now is left to
     the sweeper, like any doubt.
     """
-    submission = replace(submission, fingerprint=digest)
     async with tools.pool.use("submit_image", "jobs") as connection:
         if repeats:
-            submitted = await find_standing(connection, submission)
-        else:
-            submission = replace(submission, payload=payload_of(source))
-            submitted = await submit_image(connection, submission, source)
+            standing = await find_standing(connection, asking, digest)
+            return accepted(AcceptedImage.answering(standing, source.image_id))
+        submission = asking.whole(payload_of(source), fingerprint=digest)
+        submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, source.image_id))

@@ -245,11 +245,9 @@ async def cancel_job(
     asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, asked.idempotency_key)
     payload = CancelJob(job_id=job_id, reason=asked.reason).model_dump(mode="json")
-    submission = replace(
-        draft(request, tools.kinds["cancel_job"], by=key, key=idempotency_key, correlation_id=None),
-        payload=payload,
-        dedup_key=str(job_id),
-        fingerprint=fingerprint("POST /v1/jobs/{id}/cancel", payload),
+    kind = tools.kinds["cancel_job"]
+    submission = draft(request, kind, by=key, key=idempotency_key, dedup_key=str(job_id)).whole(
+        payload, fingerprint=fingerprint("POST /v1/jobs/{id}/cancel", payload)
     )
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:

@@ -1,6 +1,5 @@
 """`POST /v1/images/{id}/reprocess`: an image is rendered again, from the original it has."""
 
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -43,21 +42,20 @@ async def reprocess_image(
     asked = await read_json_if_any(request, Reprocessing, most_bytes=MOST_BYTES)
     recipe = None if asked.recipe is None else recipe_of(asked.recipe)
     wanted = {"image_id": str(image_id), "recipe": recipe}
-    submission = replace(
-        draft(
-            request,
-            tools.kinds["process_image"],
-            by=key,
-            key=key_of(request, asked.idempotency_key),
-            correlation_id=None,
-        ),
+    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
+    asking = draft(
+        request,
+        tools.kinds["process_image"],
+        by=key,
+        key=key_of(request, asked.idempotency_key),
         target=image_target(image_id),
-        fingerprint=fingerprint("POST /v1/images/{id}/reprocess", wanted),
     )
     admission: Admission = request.app.state.admission
     async with tools.pool.use("reprocess_image", "jobs") as connection:
         await get_image(connection, image_id, key.tenant_id)
-        await admission.admit(connection, submission)
-        submitted = await submit_reprocessing(connection, submission, image_id, recipe=recipe)
+        await admission.admit(connection, asking)
+        submission, submitted = await submit_reprocessing(
+            connection, asking, image_id, recipe=recipe, fingerprint=digest
+        )
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, image_id))

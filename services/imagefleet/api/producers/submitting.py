@@ -1,6 +1,5 @@
 """From a request to a submission: which kind of job, by which rules, on whose behalf."""
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -11,6 +10,7 @@ from imagefleet.api.producers.idempotency import correlate, fingerprint
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, NewJob
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.recipes import RECIPES
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import (
     JobKind,
     Kinds,
@@ -18,7 +18,7 @@ from imagefleet.jobs.kinds import (
     choose_lane,
     validate_payload,
 )
-from imagefleet.jobs.model import JobId, Submission, new_job_id
+from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.telemetry.tracing import inject
 
@@ -50,37 +50,48 @@ def compose(
     # The payload is JSON already; to dump it as part of the model is another walk through it.
     asked = job.model_dump(mode="json", exclude={"payload", "idempotency_key", "correlation_id"})
     asked["payload"] = job.payload
-    return replace(
-        draft(request, kind, by=by, key=key, correlation_id=job.correlation_id),
+    return draft(
+        request,
+        kind,
+        by=by,
+        key=key,
+        correlation_id=job.correlation_id,
+        dedup_key=job.dedup_key,
+        target=kind.target(payload),
+        parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
+    ).whole(
+        job.payload,
+        fingerprint=fingerprint("POST /v1/jobs", asked),
         lane=choose_lane(kind, job.priority),
         priority=job.priority,
-        payload=job.payload,
-        target=kind.target(payload),
         run_at=job.run_at,
-        dedup_key=job.dedup_key,
-        parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
-        max_attempts=job.max_attempts or kind.retry.max_attempts,
-        fingerprint=fingerprint("POST /v1/jobs", asked),
+        max_attempts=job.max_attempts,
     )
 
 
 def draft(
-    request: Request, kind: JobKind, *, by: ApiKey, key: str | None, correlation_id: str | None
-) -> Submission:
-    """A submission by the rules of its kind, still without what is asked."""
+    request: Request,
+    kind: JobKind,
+    *,
+    by: ApiKey,
+    on_behalf_of: TenantId | None = None,
+    key: str | None = None,
+    correlation_id: str | None = None,
+    dedup_key: str | None = None,
+    target: str | None = None,
+    parent_job_id: JobId | None = None,
+) -> Draft:
+    """What a request will come to, as far as it is known without its body."""
     trace = inject()
-    return Submission(
-        job_id=new_job_id(),
-        tenant_id=by.tenant_id,
-        type=kind.name,
-        lane=kind.lane,
-        max_attempts=kind.retry.max_attempts,
-        preempts=kind.preempts,
-        services=kind.services,
-        pause_target_on_failure=kind.pause_target_on_failure,
-        idempotency_key=key,
-        correlation_id=correlate(request, by.tenant_id, key, correlation_id),
+    return Draft(
+        kind=kind,
+        tenant_id=on_behalf_of or by.tenant_id,
         created_by=str(by.id),
+        correlation_id=correlate(request, by.tenant_id, key, correlation_id),
+        idempotency_key=key,
+        dedup_key=dedup_key,
+        target=target,
+        parent_job_id=parent_job_id,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )

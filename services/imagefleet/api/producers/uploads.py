@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -23,13 +23,14 @@ from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, original_key
 from imagefleet.jobs.kinds import ProcessImage, image_target
-from imagefleet.jobs.model import Submission, new_job_id
+from imagefleet.jobs.model import new_job_id
 from imagefleet.jobs.shapes.images import AcceptedImage, UploadView
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.uploads import (
     TooManyForms,
     Upload,
     create_upload,
+    find_of_upload,
     get_upload,
     submit_upload,
 )
@@ -102,16 +103,26 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     asked = await read_json(request, StoredUpload, most_bytes=MOST_BYTES)
     recipe_of(asked.recipe)
     idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
-    submission = draft(
-        request, tools.kinds["process_image"], by=key, key=idempotency_key, correlation_id=None
-    )
+    kind = tools.kinds["process_image"]
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:
-        await admission.admit(connection, submission)
+        asking = draft(request, kind, by=key, key=idempotency_key)
+        await admission.admit(connection, asking)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
+    asking = replace(asking, target=image_target(upload.image_id))
+    wanted = {
+        "upload_id": str(asked.upload_id),
+        "recipe": asked.recipe,
+        "reference": asked.reference,
+    }
+    digest = fingerprint("POST /v1/images", wanted)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
-    source = _of_row(upload, asked) if upload.job_id else await _in_s3(request, key, upload, asked)
-    submission = _completed(submission, source, asked.upload_id)
+    if upload.job_id is not None:
+        async with tools.pool.use("submit_upload", "jobs") as connection:
+            submitted = await find_of_upload(connection, asking, digest)
+        return accepted(AcceptedImage.answering(submitted, upload.image_id))
+    source = await _in_s3(request, key, upload, asked)
+    submission = asking.whole(payload_of(source), fingerprint=digest)
     async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)
     tools.ring([(submission, submitted)])
@@ -132,20 +143,6 @@ def payload_of(source: NewSource) -> dict[str, object]:
         recipe=source.recipe,
     )
     return payload.model_dump(mode="json", exclude_none=True)
-
-
-def _completed(submission: Submission, source: NewSource, upload_id: UUID) -> Submission:
-    asked = {
-        "upload_id": str(upload_id),
-        "recipe": source.recipe,
-        "reference": source.reference,
-    }
-    return replace(
-        submission,
-        payload={} if source.etag is None else payload_of(source),
-        target=image_target(source.image_id),
-        fingerprint=fingerprint("POST /v1/images", asked),
-    )
 
 
 async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpload) -> NewSource:
@@ -169,22 +166,15 @@ async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpl
         limiting.sent(key, len(head))
         facts = await heads.judged(head, upload.content_type, tools.limits)
     judge_density(facts, stored.bytes)
-    return replace(
-        _of_row(upload, asked),
-        bytes=stored.bytes,
-        etag=stored.etag,
-        width=facts.width,
-        height=facts.height,
-    )
-
-
-def _of_row(upload: Upload, asked: StoredUpload) -> NewSource:
     return NewSource(
         image_id=upload.image_id,
         tenant_id=upload.tenant_id,
         key=upload.key,
-        bytes=0,
+        bytes=stored.bytes,
         content_type=upload.content_type,
+        etag=stored.etag,
+        width=facts.width,
+        height=facts.height,
         recipe=asked.recipe,
         reference=asked.reference,
     )

@@ -6,12 +6,13 @@ one, whatever is being uploaded meanwhile.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
@@ -61,28 +62,33 @@ async def _find_candidates(
 
 
 async def reprocess_image(
-    connection: Connection, submission: Submission, image_id: UUID, *, recipe: str | None
-) -> Submitted:
-    """Accept the job that renders an image's newest original once more.
+    connection: Connection,
+    draft: Draft,
+    image_id: UUID,
+    *,
+    recipe: str | None,
+    fingerprint: str = "",
+) -> tuple[Submission, Submitted]:
+    """Accept the job that renders an image's newest original once more, which is known here.
 
     NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
     """
     async with connection.transaction():
-        found = await _find_candidates(connection, submission.tenant_id, [image_id])
+        found = await _find_candidates(connection, draft.tenant_id, [image_id])
         if not found:
             raise NotFound("image")
         if found[0].deleted and not await is_standing(
             connection,
-            submission.tenant_id,
-            job_type=submission.type,
-            idempotency_key=submission.idempotency_key,
+            draft.tenant_id,
+            job_type=draft.type,
+            idempotency_key=draft.idempotency_key,
             dedup_key=None,
         ):
             raise RequestRejected("image_deleted", _GONE)
-        wanted = replace(submission, payload=found[0].payload(recipe))
-        (answer,) = await insert_submissions(connection, [wanted])
+        submission = draft.whole(found[0].payload(recipe), fingerprint=fingerprint)
+        (answer,) = await insert_submissions(connection, [submission])
     if isinstance(answer, Submitted):
-        return answer
+        return submission, answer
     raise answer
 
 

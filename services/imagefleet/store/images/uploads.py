@@ -6,12 +6,14 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
 from imagefleet.store.jobs.admissions import is_standing
+from imagefleet.store.jobs.submissions import find_standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,19 @@ async def submit_upload(
         ):
             raise RequestRejected("upload_used", UPLOAD_USED)
         return await submit_image(connection, submission, source)
+
+
+async def find_of_upload(connection: Connection, asking: Draft, fingerprint: str) -> Submitted:
+    """The answer about an upload that has its job: this request's own, or RequestRejected."""
+    if not await is_standing(
+        connection,
+        asking.tenant_id,
+        job_type=asking.type,
+        idempotency_key=asking.idempotency_key,
+        dedup_key=None,
+    ):
+        raise RequestRejected("upload_used", UPLOAD_USED)
+    return await find_standing(connection, asking, fingerprint)
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."

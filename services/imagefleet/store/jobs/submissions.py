@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 from asyncpg import Record
 
 from imagefleet.errors import IdempotencyConflict, Unavailable
+from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
 from imagefleet.store.database import Connection
 
@@ -33,15 +34,14 @@ async def submit_job(connection: Connection, submission: Submission) -> Submitte
     return answer
 
 
-async def find_standing(connection: Connection, submission: Submission) -> Submitted:
+async def find_standing(connection: Connection, asking: Draft, fingerprint: str) -> Submitted:
     """The job that stands for this request's key; nothing is written, whatever is found.
 
     Unavailable if there is none any more.
     """
-    rows = await _look_for_standing(connection, [submission])
-    for row in rows:
+    for row in await _look_for_standing(connection, [asking], [fingerprint], [None]):
         if row["differs"]:
-            raise IdempotencyConflict(submission.idempotency_key or "")
+            raise IdempotencyConflict(asking.idempotency_key or "")
         return _submitted(row, created=False)
     raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
 
@@ -286,7 +286,9 @@ async def _find_standing(
 ) -> dict[JobId, Answer]:
     """The jobs that already stand for these requests, where there are any."""
     wanted = {one.job_id: one for one in submissions}
-    rows = await _look_for_standing(connection, submissions)
+    fingerprints = [one.fingerprint for one in submissions]
+    replayed = [one.replay_of for one in submissions]
+    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
     strangers = [
         (wanted[row["id"]], row["job_id"])
         for row in rows
@@ -301,7 +303,7 @@ async def _find_standing(
             [job_id for _, job_id in strangers],
         )
         # Answered by what is remembered: one batch may ask two things under one key.
-        rows = await _look_for_standing(connection, submissions)
+        rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
     return {
         row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
         if row["differs"]
@@ -311,17 +313,20 @@ async def _find_standing(
 
 
 async def _look_for_standing(
-    connection: Connection, submissions: Sequence[Submission]
+    connection: Connection,
+    asked: Sequence[Submission | Draft],
+    fingerprints: Sequence[str],
+    replayed: Sequence[JobId | None],
 ) -> list[Record]:
     return await connection.fetch(
         FIND_STANDING,
-        [one.job_id for one in submissions],
-        [one.tenant_id for one in submissions],
-        [one.type for one in submissions],
-        [one.idempotency_key for one in submissions],
-        [one.fingerprint for one in submissions],
-        [one.dedup_key for one in submissions],
-        [one.replay_of for one in submissions],
+        [one.job_id for one in asked],
+        [one.tenant_id for one in asked],
+        [one.type for one in asked],
+        [one.idempotency_key for one in asked],
+        fingerprints,
+        [one.dedup_key for one in asked],
+        replayed,
     )
 
 

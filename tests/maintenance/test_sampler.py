@@ -8,7 +8,7 @@ import pytest
 from imagefleet.aws.queue import QueueDepth
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobState, Lane
-from imagefleet.maintenance.gauges import Sampled, Sampler
+from imagefleet.maintenance.sampler import Sampled, Sampler
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.rings import expect_messages
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
