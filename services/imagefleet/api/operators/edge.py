@@ -18,7 +18,7 @@ from imagefleet.api.operators.schemas import Reason
 from imagefleet.api.producers.schemas import Incoming
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.edge import EdgeStatus, InvalidationView, OwedInvalidations
-from imagefleet.store.edge.edge import (
+from imagefleet.store.edge.reports import (
     find_flusher,
     get_invalidation,
     list_batches,

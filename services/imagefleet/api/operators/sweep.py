@@ -9,12 +9,8 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
 from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.jobs.shapes.edge import MissingView, SweepView, WalkView
-from imagefleet.store.images.walks import (
-    Walk,
-    count_superseded,
-    list_sweep_runs,
-    read_walk,
-)
+from imagefleet.store.images.superseded import count_superseded
+from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
 
 MOST_SUPERSEDED: Final = 10_000
 RUNS_SHOWN: Final = 10
