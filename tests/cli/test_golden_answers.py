@@ -21,7 +21,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import begin_period, finish_period
-from imagefleet.store.images.walks import WALK, save_walk
+from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli
 from tests.support.api import ACME, Running, published
 from tests.support.database import Database

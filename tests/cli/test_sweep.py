@@ -12,7 +12,7 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Missing, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
-from imagefleet.store.images.walks import WALK, save_walk
+from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli
 from tests.support.emulators import CREDENTIALS
 

@@ -16,7 +16,7 @@ from imagefleet.jobs.model import JobId, Lane, PauseScope, TenantId, parse_messa
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
     pause,
     resume,

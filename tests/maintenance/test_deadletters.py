@@ -32,12 +32,12 @@ from imagefleet.maintenance.deadletters import (
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.pruning import prune_strays
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages, take_due_sends
+from imagefleet.store.letters.letters import (
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
 )
-from imagefleet.store.letters.deadmail import DeadMessage, judge_messages, take_due_sends
 from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database

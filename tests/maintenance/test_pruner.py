@@ -10,7 +10,7 @@ from imagefleet.maintenance import pruner as pruner_module
 from imagefleet.maintenance.duties import Rest
 from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.fleet.backlogs import sample_behind
+from imagefleet.store.fleet.statistics import sample_behind
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.eventually import Resting

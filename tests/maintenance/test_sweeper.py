@@ -21,8 +21,8 @@ from imagefleet.maintenance.sampler import Sampler
 from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.live_settings import turn, turn_back
+from imagefleet.store.images.sweeping import Walk, read_walk
 from imagefleet.store.images.uploads import use_upload
-from imagefleet.store.images.walks import Walk, read_walk
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.storage import Storage, a_storage, litter_key
 from tests.support.database import Database, driver_of

@@ -345,7 +345,7 @@ RUNNING: Final = (
     Mutation(
         "a rescue locks no targets",
         "jobs/rescue.py",
-        "            await lock_targets(connection, [job_id for job_id, _ in claims])\n",
+        "        await lock_targets(connection, [job_id for job_id, _ in claims])\n",
         "",
         "jobs/test_lock_order.py",
         ("test_who_waits_for_the_first_target_has_locked_no_job[rescue]",),

@@ -159,14 +159,6 @@ WORKING: Final = (
         ),
     ),
     Mutation(
-        "an outage while outcomes are written rejects them",
-        "settling.py",
-        "    except Unavailable:\n        raise\n    except Exception:  # noqa: BLE001 - whose",
-        "    except Exception:  # noqa: BLE001 - whose",
-        "worker/test_settler.py",
-        ("test_it_waits_for_a_database_that_is_away_until_it_is_told_to_give_up",),
-    ),
-    Mutation(
         "a child's word for a file is believed",
         f"{WORKER}/isolation/report.py",
         "        and (facts.size_bytes, facts.sha256) == measured\n",

@@ -28,7 +28,7 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.store.database import Pool
-from imagefleet.store.fleet.control import WorkerCard, register_worker
+from imagefleet.store.fleet.workers import WorkerCard, register_worker
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.submissions import submit_jobs

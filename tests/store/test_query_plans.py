@@ -37,24 +37,16 @@ from imagefleet.store.edge.batches import (
     list_accepted,
     list_unsent,
 )
-from imagefleet.store.edge.edge import (
+from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.reports import (
     find_flusher,
     list_batches,
     prune_batches,
     read_month,
     sample_invalidations,
 )
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
-from imagefleet.store.fleet.backlogs import sample_behind
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
-from imagefleet.store.fleet.control import (
-    Pause,
-    list_pauses,
-    pause,
-    resume,
-    ring_now,
-)
 from imagefleet.store.fleet.keys import digest_of, seek_keys
 from imagefleet.store.fleet.ledger import (
     fold_entries,
@@ -64,33 +56,40 @@ from imagefleet.store.fleet.ledger import (
     sample_oldest,
 )
 from imagefleet.store.fleet.live_settings import read_live
+from imagefleet.store.fleet.pauses import Pause, list_pauses, pause, resume
 from imagefleet.store.fleet.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
-from imagefleet.store.fleet.queues import (
+from imagefleet.store.fleet.statistics import (
     list_failures,
     list_stuck,
     load_of_lanes,
     read_queue_health,
     read_throughput,
     room_for_job,
+    sample_behind,
 )
 from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
+from imagefleet.store.fleet.workers import list_workers
 from imagefleet.store.images.emptying import darken_without_edge, flag_void, list_to_empty_again
-from imagefleet.store.images.image_pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.images.images import list_images
-from imagefleet.store.images.originals import find_original
-from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.pruning import prune_images, prune_revisions, prune_uploads
+from imagefleet.store.images.reads import find_current, find_original
 from imagefleet.store.images.reprocessing import submit_page
-from imagefleet.store.images.sweeping import (
+from imagefleet.store.images.superseded import (
     Superseded,
-    forget_uploads,
-    judge_originals,
-    judge_outputs,
+    count_superseded,
     list_superseded,
     record_swept,
 )
+from imagefleet.store.images.sweeping import (
+    forget_uploads,
+    judge_originals,
+    judge_outputs,
+    list_named,
+    list_sweep_runs,
+    read_walk,
+)
 from imagefleet.store.images.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.images.uploads import create_upload
-from imagefleet.store.images.walks import count_superseded, list_named, list_sweep_runs, read_walk
 from imagefleet.store.jobs.admissions import list_parents, list_standing
 from imagefleet.store.jobs.cancelling import PAGE as CANCELLED
 from imagefleet.store.jobs.cancelling import count_chosen, count_walk, flag_page
@@ -107,9 +106,8 @@ from imagefleet.store.jobs.dispatching import (
     take_rings,
 )
 from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.glances import find_types
+from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
-from imagefleet.store.jobs.oversight import list_workers, oversee_jobs
 from imagefleet.store.jobs.pruning import (
     LOCK_IDLE_TARGETS,
     PRUNE_TARGETS,
@@ -117,13 +115,7 @@ from imagefleet.store.jobs.pruning import (
     prune_jobs,
     prune_strays,
 )
-from imagefleet.store.jobs.reports import (
-    JobFilter,
-    get_job,
-    get_operator_job,
-    list_attempts,
-    list_jobs,
-)
+from imagefleet.store.jobs.reports import JobFilter, find_types, get_job, list_jobs
 from imagefleet.store.jobs.rescue import (
     look_at_workers,
     rescue_worker,
@@ -136,9 +128,10 @@ from imagefleet.store.jobs.rings import (
     forget_lost,
     read_rooms,
     ring_heads,
+    ring_now,
 )
 from imagefleet.store.jobs.submissions import submit_jobs
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters.letters import (
     LetterFilter,
     get_dead_letter,
     group_dead_letters,

@@ -23,7 +23,7 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
     pause,
     resume,

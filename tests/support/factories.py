@@ -22,7 +22,8 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.policies import BreakerLimits, RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import Calls, report_calls
-from imagefleet.store.fleet.control import WorkerCard, cancel_job, register_worker
+from imagefleet.store.fleet.workers import WorkerCard, register_worker
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels, take_rings
 from imagefleet.store.jobs.rings import confirm_rings

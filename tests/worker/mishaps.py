@@ -22,7 +22,7 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Submission
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.worker.attempt import Stop
 from imagefleet.worker.handling import JobContext

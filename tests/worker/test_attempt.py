@@ -25,7 +25,7 @@ from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, Completed, Failed, Outc
 from imagefleet.jobs.model import CancelCode, Claim, Lane
 from imagefleet.runtime import Drain, supervise
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.settling import Receipt, Settled
 from imagefleet.worker.attempt import Attempt, Stop
 from imagefleet.worker.handling import JobContext

@@ -25,11 +25,11 @@ from imagefleet.runtime import Drain
 from imagefleet.settings import ApiSettings, load
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.keys import create_key
+from imagefleet.store.fleet.pauses import (
     Pause,
     pause,
 )
-from imagefleet.store.fleet.keys import create_key
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.children import alive, children_of
 from tests.support.eventually import eventually

@@ -22,13 +22,9 @@ from imagefleet.jobs.model import (
     Verdict,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-)
+from imagefleet.store.fleet.pauses import Pause, pause
 from imagefleet.store.jobs import cancelling
-from imagefleet.store.jobs.cancelling import PAGE, Page, count_chosen
+from imagefleet.store.jobs.cancelling import PAGE, FlaggedPage, cancel_job, count_chosen
 from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels
 from imagefleet.store.jobs.rings import URGENT
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
@@ -216,7 +212,7 @@ def after_page(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """What to await after the pages to come, one a page; then nothing."""
     todo: Steps = []
 
-    async def flag_page(*arguments: object) -> Page:
+    async def flag_page(*arguments: object) -> FlaggedPage:
         page = await cancelling.flag_page(*arguments)  # type: ignore[arg-type]
         if todo:
             await todo.pop(0)()
@@ -356,7 +352,7 @@ async def test_a_page_is_a_fixed_number_of_statements_however_many_jobs_it_flags
 ) -> None:
     counts: list[int] = []
 
-    async def flag_page(connection: Connection, *arguments: Any) -> Page:  # noqa: ANN401
+    async def flag_page(connection: Connection, *arguments: Any) -> FlaggedPage:  # noqa: ANN401
         ran: list[str] = []
         with driver_of(connection).query_logger(lambda record: ran.append(record.query)):
             page = await cancelling.flag_page(connection, *arguments)

@@ -26,7 +26,7 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, open_pool
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
     pause,
 )

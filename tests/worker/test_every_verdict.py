@@ -22,11 +22,8 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-)
+from imagefleet.store.fleet.pauses import Pause, pause
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker import unclaimed
 from tests.support.eventually import eventually

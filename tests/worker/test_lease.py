@@ -13,7 +13,7 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, Claim, Fence, Lane
 from imagefleet.runtime import Drain, supervise
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.leases import Beat
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.worker import attempt as attempt_module

@@ -9,9 +9,9 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import cancel_job
 from imagefleet.store.images import reprocessing
-from imagefleet.store.images.reprocessing import PAGE, Page
+from imagefleet.store.images.reprocessing import PAGE, SubmittedPage
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.worker.handlers import reprocess_images
 from imagefleet.worker.handlers.reprocess_images import HANDLER
 from tests.support.bench import Bench
@@ -58,7 +58,7 @@ def after_page(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """What to await after the pages to come, one a page; then nothing."""
     todo: Steps = []
 
-    async def submit_page(*arguments: object) -> Page:
+    async def submit_page(*arguments: object) -> SubmittedPage:
         page = await reprocessing.submit_page(*arguments)  # type: ignore[arg-type]
         if todo:
             await todo.pop(0)()

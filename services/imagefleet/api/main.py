@@ -23,8 +23,7 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, open_pool
-from imagefleet.store.jobs.glances import ping
+from imagefleet.store.database import Pool, open_pool, ping
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics

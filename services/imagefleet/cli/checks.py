@@ -14,9 +14,8 @@ from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.model import Lane
 from imagefleet.settings import Aws, Database, load
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.schema.diagnosis import describe_session
 from imagefleet.store.schema.migrations import require_schema
-from imagefleet.store.schema.roles import OWNER, ROLES
+from imagefleet.store.schema.roles import OWNER, ROLES, describe_session
 
 # A signature is good for five minutes. Due times and leases are the database's own.
 MOST_SKEW: Final = timedelta(seconds=30)

@@ -9,8 +9,7 @@ half of it does:
     limits             how much of it we are willing to pay for              no Pillow
     recipes            which variants are wanted, and how large each one is  no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
-    codecs             the door to Pillow: formats, faults, and pictures to bytes
-    colour             profiles to sRGB
+    codecs             the door to Pillow: formats, faults, sRGB, pictures to bytes
     steps              the pipeline, as a list one can read
     render             runs that list, and warms up for it
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.codecs import open_image, reading
-from imagefleet.imaging.colour import to_srgb
+from imagefleet.imaging.codecs import open_image, reading, to_srgb
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
 from imagefleet.imaging.headers.jpeg import overfilled
 from imagefleet.imaging.headers.png import check_rows

@@ -30,11 +30,11 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.store.database import Pool
-from imagefleet.store.letters.deadmail import (
+from imagefleet.store.letters.dead_letter_queue import (
     STAYS,
     DeadLetterSend,
     DeadMessage,
-    Judgement,
+    Finding,
     forget_sends,
     judge_messages,
     take_due_sends,
@@ -189,12 +189,12 @@ class DeadLetterSweeper:
             await self._dead_letters.change_visibility([(one, AT_ONCE) for one in staying])
         return found
 
-    async def _judge(self, received: Sequence[Received]) -> list[Judgement]:
+    async def _judge(self, received: Sequence[Received]) -> list[Finding]:
         async with self._pool.use("judge_messages") as connection:
             return await judge_messages(connection, [read(one) for one in received])
 
     async def _clear(
-        self, received: Sequence[Received], judgements: Sequence[Judgement]
+        self, received: Sequence[Received], judgements: Sequence[Finding]
     ) -> list[Receipt]:
         """Delete what has said what it had to say; what is left."""
         rings = [judgement.ring for judgement in judgements if judgement.ring is not None]

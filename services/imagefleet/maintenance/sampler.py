@@ -22,14 +22,13 @@ from imagefleet.live import Live
 from imagefleet.maintenance.duties import Office
 from imagefleet.maintenance.sweeper import WALK_EVERY
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.edge.edge import sample_invalidations
-from imagefleet.store.fleet.backlogs import sample_behind
+from imagefleet.store.edge.reports import sample_invalidations
 from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
-from imagefleet.store.fleet.queues import count_stuck
-from imagefleet.store.images.walks import read_walk
+from imagefleet.store.fleet.statistics import count_stuck, sample_behind
+from imagefleet.store.images.sweeping import read_walk
 from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
-from imagefleet.store.letters.deadletters import count_unacknowledged
+from imagefleet.store.letters.letters import count_unacknowledged
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "sampler"

@@ -25,8 +25,7 @@ from imagefleet.jobs.images import (
     parse_output_key,
 )
 from imagefleet.store.database import Pool
-from imagefleet.store.images.sweeping import judge_originals, judge_outputs
-from imagefleet.store.images.walks import Named, list_named
+from imagefleet.store.images.sweeping import Named, judge_originals, judge_outputs, list_named
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 # No request is that long under way; clocks of S3 and Postgres may differ by the hour.

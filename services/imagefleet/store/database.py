@@ -272,6 +272,14 @@ async def connect(
             await _hang_up(connection)
 
 
+PING: Final = "SELECT 1"
+
+
+async def ping(connection: Connection) -> None:
+    """Return if Postgres answers."""
+    await connection.execute(PING)
+
+
 def _translate(error: Exception) -> FleetError | None:
     detail = f"{type(error).__name__}: {error}".split("\nDETAIL:", maxsplit=1)[0][:LONGEST_DETAIL]
     match error:

@@ -37,7 +37,7 @@ from imagefleet.settings import WorkerSettings
 from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool
-from imagefleet.store.fleet.control import WorkerCard, register_worker, retire_worker, start_drain
+from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics

@@ -18,11 +18,8 @@ from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, WorkerId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-)
+from imagefleet.store.fleet.pauses import Pause, pause
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from tests.cli.conftest import Cli, cli
 from tests.support.api import Running

@@ -9,7 +9,7 @@ import pytest
 from imagefleet.jobs.model import CancelCode, JobId, JobState
 from imagefleet.jobs.shapes.jobs import WholeJob
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.cancelling import cancel_job
 from tests.support.api import Running
 from tests.support.factories import (
     a_job,

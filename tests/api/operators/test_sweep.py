@@ -9,7 +9,7 @@ import httpx
 from imagefleet.jobs.images import Missing, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
-from imagefleet.store.images.walks import WALK, save_walk
+from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.conftest import OpenConnection
 from tests.support.api import published, uploaded
 

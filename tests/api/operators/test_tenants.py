@@ -13,7 +13,7 @@ from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet import tenants
 from imagefleet.store.jobs import cancelling
-from imagefleet.store.jobs.cancelling import Page
+from imagefleet.store.jobs.cancelling import FlaggedPage
 from imagefleet.store.jobs.rings import URGENT
 from imagefleet.worker.handlers import cancel_jobs
 from imagefleet.worker.handlers.cancel_jobs import HANDLER
@@ -284,7 +284,7 @@ async def test_what_was_submitted_after_a_walk_began_is_cancelled_by_ordering_ag
     old, since = await submitted(acme), list[JobId]()
     walks = [(await order()).json()]
 
-    async def flag_page(*arguments: Any) -> Page:  # noqa: ANN401
+    async def flag_page(*arguments: Any) -> FlaggedPage:  # noqa: ANN401
         if not since:  # the first walk has begun
             since.append(await submitted(acme))
             walks.append((await order()).json())

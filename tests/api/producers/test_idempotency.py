@@ -10,7 +10,7 @@ from imagefleet.api.producers.admission import Admission
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Lane, PauseScope, new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     FIND_REFUSAL,
     Pause,
     pause,

@@ -6,8 +6,8 @@ import pytest
 
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.edge import prune_batches, read_month
 from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.reports import prune_batches, read_month
 
 OWE = "INSERT INTO invalidations (image_id, tenant_id, reason) VALUES ($1, 'acme', 'deleted')"
 AGE = "UPDATE invalidation_batches SET completed_at = completed_at - interval '31 days'"

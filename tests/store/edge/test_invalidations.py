@@ -20,8 +20,8 @@ from imagefleet.store.edge.batches import (
     list_accepted,
     list_unsent,
 )
-from imagefleet.store.edge.edge import InvalidationSample, sample_invalidations
 from imagefleet.store.edge.invalidations import BatchLimits, Debt, commit_batch, look_at_owed
+from imagefleet.store.edge.reports import InvalidationSample, sample_invalidations
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 

@@ -18,16 +18,10 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    find_refusal,
-    pause,
-    resume,
-    retire_worker,
-    ring_now,
-    start_drain,
-)
+from imagefleet.store.fleet.pauses import Pause, find_refusal, pause, resume
+from imagefleet.store.fleet.workers import retire_worker, start_drain
+from imagefleet.store.jobs.cancelling import cancel_job
+from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.factories import (
     CORRUPT,

@@ -20,7 +20,7 @@ from imagefleet.store.fleet.ledger import (
     sample_depths,
     sample_oldest,
 )
-from imagefleet.store.fleet.queues import read_queue_health
+from imagefleet.store.fleet.statistics import read_queue_health
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims
 from imagefleet.store.jobs.pruning import prune_jobs

@@ -9,7 +9,7 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, Verdict
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
     list_pauses,
     pause,

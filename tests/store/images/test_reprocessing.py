@@ -13,8 +13,14 @@ from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Submitted, TenantId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import cancel_job
-from imagefleet.store.images.reprocessing import PAGE, Page, count_set, reprocess_image, submit_page
+from imagefleet.store.images.reprocessing import (
+    PAGE,
+    SubmittedPage,
+    count_set,
+    reprocess_image,
+    submit_page,
+)
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settlement, settle_jobs
 from tests.support.database import Database, driver_of
@@ -50,10 +56,10 @@ async def begun(worker: Connection, **payload: object) -> tuple[Claim, Reprocess
     return claim, wanted, SetWalk(total=await count_set(worker, claim.tenant_id, wanted))
 
 
-async def walked(worker: Connection, **payload: object) -> tuple[JobId, list[Page]]:
+async def walked(worker: Connection, **payload: object) -> tuple[JobId, list[SubmittedPage]]:
     """A whole walk."""
     claim, wanted, walk = await begun(worker, **payload)
-    pages: list[Page] = []
+    pages: list[SubmittedPage] = []
     while not pages or not pages[-1].over:
         pages.append(await submit_page(worker, claim, hold_of(claim), wanted, walk))
         walk = pages[-1].walk
@@ -273,13 +279,13 @@ async def test_two_claims_of_one_set_ask_for_each_image_once(
     await expire_lock(superuser, claim.job_id)
     newer = await claimed_by(worker, claim.job_id)
 
-    async def step(mine: Claim) -> Page:
+    async def step(mine: Claim) -> SubmittedPage:
         async with database.connect("worker") as connection:
             return await submit_page(connection, mine, hold_of(mine), wanted, walk)
 
     results = await asyncio.gather(*map(step, (claim, newer)), return_exceptions=True)
 
-    assert [ClaimLost, Page] == [type(one) for one in results]
+    assert [ClaimLost, SubmittedPage] == [type(one) for one in results]
     assert images == list(await asked_for(worker, claim.job_id))
 
 
@@ -305,7 +311,7 @@ async def test_nothing_of_a_page_is_submitted_once_its_set_is_cancelled(
 
     page = await submit_page(worker, claim, hold_of(claim), wanted, walk)
 
-    assert Page(walk=walk, over=False, cancelled=True, rings=()) == page
+    assert SubmittedPage(walk=walk, over=False, cancelled=True, rings=()) == page
     assert [] == list(await asked_for(worker, claim.job_id))
 
 
@@ -388,7 +394,7 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
     await submit_job(api, a_submission(type="delete_image", target=target, preempts=True))
     await bury(api, image_id)
 
-    async def set_page() -> Page:
+    async def set_page() -> SubmittedPage:
         return await submit_page(worker, claim, hold_of(claim), wanted, walk)
 
     async def single() -> None:
@@ -400,7 +406,7 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
     await deleting.commit()
     page, refused = await waiting
 
-    assert isinstance(page, Page)
+    assert isinstance(page, SubmittedPage)
     assert (0, 1) == (page.walk.submitted, page.walk.skipped)
     assert isinstance(refused, RequestRejected)
 

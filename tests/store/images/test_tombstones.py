@@ -29,7 +29,6 @@ from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
 from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
-from imagefleet.store.fleet.control import cancel_job
 from imagefleet.store.images.emptying import (
     darken_without_edge,
     flag_void,
@@ -37,10 +36,11 @@ from imagefleet.store.images.emptying import (
     record_emptied_again,
 )
 from imagefleet.store.images.images import get_image, submit_image
-from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.reads import find_current
 from imagefleet.store.images.tombstones import Deleting, delete_image, get_deletion
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.store.letters.deadletters import get_dead_letter
+from imagefleet.store.letters.letters import get_dead_letter
 from imagefleet.store.letters.replays import (
     replay_letters,
     replay_redriven,

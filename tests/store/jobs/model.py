@@ -19,7 +19,7 @@ from imagefleet.jobs.model import (
     Verdict,
     WorkerId,
 )
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
 )
 from imagefleet.store.settling import Settled

@@ -27,13 +27,9 @@ from imagefleet.jobs.model import (
     WorkerId,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-    resume,
-    retire_worker,
-)
+from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.fleet.workers import retire_worker
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings

@@ -20,11 +20,8 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-)
+from imagefleet.store.fleet.pauses import Pause, pause
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker

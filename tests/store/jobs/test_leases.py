@@ -8,7 +8,7 @@ import pytest
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobState, Verdict
-from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Beat, Hold, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker

@@ -27,23 +27,23 @@ from imagefleet.jobs.lifecycle import (
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, Lane, PauseScope, Verdict
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open, report_probe_worked, reset_breaker
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-    resume,
-    retire_worker,
-    ring_now,
-    start_drain,
-)
 from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
+from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.fleet.workers import retire_worker, start_drain
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.explanations import explain_job
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.reports import get_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
-from imagefleet.store.jobs.rings import adopt_rings, confirm_rings, forget_lost, ring_heads
+from imagefleet.store.jobs.rings import (
+    adopt_rings,
+    confirm_rings,
+    forget_lost,
+    ring_heads,
+    ring_now,
+)
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database, driver_of
 from tests.support.factories import (

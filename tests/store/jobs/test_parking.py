@@ -20,16 +20,11 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-    resume,
-    ring_now,
-)
+from imagefleet.store.fleet.pauses import Pause, pause, resume
 from imagefleet.store.images.emptying import flag_void
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.rings import URGENT, ring_heads
+from imagefleet.store.jobs.rings import URGENT, ring_heads, ring_now
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Settlement, settle_jobs
 from tests.conftest import OpenConnection

@@ -16,7 +16,7 @@ from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.pruning import prune_jobs, prune_workers
 from imagefleet.store.jobs.rescue import look_at_workers
 from imagefleet.store.jobs.submissions import insert_submissions, submit_job, submit_jobs
-from imagefleet.store.letters.deadletters import acknowledge_dead_letters, get_dead_letter
+from imagefleet.store.letters.letters import acknowledge_dead_letters, get_dead_letter
 from tests.support.database import Database
 from tests.support.factories import (
     ALL_LANES,

@@ -23,19 +23,14 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
     pause,
 )
 from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.jobs.explanations import EXPLAIN_JOB, explain_job
-from imagefleet.store.jobs.reports import (
-    JobFilter,
-    get_job,
-    get_operator_job,
-    list_attempts,
-    list_jobs,
-)
+from imagefleet.store.jobs.inspection import get_operator_job, list_attempts
+from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 from tests.support.factories import (

@@ -10,15 +10,17 @@ from imagefleet.jobs.lifecycle import Outcome, Released
 from imagefleet.jobs.model import CancelCode, JobId, Lane, PauseScope, Ring, Verdict
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-    resume,
-    ring_now,
-)
+from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.rings import URGENT, confirm_rings, forget_lost, ring_heads, rings_for
+from imagefleet.store.jobs.rings import (
+    URGENT,
+    confirm_rings,
+    forget_lost,
+    ring_heads,
+    ring_now,
+    rings_for,
+)
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import driver_of

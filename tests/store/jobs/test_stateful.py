@@ -32,17 +32,12 @@ from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Resu
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-    resume,
-    ring_now,
-)
+from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
-from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
+from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads, ring_now
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settlement, settle_jobs
 from tests.store.jobs.model import Bell, End, Fleet, Job, Span, exactly

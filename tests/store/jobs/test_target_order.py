@@ -17,12 +17,8 @@ from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId, JobState, PauseScope, Verdict, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import (
-    Pause,
-    cancel_job,
-    pause,
-    resume,
-)
+from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rings import confirm_rings
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs

@@ -10,8 +10,9 @@ import pytest
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobState, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.letters import deadletters, deadmail, replays
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters import dead_letter_queue, letters, replays
+from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages
+from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
     count_unacknowledged,
@@ -20,7 +21,6 @@ from imagefleet.store.letters.deadletters import (
     group_dead_letters,
     list_dead_letters,
 )
-from imagefleet.store.letters.deadmail import DeadMessage, judge_messages
 from tests.support.database import driver_of
 from tests.support.factories import TENANT, MadeJob, a_job, a_submission
 from tests.support.rows import job_row
@@ -201,32 +201,32 @@ ASKED = json.dumps(
 IDS = "ARRAY [" + ", ".join(f"md5('letter {n}')::uuid" for n in range(1, 4000, 400)) + "]"
 
 QUESTIONS = {
-    "open": (deadletters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, NULL, NULL"),
+    "open": (letters.LIST_OPEN_LETTERS, f"{START}, NULL, NULL, NULL, NULL, NULL"),
     "open, by a rare reason": (
-        deadletters.LIST_OPEN_LETTERS,
+        letters.LIST_OPEN_LETTERS,
         f"{START}, NULL, NULL, 'poison', NULL, now()",
     ),
     "open, by a rare fault": (
-        deadletters.LIST_OPEN_LETTERS,
+        letters.LIST_OPEN_LETTERS,
         f"{START}, NULL, NULL, NULL, 'rare', NULL",
     ),
-    "history": (deadletters.LIST_LETTERS, START),
-    "history, deep": (deadletters.LIST_LETTERS, MIDDLE),
-    "history of a rare tenant": (deadletters.LIST_LETTERS_OF_TENANT, f"{START}, 'rare'"),
-    "history of a tenant, deep": (deadletters.LIST_LETTERS_OF_TENANT, f"{MIDDLE}, 'acme'"),
-    "history of a rare fault": (deadletters.LIST_LETTERS_OF_FAULT, f"{START}, 'rare'"),
-    "history of a fault, deep": (deadletters.LIST_LETTERS_OF_FAULT, f"{MIDDLE}, 'often'"),
-    "groups": (deadletters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, false"),
-    "groups of tenants": (deadletters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, true"),
-    "one": (deadletters.GET_LETTER, "md5('7')::uuid"),
-    "some": (deadletters.GET_LETTERS, IDS),
-    "count": (deadletters.COUNT_UNACKNOWLEDGED, None),
-    "acknowledge": (deadletters.ACKNOWLEDGE, f"{IDS}, 'ada', NULL"),
+    "history": (letters.LIST_LETTERS, START),
+    "history, deep": (letters.LIST_LETTERS, MIDDLE),
+    "history of a rare tenant": (letters.LIST_LETTERS_OF_TENANT, f"{START}, 'rare'"),
+    "history of a tenant, deep": (letters.LIST_LETTERS_OF_TENANT, f"{MIDDLE}, 'acme'"),
+    "history of a rare fault": (letters.LIST_LETTERS_OF_FAULT, f"{START}, 'rare'"),
+    "history of a fault, deep": (letters.LIST_LETTERS_OF_FAULT, f"{MIDDLE}, 'often'"),
+    "groups": (letters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, false"),
+    "groups of tenants": (letters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, true"),
+    "one": (letters.GET_LETTER, "md5('7')::uuid"),
+    "some": (letters.GET_LETTERS, IDS),
+    "count": (letters.COUNT_UNACKNOWLEDGED, None),
+    "acknowledge": (letters.ACKNOWLEDGE, f"{IDS}, 'ada', NULL"),
     "close replayed": (replays.CLOSE_REPLAYED, IDS),
     "find replayed": (replays.FIND_REPLAYED, "500"),
-    "sends": (deadmail.TAKE_DUE_SENDS, "10"),
-    "forget sends": (deadmail.FORGET_SENDS, IDS),
-    "messages": (deadmail.JUDGE_MESSAGES, f"'{ASKED}'"),
+    "sends": (dead_letter_queue.TAKE_DUE_SENDS, "10"),
+    "forget sends": (dead_letter_queue.FORGET_SENDS, IDS),
+    "messages": (dead_letter_queue.JUDGE_MESSAGES, f"'{ASKED}'"),
 }
 
 

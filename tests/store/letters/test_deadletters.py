@@ -14,7 +14,7 @@ from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
     get_dead_letter,

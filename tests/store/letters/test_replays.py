@@ -13,13 +13,13 @@ from imagefleet.jobs.model import JobId, JobState, Lane, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages
+from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
 )
-from imagefleet.store.letters.deadmail import DeadMessage, judge_messages
 from imagefleet.store.letters.replays import (
     MOST_AT_ONCE,
     Replayed,

@@ -13,7 +13,7 @@ from imagefleet.api.http.tools import Tools
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId
 from imagefleet.runtime import Drain, every
-from imagefleet.store.jobs.glances import watch_jobs
+from imagefleet.store.jobs.reports import watch_jobs
 
 LOOK_EVERY: Final = timedelta(milliseconds=200)
 LOOK_WITHIN: Final = timedelta(seconds=20)  # beyond what the store allows one statement

@@ -22,7 +22,7 @@ from imagefleet.store.fleet.breakers import (
     reset_breaker,
 )
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.jobs.oversight import list_workers
+from imagefleet.store.fleet.workers import list_workers
 
 Service = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_.-]{0,62}$")]
 Everybody = Annotated[

@@ -24,7 +24,7 @@ from imagefleet.jobs.shapes.edge import (
     SweepView,
     WalkView,
 )
-from imagefleet.store.edge.edge import (
+from imagefleet.store.edge.reports import (
     find_flusher,
     get_invalidation,
     list_batches,
@@ -33,12 +33,8 @@ from imagefleet.store.edge.edge import (
     sample_invalidations,
 )
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.images.walks import (
-    Walk,
-    count_superseded,
-    list_sweep_runs,
-    read_walk,
-)
+from imagefleet.store.images.superseded import count_superseded
+from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
 
 MOST_BYTES: Final = 16_384  # of the JSON
 UNFINISHED: Final = 20  # batches that are shown

@@ -28,12 +28,13 @@ from imagefleet.jobs.shapes.jobs import (
 )
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import list_breakers
-from imagefleet.store.fleet.control import list_pauses, ring_now
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.fleet.queues import room_for_job
+from imagefleet.store.fleet.pauses import list_pauses
+from imagefleet.store.fleet.statistics import room_for_job
 from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.oversight import oversee_jobs
-from imagefleet.store.jobs.reports import JobFilter, get_operator_job, list_attempts
+from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
+from imagefleet.store.jobs.reports import JobFilter
+from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.replays import count_outcomes
 

@@ -28,7 +28,7 @@ from imagefleet.jobs.shapes.letters import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
     get_dead_letter,

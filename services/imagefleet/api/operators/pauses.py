@@ -19,7 +19,7 @@ from imagefleet.jobs.model import Lane, PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
 from imagefleet.jobs.shapes.problems import Fault
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.fleet.control import (
+from imagefleet.store.fleet.pauses import (
     Pause,
     find_pause,
     list_pauses,

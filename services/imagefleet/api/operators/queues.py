@@ -32,7 +32,7 @@ from imagefleet.jobs.shapes.fleet import (
     QueueStats,
 )
 from imagefleet.store.fleet.ledger import read_balance
-from imagefleet.store.fleet.queues import (
+from imagefleet.store.fleet.statistics import (
     list_failures,
     list_stuck,
     list_taken,
@@ -43,7 +43,7 @@ from imagefleet.store.fleet.queues import (
 from imagefleet.store.fleet.tenants import rank_tenants
 from imagefleet.store.jobs.pruning import count_prunable, list_prune_runs
 from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
-from imagefleet.store.letters.deadletters import count_unacknowledged
+from imagefleet.store.letters.letters import count_unacknowledged
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds
 LEDGER_IS_GOOD_FOR: Final = 10.0  # for an hour after a first rollout it counts all jobs there are

@@ -13,7 +13,7 @@ from imagefleet.errors import NotFound, RequestRejected, Unavailable
 from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.control import find_refusal
+from imagefleet.store.fleet.pauses import find_refusal
 from imagefleet.store.jobs.admissions import (
     is_cancellable,
     is_standing,

@@ -29,7 +29,7 @@ SELECT $1, jobs.target_seq, $2, $3, $4, $5, $6, $7, $8, $9
 """
 
 
-class _StandsAlready(Exception):
+class _AnswerStands(Exception):
     """An answer, on its way out of a transaction that must leave no trace."""
 
     def __init__(self, answer: Submitted | IdempotencyConflict) -> None:
@@ -52,8 +52,8 @@ async def submit_image(
                 await refuse_deleted(connection, source.image_id)
                 await _insert_source(connection, source, answer.job_id)
                 return answer
-            raise _StandsAlready(answer)  # noqa: TRY301 - which rolls back
-    except _StandsAlready as standing:
+            raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
+    except _AnswerStands as standing:
         if isinstance(standing.answer, IdempotencyConflict):
             raise standing.answer from None
         return standing.answer

@@ -161,7 +161,7 @@ SELECT jobs.created_by FROM jobs WHERE jobs.id = $1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class SubmittedPage:
     """What one step of a walk did."""
 
     walk: SetWalk
@@ -172,7 +172,7 @@ class Page:
     """To be rung after commit."""
 
 
-class _Cancelled(Exception):
+class _Stopped(Exception):
     """On its way out of a transaction that must leave no trace."""
 
 
@@ -183,7 +183,7 @@ async def submit_page(
     wanted: ReprocessImages,
     walk: SetWalk,
     most: int = PAGE,
-) -> Page:
+) -> SubmittedPage:
     """Submit the jobs of the next page and move the cursor behind it, both or neither.
 
     A page is at most so many images, as the tenant may not have room for more jobs. Raises
@@ -192,8 +192,8 @@ async def submit_page(
     try:
         async with connection.transaction():
             return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
-    except _Cancelled:
-        return Page(walk=walk, over=False, cancelled=True, rings=())
+    except _Stopped:
+        return SubmittedPage(walk=walk, over=False, cancelled=True, rings=())
 
 
 async def _submit_in_transaction(
@@ -203,7 +203,7 @@ async def _submit_in_transaction(
     wanted: ReprocessImages,
     walk: SetWalk,
     most: int,
-) -> Page:
+) -> SubmittedPage:
     page = await _next_images(connection, claim.tenant_id, wanted, walk.before, most)
     found = await _find_candidates(connection, claim.tenant_id, page)
     created_by = await connection.fetchval(CREATED_BY, claim.job_id)
@@ -230,8 +230,8 @@ async def _submit_in_transaction(
     if await report_progress(
         connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
-        raise _Cancelled
-    return Page(
+        raise _Stopped
+    return SubmittedPage(
         walk=walked,
         over=len(page) < most,
         cancelled=False,

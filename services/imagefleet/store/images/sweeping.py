@@ -1,117 +1,20 @@
-"""What may be swept from S3.
+"""Both buckets against the rows: what must be there, what may go, how far the walk through S3 is.
 
 An object goes when Postgres says so after it was listed. What is said stays true: a job that has
 ended never publishes, an upload that was forgotten never becomes an image, and no key comes twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from imagefleet.jobs.images import OutputKey
+from pydantic import ValidationError
+
+from imagefleet.jobs.images import Bucket, OutputKey, SweepProgress
+from imagefleet.jobs.shapes.edge import SweepRunView
 from imagefleet.store.database import Connection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded:
-    """A revision that is not shown any more."""
-
-    image_id: UUID
-    revision: int
-    superseded_at: datetime
-    ripe: bool
-    """Its invalidation is complete, and long enough ago; and nobody deletes its image just now."""
-    keys: tuple[str, ...]
-    bytes: int
-
-
-LIST_SUPERSEDED: Final = """
-WITH old AS MATERIALIZED (
-    SELECT old.image_id, old.revision, old.superseded_at, old.invalidation_id
-      FROM image_revisions AS old
-     WHERE old.superseded_at IS NOT NULL AND old.swept_at IS NULL
-       AND old.superseded_at < now() - $1::interval
-       AND old.superseded_at >= coalesce($3::timestamptz, '-infinity')
-       AND ($3::timestamptz IS NULL
-            OR (old.superseded_at, old.image_id, old.revision) > ($3, $4::uuid, $5::bigint))
-     ORDER BY old.superseded_at, old.image_id, old.revision
-     LIMIT $6
-)
-SELECT old.image_id, old.revision, old.superseded_at, made.keys, made.bytes,
-       (NOT $2::bool OR coalesce(told.completed_at < now() - $1::interval, false))
-       AND (SELECT count(*) FROM image_tombstones AS tombstones
-             WHERE tombstones.image_id = old.image_id
-               AND tombstones.objects_deleted_at IS NULL) = 0 AS ripe
-  FROM old
-  LEFT JOIN LATERAL (
-      SELECT batches.completed_at
-        FROM invalidations
-        JOIN invalidation_batches AS batches ON batches.id = invalidations.batch_id
-       WHERE invalidations.id = old.invalidation_id
-       LIMIT 1
-  ) AS told ON true
-  CROSS JOIN LATERAL (
-      SELECT coalesce(array_agg(variants.key), '{}') AS keys,
-             coalesce(sum(variants.bytes), 0)::bigint AS bytes
-        FROM variants
-       WHERE variants.image_id = old.image_id AND variants.revision = old.revision
-  ) AS made
- ORDER BY old.superseded_at, old.image_id, old.revision
-"""
-
-
-async def list_superseded(
-    connection: Connection,
-    *,
-    kept_for: timedelta,
-    has_edge: bool,
-    after: Superseded | None,
-    limit: int,
-) -> list[Superseded]:
-    """Revisions superseded that long ago, oldest first, behind `after`; the ripe ones may go.
-
-    With an edge the time counts from the completion of their own invalidation.
-    """
-    place: tuple[datetime | None, UUID | None, int | None] = (None, None, None)
-    if after is not None:
-        place = (after.superseded_at, after.image_id, after.revision)
-    rows = await connection.fetch(LIST_SUPERSEDED, kept_for, has_edge, *place, limit)
-    return [Superseded(**dict(row) | {"keys": tuple(row["keys"])}) for row in rows]
-
-
-RECORD_SWEPT: Final = """
-WITH gone AS MATERIALIZED (
-    SELECT revisions.image_id, revisions.revision
-      FROM image_revisions AS revisions
-      JOIN unnest($1::uuid[], $2::bigint[]) AS wanted (image_id, revision)
-        ON wanted.image_id = revisions.image_id AND wanted.revision = revisions.revision
-     WHERE revisions.superseded_at IS NOT NULL AND revisions.swept_at IS NULL
-     ORDER BY revisions.image_id, revisions.revision
-       FOR UPDATE OF revisions
-),
-marked AS (
-    UPDATE image_revisions
-       SET swept_at = now()
-      FROM gone
-     WHERE image_revisions.image_id = gone.image_id AND image_revisions.revision = gone.revision
-),
-unlisted AS (
-    DELETE FROM variants
-     USING gone
-     WHERE variants.image_id = gone.image_id AND variants.revision = gone.revision
-)
-SELECT count(*) FROM gone
-"""
-
-
-async def record_swept(connection: Connection, swept: Sequence[Superseded]) -> int:
-    """Forget the objects of these revisions; how many were not forgotten before."""
-    images = [one.image_id for one in swept]
-    gone: int = await connection.fetchval(RECORD_SWEPT, images, [one.revision for one in swept])
-    return gone
-
 
 # The row before the object: whoever still has it could make an image of what is being deleted.
 FORGET_UPLOADS: Final = """
@@ -215,3 +118,140 @@ async def judge_originals(
     keys, modified = [key for key, _ in found], [modified_at for _, modified_at in found]
     rows = await connection.fetch(JUDGE_ORIGINALS, keys, modified, older_than)
     return frozenset(row["key"] for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """An object that an image needs."""
+
+    image_id: UUID
+    tenant_id: str
+    key: str
+
+
+_PAGE: Final = """
+WITH page AS MATERIALIZED (
+    SELECT images.id, images.tenant_id, images.revision,
+           (SELECT count(*) FROM image_tombstones AS tombstones
+             WHERE tombstones.image_id = images.id) = 0 AS is_kept
+      FROM images
+     WHERE images.id >= $1::uuid
+       AND images.id <= coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY images.id
+     LIMIT $3
+)
+"""
+
+
+LIST_SHOWN: Final = f"""
+{_PAGE}
+SELECT page.id AS image_id, page.tenant_id,
+       ARRAY (SELECT variants.key
+                FROM variants
+               WHERE variants.image_id = page.id AND variants.revision = page.revision
+                 AND page.is_kept) AS keys
+  FROM page
+ ORDER BY page.id
+"""  # noqa: S608 - composed at import from the constant above
+
+
+LIST_ORIGINALS: Final = f"""
+{_PAGE}
+SELECT page.id AS image_id, page.tenant_id,
+       ARRAY (SELECT sources.key
+                FROM image_sources AS sources
+               WHERE sources.image_id = page.id AND page.is_kept
+               ORDER BY sources.source_seq DESC
+               LIMIT 1) AS keys
+  FROM page
+ ORDER BY page.id
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def list_named(
+    connection: Connection, bucket: Bucket, first: UUID, last: UUID | None, *, images: int
+) -> tuple[list[Named], UUID | None]:
+    """What must be in this bucket, from one image to another; and the last image, if too many.
+
+    Of outputs those that are shown, of originals the newest of each image.
+    """
+    statement = LIST_SHOWN if bucket == "outputs" else LIST_ORIGINALS
+    rows = await connection.fetch(statement, first, last, images)
+    named = [
+        Named(image_id=row["image_id"], tenant_id=row["tenant_id"], key=key)
+        for row in rows
+        for key in row["keys"]
+    ]
+    return named, rows[-1]["image_id"] if len(rows) == images else None
+
+
+WALK: Final = "sweep_walk"
+"""The periodic step whose periods are walks: each goes on until it is through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """One way through both buckets."""
+
+    start: datetime
+    started_at: datetime
+    finished_at: datetime | None
+    progress: SweepProgress
+
+
+READ_WALK: Final = """
+SELECT periods.period_start, periods.started_at, periods.finished_at, periods.report
+  FROM periods
+ WHERE periods.name = 'sweep_walk'
+ ORDER BY periods.period_start DESC
+ LIMIT 1
+"""
+
+
+async def read_walk(connection: Connection) -> Walk | None:
+    """The newest walk; what another version wrote about one that we cannot read is forgotten."""
+    row = await connection.fetchrow(READ_WALK)
+    if row is None:
+        return None
+    report: Mapping[str, object] = row["report"] or {}
+    try:
+        progress = SweepProgress.model_validate(report)
+    except ValidationError:
+        progress = SweepProgress()
+    return Walk(
+        start=row["period_start"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        progress=progress,
+    )
+
+
+SAVE_WALK: Final = """
+UPDATE periods
+   SET report = $2, finished_at = coalesce(finished_at, CASE WHEN $3 THEN now() END)
+ WHERE name = 'sweep_walk' AND period_start = $1
+"""
+
+
+async def save_walk(
+    connection: Connection, start: datetime, progress: SweepProgress, *, is_through: bool
+) -> None:
+    """Write down how far a walk is."""
+    await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)
+
+
+# Of most minutes there is nothing to tell.
+LIST_SWEEP_RUNS: Final = """
+SELECT periods.period_start, periods.started_at, periods.finished_at, periods.report
+  FROM periods
+ WHERE periods.name = 'sweep'
+   AND (periods.finished_at IS NULL OR (periods.report ->> 'did')::boolean)
+ ORDER BY periods.period_start DESC
+ LIMIT $1
+"""
+
+
+async def list_sweep_runs(connection: Connection, *, limit: int) -> list[SweepRunView]:
+    """The last periods in which something was looked at or swept, the newest first."""
+    rows = await connection.fetch(LIST_SWEEP_RUNS, limit)
+    return [SweepRunView.of(row) for row in rows]

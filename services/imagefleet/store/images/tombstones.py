@@ -83,7 +83,7 @@ class Deleting:
     submitted: Sequence[tuple[Submission, Submitted]] = ()
 
 
-class _StandsAlready(Exception):
+class _TombstoneStands(Exception):
     """There is a tombstone: on its way out of a transaction that must leave no trace."""
 
 
@@ -101,7 +101,7 @@ async def delete_image(
     try:
         async with connection.transaction():
             return await _delete(connection, submission, image_id, cancelling)
-    except _StandsAlready:
+    except _TombstoneStands:
         return Deleting(answer=await _standing(connection, image_id))
 
 
@@ -121,7 +121,7 @@ async def _delete(
         return Deleting(answer=answer)
     by = submission.created_by
     if await connection.fetchval(WRITE_TOMBSTONE, image_id, tenant_id, answer.job_id, by) is None:
-        raise _StandsAlready
+        raise _TombstoneStands
     void = await connection.fetch(LIST_VOID, tenant_id, image_target(image_id), MOST_CANCELLED)
     cancels = [cancelling(JobId(row["id"])) for row in void]
     answers = await insert_submissions(connection, cancels)

@@ -9,16 +9,67 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from imagefleet.errors import NotFound
 from imagefleet.jobs.bulk import CancelWalk, type_walked
 from imagefleet.jobs.kinds import CancelJobs
-from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, TenantId
+from imagefleet.jobs.lifecycle import ResultReason
+from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Hold, report_progress
-from imagefleet.store.jobs.rings import URGENT
+from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
 MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
 MOST_CHOSEN: Final = 10_000  # jobs of a state that are looked at to say how many are chosen
+
+FLAG_CANCEL: Final = """
+WITH victim AS MATERIALIZED (
+    SELECT jobs.id, jobs.state, jobs.cancel_requested_at
+      FROM jobs
+     WHERE jobs.id = $1 AND ($2::text IS NULL OR jobs.tenant_id = $2)
+       FOR UPDATE
+),
+flagged AS (
+    UPDATE jobs
+       SET cancel_requested_at = now(), cancel_code = $3, cancel_detail = $4,
+           updated_at = now()
+      FROM victim
+     WHERE jobs.id = victim.id AND jobs.cancel_requested_at IS NULL
+       AND victim.state IN ('queued', 'processing', 'failed_retryable')
+)
+SELECT victim.state FROM victim
+"""
+
+
+RING_FLAGGED: Final = f"""
+UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
+  FROM jobs
+ WHERE rings.job_id = $1 AND jobs.id = rings.job_id
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constants of rings.py
+
+
+async def cancel_job(
+    connection: Connection,
+    job_id: JobId,
+    *,
+    code: CancelCode,
+    detail: str | None,
+    tenant_id: TenantId | None = None,
+) -> tuple[ResultReason, tuple[Ring, ...]]:
+    """Flag a job for good and ring it: whoever claims or holds it ends it as `code`.
+
+    Answers `requested` or `already_finished`, and the doorbell to ring now.
+    """
+    async with connection.transaction():
+        row = await connection.fetchrow(FLAG_CANCEL, job_id, tenant_id, code, detail)
+        if row is None:
+            raise NotFound("job")
+        if row["state"] in {"completed", "failed"}:
+            return ResultReason.ALREADY_FINISHED, ()
+        rings = await connection.fetch(RING_FLAGGED, job_id)
+    return ResultReason.REQUESTED, tuple(ring_of(row) for row in rings)
+
 
 # State by state, as their index has them: what has ended is never read.
 FIND_OPEN: Final = """
@@ -99,7 +150,7 @@ UPDATE rings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class FlaggedPage:
     """What one step of a walk did."""
 
     walk: CancelWalk
@@ -114,7 +165,7 @@ class _Cancelled(Exception):
 
 async def flag_page(
     connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
-) -> Page:
+) -> FlaggedPage:
     """Flag the next page and move the cursor behind it, both or neither.
 
     Raises ClaimLost if the claim does not stand any more; then the page belongs to another.
@@ -123,12 +174,12 @@ async def flag_page(
         async with connection.transaction():
             return await _flag_in_transaction(connection, claim, hold, wanted, walk)
     except _Cancelled:
-        return Page(walk=walk, over=False, cancelled=True)
+        return FlaggedPage(walk=walk, over=False, cancelled=True)
 
 
 async def _flag_in_transaction(
     connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
-) -> Page:
+) -> FlaggedPage:
     page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
     flagged = await connection.fetch(
         FLAG_PAGE,
@@ -154,7 +205,7 @@ async def _flag_in_transaction(
         connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Cancelled
-    return Page(walk=walked, over=len(page) < PAGE, cancelled=False)
+    return FlaggedPage(walk=walked, over=len(page) < PAGE, cancelled=False)
 
 
 async def _next_jobs(

@@ -1,11 +1,13 @@
-"""Reading: what the public may see of a job, and what operators see."""
+"""What a tenant sees of its jobs: one, a list by page, and whether one has changed."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import JobId, JobState, TenantId
-from imagefleet.jobs.shapes.jobs import AttemptView, JobView, WholeJob
+from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.store.database import Connection
 
 _PUBLIC_COLUMNS: Final = """
@@ -160,34 +162,24 @@ FILTERS_EXCLUDE_EACH_OTHER: Final = (
     "Filter by state and type, or by one of correlation id, target and parent job."
 )
 
-GET_OPERATOR_JOB: Final = """
-SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at AS announced_at,
-       rings.sends AS rung
-  FROM jobs
-  LEFT JOIN rings ON rings.job_id = jobs.id
- WHERE jobs.id = $1
+
+WATCH_JOBS: Final = """
+SELECT jobs.id, jobs.updated_at FROM jobs WHERE jobs.id = ANY ($1::uuid[])
 """
 
 
-async def get_operator_job(connection: Connection, job_id: JobId) -> WholeJob:
-    """Everything about one job, of any tenant."""
-    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
-    if row is None:
-        raise NotFound("job")
-    return WholeJob.of(row)
+async def watch_jobs(connection: Connection, job_ids: Sequence[JobId]) -> Mapping[JobId, datetime]:
+    """When each of these jobs changed last; what does not exist is not in the answer."""
+    rows = await connection.fetch(WATCH_JOBS, list(job_ids))
+    return {JobId(row["id"]): row["updated_at"] for row in rows}
 
 
-LIST_ATTEMPTS: Final = """
-SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at, attempts.ended_at,
-       attempts.duration, attempts.queue_time, attempts.charged, attempts.outcome, attempts.why,
-       attempts.detail, attempts.log_excerpt
-  FROM attempts
- WHERE attempts.job_id = $1
- ORDER BY attempts.claim_no
+FIND_TYPES: Final = """
+SELECT jobs.id, jobs.type FROM jobs WHERE jobs.id = ANY ($1::uuid[])
 """
 
 
-async def list_attempts(connection: Connection, job_id: JobId) -> list[AttemptView]:
-    """Every claim of a job that has ended, oldest first."""
-    rows = await connection.fetch(LIST_ATTEMPTS, job_id)
-    return [AttemptView.of(row) for row in rows]
+async def find_types(connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, str]:
+    """Of what type these jobs are; what does not exist is not in the answer."""
+    rows = await connection.fetch(FIND_TYPES, list(job_ids))
+    return {JobId(row["id"]): row["type"] for row in rows}

@@ -13,7 +13,14 @@ from typing import Final
 
 from asyncpg import Record
 
-from imagefleet.jobs.model import JobId, Lane, Ring, Submission, Submitted, TenantId
+from imagefleet.jobs.model import (
+    JobId,
+    Lane,
+    Ring,
+    Submission,
+    Submitted,
+    TenantId,
+)
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import NEXT_OF_TARGET
 
@@ -296,3 +303,24 @@ async def expect_messages(connection: Connection) -> dict[Lane, ExpectedMessages
         Lane(row["lane"]): ExpectedMessages(**dict(row) | {"lane": Lane(row["lane"])})
         for row in rows
     }
+
+
+RETRY_NOW: Final = """
+UPDATE jobs SET run_at = now(), updated_at = now()
+ WHERE id = $1 AND state IN ('queued', 'failed_retryable') AND run_at > now()
+"""
+
+
+RING_JOB: Final = f"""
+UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0
+  FROM jobs
+ WHERE rings.job_id = $1 AND jobs.id = rings.job_id
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constant of rings.py
+
+
+async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
+    """Retry now: make a waiting job due and ring it; empty when it does not wait for its time."""
+    async with connection.transaction():
+        await connection.execute(RETRY_NOW, job_id)
+        return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))

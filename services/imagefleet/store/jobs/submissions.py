@@ -20,6 +20,7 @@ from imagefleet.errors import IdempotencyConflict, Unavailable
 from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.verdicts import pauses_target, pauses_tenant
 
 TRIES: Final = 5  # the job that stood in the way may end between the insert and the second look
 
@@ -127,7 +128,7 @@ async def _take_places(
     return {place: taken[place] - jobs for place, jobs in counts.items()}
 
 
-INSERT_JOBS: Final = """
+INSERT_JOBS: Final = f"""
 WITH new AS (
     SELECT *
       FROM jsonb_to_recordset($1::jsonb) AS new (
@@ -175,8 +176,7 @@ placed AS (
                        AND targets.target = accepted.target) IS NOT NULL
                 OR (SELECT pauses.scope
                       FROM pauses
-                     WHERE pauses.scope = 'target' AND pauses.tenant_id = accepted.tenant_id
-                       AND pauses.name = accepted.target) IS NOT NULL
+                     WHERE {pauses_target("accepted")}) IS NOT NULL
                 OR EXISTS (
                     SELECT FROM (
                         SELECT jobs.state, jobs.run_at, jobs.cancel_requested_at
@@ -215,13 +215,12 @@ SELECT placed.id, placed.id AS job_id, placed.type, placed.state, placed.lane,
                  AND (placed.preempts
                       OR (SELECT pauses.scope
                             FROM pauses
-                           WHERE pauses.scope = 'tenant' AND pauses.tenant_id = placed.tenant_id
-                             AND pauses.name IN ('', placed.type)
+                           WHERE {pauses_tenant("placed")}
                            LIMIT 1) IS NULL)
             THEN bell.next_at END AS next_at
   FROM placed
   JOIN bell ON bell.job_id = placed.id
-"""
+"""  # noqa: S608 - composed at import from the rule in verdicts.py
 
 
 async def _insert(connection: Connection, submissions: Sequence[Submission]) -> dict[JobId, Answer]:

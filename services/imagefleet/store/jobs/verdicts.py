@@ -7,19 +7,42 @@ They cannot disagree, because there is no second place to disagree with.
 
 from typing import Final
 
-HOLDS: Final = """
+
+def pauses_target(job: str) -> str:
+    """Whether a row of `pauses` holds back the target of this row."""
+    return (
+        f"(pauses.scope = 'target' AND pauses.tenant_id = {job}.tenant_id"
+        f" AND pauses.name = {job}.target)"
+    )
+
+
+def pauses_tenant(job: str) -> str:
+    """Whether a row of `pauses` holds back the tenant of this row, or its jobs of this type."""
+    return (
+        f"(pauses.scope = 'tenant' AND pauses.tenant_id = {job}.tenant_id"
+        f" AND pauses.name IN ('', {job}.type))"
+    )
+
+
+def pauses_job(job: str) -> str:
+    """Whether a row of `pauses` is about this row: the rule, and every statement that asks has it.
+
+    The dispatcher alone asks for whole groups (LOOK_AT_HOLDS), and leaves their jobs unsent.
+    """
+    return f"""(pauses.scope = 'all'
+          OR (pauses.scope = 'lane' AND pauses.name = {job}.lane)
+          OR (pauses.scope = 'type' AND pauses.name = {job}.type)
+          OR {pauses_target(job)}
+          OR {pauses_tenant(job)})"""
+
+
+HOLDS: Final = f"""
   LEFT JOIN LATERAL (
       SELECT concat_ws(':', pauses.scope,
                        CASE pauses.scope WHEN 'tenant' THEN pauses.tenant_id END,
                        nullif(pauses.name, '')) AS what
         FROM pauses
-       WHERE pauses.scope = 'all'
-          OR (pauses.scope = 'lane' AND pauses.name = job.lane)
-          OR (pauses.scope = 'type' AND pauses.name = job.type)
-          OR (pauses.scope = 'target'
-              AND pauses.tenant_id = job.tenant_id AND pauses.name = job.target)
-          OR (pauses.scope = 'tenant'
-              AND pauses.tenant_id = job.tenant_id AND pauses.name IN ('', job.type))
+       WHERE {pauses_job("job")}
        ORDER BY pauses.scope
        LIMIT 1
   ) AS pause ON NOT job.preempts
@@ -52,7 +75,7 @@ HOLDS: Final = """
        LIMIT 1
   ) AS elder ON job.target IS NOT NULL AND NOT job.preempts
             AND target.running_job IS DISTINCT FROM job.id
-"""
+"""  # noqa: S608 - composed at import from the rule above
 
 # $2 lanes and $3 types are the asking worker's; for explain, those of all living workers.
 VERDICT: Final = """
@@ -99,7 +122,7 @@ WHY: Final = """
 
 # Whom a freed target is for. A retry in backoff keeps its place and blocks the younger ones; a
 # preempting job goes first, but not before its time. Whoever resumes a paused target asks again.
-NEXT_OF_TARGET: Final = """
+NEXT_OF_TARGET: Final = f"""
   CROSS JOIN LATERAL (
       SELECT head.id
         FROM ((SELECT 1 AS turn, jobs.id, jobs.run_at, jobs.preempts
@@ -125,7 +148,6 @@ NEXT_OF_TARGET: Final = """
          AND (head.preempts
               OR (SELECT pauses.scope
                     FROM pauses
-                   WHERE pauses.scope = 'target' AND pauses.tenant_id = freed.tenant_id
-                     AND pauses.name = freed.target) IS NULL)
+                   WHERE {pauses_target("freed")}) IS NULL)
   ) AS next
-"""
+"""  # noqa: S608 - composed at import from the rule above

@@ -21,7 +21,7 @@ from imagefleet.store.images.tombstones import find_deleted
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import Answer, insert_submissions
 from imagefleet.store.jobs.targets import lock_targets
-from imagefleet.store.letters.deadletters import (
+from imagefleet.store.letters.letters import (
     LetterFilter,
     get_dead_letters,
     list_dead_letters,

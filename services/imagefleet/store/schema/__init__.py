@@ -1,0 +1,5 @@
+"""The schema itself: files, the runner that applies them, and the roles that they grant to.
+
+Only who administers comes here: `imagefleet migrate`, the embedded stack, and each process once, at
+its start, to refuse a schema that it does not know.
+"""

@@ -1,6 +1,7 @@
 """The login roles and the database they share: what an administrator does once, and may repeat.
 
-What each role may touch is granted by migrations/; here is who exists, and how long each may take.
+What each role may touch is granted by migrations/; here is who exists, and how long each may take,
+and what a session is to the database.
 """
 
 import base64
@@ -9,7 +10,10 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
+from typing import Final
 
 from imagefleet.errors import Misconfigured, StoreRejected
 from imagefleet.store.database import Connection
@@ -107,3 +111,28 @@ def scram_verifier(password: str, *, iterations: int = SCRAM_ITERATIONS) -> str:
     server_key = hmac.digest(salted, b"Server Key", "sha256")
     shown = [base64.b64encode(part).decode() for part in (salt, stored_key, server_key)]
     return f"SCRAM-SHA-256${iterations}:{shown[0]}${shown[1]}:{shown[2]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSeen:
+    """Who we are there, and what there is."""
+
+    role: str
+    superuser: bool
+    version: str
+    now: datetime
+
+
+DESCRIBE_SESSION: Final = """
+SELECT current_user::text AS role,
+       current_setting('is_superuser') = 'on' AS superuser,
+       current_setting('server_version') AS version,
+       clock_timestamp() AS now
+"""
+
+
+async def describe_session(connection: Connection) -> SessionSeen:
+    """Ask the database who it takes us for, and what time it is."""
+    row = await connection.fetchrow(DESCRIBE_SESSION)
+    assert row is not None  # noqa: S101 - it reads from no table
+    return SessionSeen(**dict(row))

@@ -6,7 +6,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId
-from imagefleet.store.fleet.control import cancel_job
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.worker.handling import Handler, JobContext
 
 

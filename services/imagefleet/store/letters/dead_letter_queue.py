@@ -111,7 +111,7 @@ class DeadMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Finding:
     """What one message is about; for a running job, the ring to send."""
 
     found: Found
@@ -215,18 +215,16 @@ SELECT judged.found, judged.known_id AS job_id, judged.lane, judged.run_at AS ne
 """
 
 
-async def judge_messages(
-    connection: Connection, messages: Sequence[DeadMessage]
-) -> list[Judgement]:
+async def judge_messages(connection: Connection, messages: Sequence[DeadMessage]) -> list[Finding]:
     """Tell what each message is about, in order, and write what that calls for."""
     asked = [
         {name: getattr(message, name) for name in DeadMessage.__dataclass_fields__} | {"n": n}
         for n, message in enumerate(messages)
     ]
     rows = await connection.fetch(JUDGE_MESSAGES, asked)
-    judgements: list[Judgement] = []
+    judgements: list[Finding] = []
     for row in rows:
         found = Found(row["found"])
         ring = ring_of(row) if found is Found.RUNNING else None
-        judgements.append(Judgement(found=found, ring=ring))
+        judgements.append(Finding(found=found, ring=ring))
     return judgements

@@ -1,11 +1,11 @@
-"""Reading across tenants, for operators: lists of jobs, and who works on them."""
+"""What operators see of jobs, of any tenant: lists, the whole of one, and its attempts."""
 
 from dataclasses import replace
 from typing import Final
 
-from imagefleet.jobs.model import JobId, TenantId, WorkerId
-from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerView
-from imagefleet.jobs.shapes.jobs import OverseenJobView
+from imagefleet.errors import NotFound
+from imagefleet.jobs.model import JobId, TenantId
+from imagefleet.jobs.shapes.jobs import AttemptView, OverseenJobView, WholeJob
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.reports import JobFilter, Listings
 
@@ -132,44 +132,34 @@ async def oversee_jobs(
     return [OverseenJobView.of(row) for row in rows]
 
 
-LIST_WORKERS: Final = """
-SELECT workers.id AS worker_id, workers.host, workers.pid, workers.version, workers.lanes,
-       workers.types, workers.slots, workers.started_at, workers.beat_at,
-       greatest(now() - workers.beat_at, interval '0') AS silent_for, workers.draining_since,
-       workers.dead_at, workers.dead_why
-  FROM workers
- WHERE workers.dead_at IS NULL OR ($1 AND workers.dead_at > now() - interval '1 day')
- ORDER BY workers.dead_at DESC NULLS FIRST, workers.started_at, workers.id
- LIMIT $2
-"""
-
-LIST_HELD: Final = """
-SELECT jobs.locked_by, jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.lane, jobs.claim_no,
-       jobs.claimed_at, jobs.progress_done, jobs.progress_total,
-       jobs.cancel_requested_at IS NOT NULL AS cancel_requested
+GET_OPERATOR_JOB: Final = """
+SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at AS announced_at,
+       rings.sends AS rung
   FROM jobs
- WHERE jobs.state = 'processing' AND jobs.locked_by = ANY ($1::uuid[])
- ORDER BY jobs.claimed_at, jobs.id
+  LEFT JOIN rings ON rings.job_id = jobs.id
+ WHERE jobs.id = $1
 """
 
 
-async def list_workers(
-    connection: Connection, *, with_dead: bool = False, limit: int = 1000
-) -> list[WorkerView]:
-    """The living workers, and with `with_dead` those that ended within the last day."""
-    rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
-    held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
-    by_worker: dict[WorkerId, list[HeldJobView]] = {}
-    for row in held:
-        by_worker.setdefault(row["locked_by"], []).append(HeldJobView.of(row))
-    return [
-        WorkerView.of(
-            dict(row)
-            | {
-                "slots": sum(row["slots"]),
-                "lane_slots": dict(zip(row["lanes"], row["slots"], strict=True)),
-                "held": by_worker.get(row["worker_id"], []),
-            }
-        )
-        for row in rows
-    ]
+async def get_operator_job(connection: Connection, job_id: JobId) -> WholeJob:
+    """Everything about one job, of any tenant."""
+    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
+    if row is None:
+        raise NotFound("job")
+    return WholeJob.of(row)
+
+
+LIST_ATTEMPTS: Final = """
+SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at, attempts.ended_at,
+       attempts.duration, attempts.queue_time, attempts.charged, attempts.outcome, attempts.why,
+       attempts.detail, attempts.log_excerpt
+  FROM attempts
+ WHERE attempts.job_id = $1
+ ORDER BY attempts.claim_no
+"""
+
+
+async def list_attempts(connection: Connection, job_id: JobId) -> list[AttemptView]:
+    """Every claim of a job that has ended, oldest first."""
+    rows = await connection.fetch(LIST_ATTEMPTS, job_id)
+    return [AttemptView.of(row) for row in rows]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageCms
 
-from imagefleet.imaging.colour import to_srgb
+from imagefleet.imaging.codecs import to_srgb
 from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec

@@ -1,0 +1,116 @@
+"""The registry of workers: who is there, who drains, who has left, and what each holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from imagefleet.jobs.model import Lane, WorkerId
+from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerView
+from imagefleet.store.database import Connection
+
+REGISTER_WORKER: Final = """
+INSERT INTO workers (id, host, pid, version, lanes, types, slots)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCard:
+    """Who a worker process is. The id is fresh at every start; host and pid are only labels."""
+
+    worker_id: WorkerId
+    host: str
+    pid: int
+    version: str
+    types: tuple[str, ...]
+    slots: Mapping[Lane, int]
+    """How many jobs at once in each lane it takes; general ones serve the fast lane too."""
+
+
+async def register_worker(connection: Connection, card: WorkerCard) -> None:
+    """Enter the registry; until then a worker can neither beat nor claim."""
+    await connection.execute(
+        REGISTER_WORKER,
+        card.worker_id,
+        card.host,
+        card.pid,
+        card.version,
+        list(card.slots),
+        list(card.types),
+        list(card.slots.values()),
+    )
+
+
+START_DRAIN: Final = """
+UPDATE workers SET draining_since = coalesce(draining_since, now()) WHERE id = $1
+"""
+
+
+async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
+    """Say that this worker takes nothing new."""
+    await connection.execute(START_DRAIN, worker_id)
+
+
+# Excludes the claim, which holds this row FOR KEY SHARE; the next statement sees what it took.
+LOCK_WORKER: Final = """
+SELECT workers.id FROM workers WHERE workers.id = $1 FOR UPDATE
+"""
+
+
+RETIRE_WORKER: Final = """
+UPDATE workers SET dead_at = now(), dead_why = 'stopped'
+ WHERE id = $1 AND dead_at IS NULL
+   AND NOT EXISTS (SELECT FROM jobs WHERE jobs.locked_by = $1 AND jobs.state = 'processing')
+RETURNING id
+"""
+
+
+async def retire_worker(connection: Connection, worker_id: WorkerId) -> bool:
+    """Leave the registry; refused while claims are held, which the rescuer still looks after."""
+    async with connection.transaction():
+        await connection.execute(LOCK_WORKER, worker_id)
+        return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
+
+
+LIST_WORKERS: Final = """
+SELECT workers.id AS worker_id, workers.host, workers.pid, workers.version, workers.lanes,
+       workers.types, workers.slots, workers.started_at, workers.beat_at,
+       greatest(now() - workers.beat_at, interval '0') AS silent_for, workers.draining_since,
+       workers.dead_at, workers.dead_why
+  FROM workers
+ WHERE workers.dead_at IS NULL OR ($1 AND workers.dead_at > now() - interval '1 day')
+ ORDER BY workers.dead_at DESC NULLS FIRST, workers.started_at, workers.id
+ LIMIT $2
+"""
+
+
+LIST_HELD: Final = """
+SELECT jobs.locked_by, jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.lane, jobs.claim_no,
+       jobs.claimed_at, jobs.progress_done, jobs.progress_total,
+       jobs.cancel_requested_at IS NOT NULL AS cancel_requested
+  FROM jobs
+ WHERE jobs.state = 'processing' AND jobs.locked_by = ANY ($1::uuid[])
+ ORDER BY jobs.claimed_at, jobs.id
+"""
+
+
+async def list_workers(
+    connection: Connection, *, with_dead: bool = False, limit: int = 1000
+) -> list[WorkerView]:
+    """The living workers, and with `with_dead` those that ended within the last day."""
+    rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
+    held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
+    by_worker: dict[WorkerId, list[HeldJobView]] = {}
+    for row in held:
+        by_worker.setdefault(row["locked_by"], []).append(HeldJobView.of(row))
+    return [
+        WorkerView.of(
+            dict(row)
+            | {
+                "slots": sum(row["slots"]),
+                "lane_slots": dict(zip(row["lanes"], row["slots"], strict=True)),
+                "held": by_worker.get(row["worker_id"], []),
+            }
+        )
+        for row in rows
+    ]
