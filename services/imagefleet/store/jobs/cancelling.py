@@ -15,7 +15,7 @@ from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
@@ -164,7 +164,7 @@ class _Cancelled(Exception):
 
 
 async def flag_page(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
+    connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
     """Flag the next page and move the cursor behind it, both or neither.
 
@@ -172,13 +172,13 @@ async def flag_page(
     """
     try:
         async with connection.transaction():
-            return await _flag_in_transaction(connection, claim, hold, wanted, walk)
+            return await _flag_in_transaction(connection, claim, renewal, wanted, walk)
     except _Cancelled:
         return FlaggedPage(walk=walk, over=False, cancelled=True)
 
 
 async def _flag_in_transaction(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
+    connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
     page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
     flagged = await connection.fetch(
@@ -202,7 +202,7 @@ async def _flag_in_transaction(
         }
     )
     if await report_progress(
-        connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
+        connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Cancelled
     return FlaggedPage(walk=walked, over=len(page) < PAGE, cancelled=False)
