@@ -165,7 +165,7 @@ async def ring(connection: Connection, job: MadeJob) -> None:
 
 
 async def confirm(connection: Connection, job: MadeJob) -> None:
-    await confirm_rings(connection, await ring_now(connection, job.job_id))
+    await confirm_rings(connection, await ring_now(connection, job.job_id) or ())
 
 
 async def dispatch(connection: Connection, job: MadeJob) -> None:

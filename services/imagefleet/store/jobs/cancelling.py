@@ -192,7 +192,7 @@ async def _flag_in_transaction(
     )
     if flagged:
         await connection.execute(RING_PAGE, [row["id"] for row in flagged])
-    seen = walk.seen + len(page)
+    seen = walk.seen if walk.again else walk.seen + len(page)
     walked = walk.model_copy(
         update={
             "before": page[-1] if page else walk.before,
@@ -205,7 +205,8 @@ async def _flag_in_transaction(
         connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Cancelled
-    return FlaggedPage(walk=walked, over=len(page) < PAGE, cancelled=False)
+    over = len(page) < PAGE or (walk.oldest is not None and page[-1] < walk.oldest)
+    return FlaggedPage(walk=walked, over=over, cancelled=False)
 
 
 async def _next_jobs(

@@ -23,9 +23,11 @@ async def run(job: JobContext) -> Completed:
         walk = page.walk
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
-        if page.over and not walk.parents:
+        if page.over and walk.again:
             return Completed(result={"flagged": walk.flagged})
-        if page.over:
+        if page.over and not walk.parents:
+            walk = walk.once_more()
+        elif page.over:
             walk = await begin(job, wanted, parents=False, flagged=walk.flagged)
 
 
