@@ -107,7 +107,7 @@ from imagefleet.store.jobs.dispatching import (
 )
 from imagefleet.store.jobs.explanations import explain_job
 from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
-from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.leases import Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.pruning import (
     LOCK_IDLE_TARGETS,
     PRUNE_TARGETS,
@@ -412,7 +412,8 @@ A_WORKER = WorkerId(id_of(1))
 HELD = [id_of(n) for n in range(HISTORY + QUEUED + 1, HISTORY + QUEUED + PROCESSING + 1)]
 HELD_BY_A_WORKER = HELD[WORKERS - 1 - (HISTORY + QUEUED) % WORKERS :: WORKERS]
 HOLDS = [
-    Hold(job_id=job_id, claim_no=1, renewable_for=timedelta(hours=1)) for job_id in HELD_BY_A_WORKER
+    Renewal(job_id=job_id, claim_no=1, renewable_for=timedelta(hours=1))
+    for job_id in HELD_BY_A_WORKER
 ]
 
 SCANS = frozenset(

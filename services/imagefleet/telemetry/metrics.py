@@ -99,7 +99,7 @@ class ApiMetrics(AwsMetrics):
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
-        self._limit = Vocabulary({*LIMITS, "least_rate"})
+        self._limit = Vocabulary({*LIMITS, "least_rate", "job_keys"})
         self._limited = self._counter(
             "limit_refusals_total", "requests beyond a limit of a tenant or key", "limit"
         )

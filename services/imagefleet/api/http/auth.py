@@ -28,6 +28,7 @@ from fastapi.security import HTTPBearer
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.whence import whence
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, digest_of, seek_keys, touch_keys
 
@@ -173,7 +174,8 @@ def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
 
     async def key_of(request: Request, _documented: Annotated[object, Security(_BEARER)]) -> ApiKey:
         keys: Keys = request.app.state.keys
-        address = None if request.client is None else request.client.host
+        tools: Tools = request.app.state.tools
+        address = whence(request, tools.settings.trusted_proxies)
         key = await keys.find(request.headers.get("authorization"), address=address)
         if key is None:
             raise RequestRejected("unauthorized", _UNAUTHORIZED)

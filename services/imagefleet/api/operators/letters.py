@@ -197,6 +197,8 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
         if count:
             told: dict[str, object] = {"acknowledged": count, "more": more}
             await acting.record(_act("acknowledge", asked.filter, ids, told, asked.note))
+        else:
+            acting.found_nothing()
     return answer(Acknowledged(acknowledged=count, more=more))
 
 
@@ -220,7 +222,7 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
         tracestate=trace.tracestate,
     )
     if asked.dry_run:
-        async with tools.operating("replay_letters", "jobs") as connection:
+        async with tools.rehearsing("replay_letters", "jobs") as connection:
             found = await _replayed(connection, asked, order, tools)
     else:
         async with tools.acting("replay_letters", "jobs", request, key) as acting:
@@ -229,6 +231,8 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
                 told: dict[str, object] = dict(Counter(one.outcome.value for one in found.replayed))
                 ids = [one.letter_id for one in found.replayed]
                 await acting.record(_act("replay", asked.filter, ids, told, asked.reason))
+            else:
+                acting.found_nothing()
     tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
     return answer(
         ReplayAnswer(

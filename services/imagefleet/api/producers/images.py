@@ -14,7 +14,7 @@ from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.intake import Intake, media_type, read_json_if_any
 from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
 from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
@@ -164,7 +164,11 @@ async def remove_image(
         target=image_target(image_id),
         dedup_key=str(image_id),
     ).whole(payload, fingerprint=fingerprint("DELETE /v1/images/{id}", payload))
+    admission: Admission = request.app.state.admission
     async with tools.pool.use("delete_image", "image_tombstones") as connection:
+        if await admission.admit_deletion(connection, submission) is Admitted.STANDS:
+            standing = await find_standing(connection, submission, submission.fingerprint)
+            return accepted(AcceptedImage.answering(standing, image_id))
         deleting = await delete_image(
             connection,
             submission,
