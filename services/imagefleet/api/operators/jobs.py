@@ -13,8 +13,7 @@ from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
-from imagefleet.api.producers.idempotency import fingerprint
-from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import (
