@@ -353,7 +353,7 @@ RUNNING: Final = (
     Mutation(
         "one refused row stops a rescue",
         "jobs/rescue.py",
-        "return await _rescue_in_transaction(connection, seen, _take_back_apart)",
+        "return await _rescue_in_transaction(connection, seen, rescuing, _take_back_apart)",
         "raise",
         "jobs/test_refused_rescues.py",
         ("test_a_job_that_is_refused_its_retry_fails_alone",),

@@ -12,6 +12,7 @@ from tests.walk.walking import WALKS, walked
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "architecture.md"
+MOST_OUTSIDE_IMAGING: Final = 69  # modules of an upload; less is better
 NAMED: Final = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
 
 pytestmark = pytest.mark.timeout(150)
@@ -54,3 +55,8 @@ async def test_an_upload_is_traced_from_the_request_into_the_child_and_to_its_en
     ]
     assert "imaging/render.py" in upload.modules
     assert "store/jobs/claims.py CLAIM_JOBS" in upload.statements
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_upload_runs_through_no_more_modules_than_it_did(walks: dict[str, Walk]) -> None:
+    assert len(walks["upload"].outside_imaging) <= MOST_OUTSIDE_IMAGING

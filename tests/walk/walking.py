@@ -45,6 +45,7 @@ class Walker:
         await self.ended(accepted, "failed")
 
     async def replay(self, go: Go) -> None:
+        await self.ok(self.operator.http.get("/v1/operator/dead-letters"))  # the key is known
         broken = saved(quadrants())
         accepted = await self.producer.upload(broken[: len(broken) // 2])
         await self.ended(accepted, "failed")

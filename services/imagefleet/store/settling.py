@@ -210,10 +210,11 @@ async def _publish(connection: Connection, endings: dict[Fence, tuple[Held, Outc
 
 
 async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outcome]]) -> list[Ring]:
+    """A cancellation that came too late for the job itself still drops what was to follow it."""
     follow_ups = [
         submission
-        for _, outcome in endings
-        if isinstance(outcome, Completed)
+        for held, outcome in endings
+        if isinstance(outcome, Completed) and held.standing.cancel_code is None
         for submission in outcome.follow_ups
     ]
     if not follow_ups:

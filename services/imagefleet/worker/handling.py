@@ -24,7 +24,7 @@ from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.images.reads import Original, find_original
-from imagefleet.store.jobs.leases import Hold
+from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
@@ -127,7 +127,7 @@ class JobContext:
     """One attempt, as its handler sees it: the one door to whatever it needs."""
 
     claim: Claim
-    hold: Hold
+    renewal: Renewal
     """The claim as statements name it, for progress that is part of a larger transaction."""
     payload: Any
     """The payload, as an instance of the kind's own model."""

@@ -481,6 +481,32 @@ async def test_who_makes_and_ends_a_key_is_told_and_the_secret_is_not(
     assert secret not in str([tenant, made, ended])
 
 
+async def test_of_two_who_end_a_key_at_once_one_is_told(
+    database: Database, admin: OpenConnection, superuser: OpenConnection
+) -> None:
+    secret = await create_key(admin, TENANT, name="uploader", scopes=["submit"], by=ADA)
+    found = await find_key(admin, secret)
+    assert found is not None
+    async with database.connect("admin") as other:
+        first = driver_of(other).transaction()
+        await first.start()
+        await revoke_key(other, found.id, by=ADA, reason="first")
+        second = revoke_key(admin, found.id, by=ADA, reason="second")
+        async with meanwhile(superuser, other, admin, second):
+            await first.commit()
+
+    ended = [one for one in await told(admin) if one["action"] == "revoke"]
+    assert ["first"] == [one["reason"] for one in ended]
+
+
+async def test_a_row_that_was_changed_must_be_told_whoever_else_found_nothing(
+    operator: OpenConnection,
+) -> None:
+    with pytest.raises(RuntimeError, match="not told"):
+        async with acting(operator, ADA) as act:
+            await pause(act.connection, EVERYTHING, by="ada", reason="why", refuse_new=False)
+
+
 @pytest.mark.parametrize("role", ["api", "worker", "maintenance", "operator"])
 @pytest.mark.parametrize(
     "statement",

@@ -147,7 +147,7 @@ async def test_retry_now_makes_a_waiting_job_due_and_rings_it(
     job = await a_job(worker, superuser, state=state, due=False)
     await push_rings_forward(superuser)
 
-    rings = await ring_now(operator, job.job_id)
+    rings = await ring_now(operator, job.job_id) or ()
 
     assert [job.job_id] == [ring.job_id for ring in rings]
     assert await due_now(worker, job.job_id)
@@ -164,7 +164,7 @@ async def test_retry_now_leaves_alone_what_does_not_wait(
     job = await a_job(worker, superuser, state=state)
     before = await job_row(worker, job.job_id)
 
-    assert () == await ring_now(operator, job.job_id)
+    assert None is await ring_now(operator, job.job_id)
     assert before == await job_row(worker, job.job_id)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, WorkerId
-from imagefleet.store.jobs.leases import Hold
+from imagefleet.store.jobs.leases import Renewal
 
 HISTORY: Final = 200_000
 
@@ -311,5 +311,6 @@ HELD_BY_A_WORKER = HELD[WORKERS - 1 - (HISTORY + QUEUED) % WORKERS :: WORKERS]
 
 
 HOLDS = [
-    Hold(job_id=job_id, claim_no=1, renewable_for=timedelta(hours=1)) for job_id in HELD_BY_A_WORKER
+    Renewal(job_id=job_id, claim_no=1, renewable_for=timedelta(hours=1))
+    for job_id in HELD_BY_A_WORKER
 ]

@@ -11,8 +11,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import SENTENCE, NewValue
+from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.shapes.rules import Settings, SettingView
 from imagefleet.settings.in_force import contradictions, in_force

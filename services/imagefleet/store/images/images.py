@@ -7,7 +7,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.errors import IdempotencyConflict, NotFound
+from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import ImageView
@@ -32,7 +32,7 @@ SELECT $1, jobs.target_seq, $2, $3, $4, $5, $6, $7, $8, $9
 class _AnswerStands(Exception):
     """An answer, on its way out of a transaction that must leave no trace."""
 
-    def __init__(self, answer: Submitted | IdempotencyConflict) -> None:
+    def __init__(self, answer: Submitted | RequestRejected) -> None:
         self.answer = answer
 
 
@@ -54,7 +54,7 @@ async def submit_image(
                 return answer
             raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
     except _AnswerStands as standing:
-        if isinstance(standing.answer, IdempotencyConflict):
+        if isinstance(standing.answer, RequestRejected):
             raise standing.answer from None
         return standing.answer
 

@@ -100,6 +100,26 @@ async def room_for_jobs(connection: Connection, tenant_id: TenantId) -> int:
     return room or 0
 
 
+# No set is counted: they wait for this room, and would wait for each other for ever.
+ROOM_FOR_A_SET: Final = """
+SELECT tenants.max_open_jobs
+       - (SELECT count(*)
+            FROM (SELECT FROM jobs
+                   WHERE jobs.tenant_id = $1 AND jobs.type <> 'reprocess_images'
+                     AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+                   LIMIT (SELECT quota.max_open_jobs FROM tenants AS quota WHERE quota.id = $1)
+                 ) AS open) AS room
+  FROM tenants
+ WHERE tenants.id = $1
+"""
+
+
+async def room_for_a_set(connection: Connection, tenant_id: TenantId) -> int:
+    """How many jobs a set of images may submit now, whatever other sets of this tenant are open."""
+    room: int | None = await connection.fetchval(ROOM_FOR_A_SET, tenant_id)
+    return room or 0
+
+
 IS_CANCELLABLE: Final = """
 SELECT EXISTS (SELECT FROM jobs
                 WHERE jobs.id = $1 AND jobs.type <> 'cancel_job'

@@ -15,7 +15,7 @@ from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
@@ -164,7 +164,7 @@ class _Cancelled(Exception):
 
 
 async def flag_page(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
+    connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
     """Flag the next page and move the cursor behind it, both or neither.
 
@@ -172,13 +172,13 @@ async def flag_page(
     """
     try:
         async with connection.transaction():
-            return await _flag_in_transaction(connection, claim, hold, wanted, walk)
+            return await _flag_in_transaction(connection, claim, renewal, wanted, walk)
     except _Cancelled:
         return FlaggedPage(walk=walk, over=False, cancelled=True)
 
 
 async def _flag_in_transaction(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
+    connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
     page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
     flagged = await connection.fetch(
@@ -192,7 +192,7 @@ async def _flag_in_transaction(
     )
     if flagged:
         await connection.execute(RING_PAGE, [row["id"] for row in flagged])
-    seen = walk.seen + len(page)
+    seen = walk.seen if walk.again else walk.seen + len(page)
     walked = walk.model_copy(
         update={
             "before": page[-1] if page else walk.before,
@@ -202,10 +202,11 @@ async def _flag_in_transaction(
         }
     )
     if await report_progress(
-        connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
+        connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Cancelled
-    return FlaggedPage(walk=walked, over=len(page) < PAGE, cancelled=False)
+    over = len(page) < PAGE or (walk.oldest is not None and page[-1] < walk.oldest)
+    return FlaggedPage(walk=walked, over=over, cancelled=False)
 
 
 async def _next_jobs(

@@ -135,13 +135,13 @@ ended AS (
     -- The claim that we take over, or that was the last one, ends here: its attempts row is ours to
     -- write.
     INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
-                          queue_time, charged, outcome, why)
+                          queue_time, charged, outcome, why, ended_by)
     SELECT chosen.id, chosen.claim_no, chosen.tenant_id, chosen.type, chosen.lane, chosen.locked_by,
            chosen.claimed_at, now() - chosen.claimed_at,
            greatest(chosen.claimed_at - chosen.run_at, interval '0'),
            chosen.claim_charged,
            CASE chosen.verdict WHEN 'exhausted' THEN 'exhausted' ELSE 'taken_over' END,
-           'lock_expired'
+           'lock_expired', $4
       FROM chosen
      WHERE chosen.state = 'processing' AND chosen.verdict IN ('claimed', 'cancelled', 'exhausted')
     RETURNING attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
@@ -256,6 +256,11 @@ SELECT asked.id AS job_id,
   LEFT JOIN taken ON taken.id = asked.id
   LEFT JOIN ended ON ended.job_id = asked.id
 """  # noqa: S608 - composed at import from the constants of verdicts.py, never from values
+
+# Excludes the claim, which holds this row FOR KEY SHARE; the next statement sees what it took.
+LOCK_WORKER: Final = """
+SELECT workers.id FROM workers WHERE workers.id = $1 FOR UPDATE
+"""
 
 
 async def claim_jobs(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, assert_never
+from uuid import UUID
 
 from asyncpg import Record
 
@@ -93,11 +94,11 @@ async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[F
 # The attempts row of every claim that `ended` names and `written` really ended.
 WRITE_ATTEMPTS: Final = """
 INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
-                      queue_time, charged, outcome, why, detail, log_excerpt)
+                      queue_time, charged, outcome, why, detail, log_excerpt, ended_by)
 SELECT ended.id, ended.claim_no, ended.tenant_id, ended.type, ended.lane, ended.locked_by,
        ended.claimed_at, now() - ended.claimed_at,
        greatest(ended.claimed_at - ended.run_at, interval '0'),
-       ended.charged, ended.outcome, ended.why, ended.detail, ended.log_excerpt
+       ended.charged, ended.outcome, ended.why, ended.detail, ended.log_excerpt, ended.ended_by
   FROM ended
   JOIN written ON written.id = ended.id
 RETURNING attempts.job_id, attempts.claim_no, attempts.lane, attempts.worker_id, attempts.duration,
@@ -136,7 +137,8 @@ COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
            jobs.claimed_at, jobs.run_at, jobs.claim_charged AS charged, 'completed' AS outcome,
-           new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason
+           new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason,
+           NULL::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[])
            AS new (id, claim_no, result, reason, log_excerpt)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
@@ -176,7 +178,8 @@ WITH ended AS MATERIALIZED (
            jobs.claim_charged AND new.charged AS charged,
            jobs.claim_charged AND NOT new.charged AS refund,
            new.code AS why, new.detail, new.log_excerpt,
-           new.message, new.due_at, new.crashed, new.lane AS new_lane, jobs.priority
+           new.message, new.due_at, new.crashed, new.lane AS new_lane, jobs.priority,
+           $12::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
                   $7::boolean[], $8::boolean[], $9::text[], $11::text[])
            AS new (id, claim_no, code, message, detail, due_at, charged, crashed, lane, log_excerpt)
@@ -203,7 +206,11 @@ bell AS (
 
 
 async def retry_jobs(
-    connection: Connection, endings: Sequence[tuple[Held, Retry]], *, ended_as: str
+    connection: Connection,
+    endings: Sequence[tuple[Held, Retry]],
+    *,
+    ended_as: str,
+    ended_by: UUID | None,
 ) -> list[Ended]:
     """Processing -> failed_retryable, charged unless the outcome says otherwise, with its ring."""
     rows = await connection.fetch(
@@ -219,6 +226,7 @@ async def retry_jobs(
         [outcome.lane or held.standing.lane for held, outcome in endings],
         ended_as,
         [outcome.log_excerpt for _, outcome in endings],
+        ended_by,
     )
     return _ended(rows, endings, JobState.FAILED_RETRYABLE)
 
@@ -227,7 +235,7 @@ FAIL_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
            jobs.claimed_at, jobs.run_at, jobs.claim_charged AS charged, $6 AS outcome,
-           new.code AS why, new.detail, new.log_excerpt, new.message
+           new.code AS why, new.detail, new.log_excerpt, new.message, $8::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $7::text[])
            AS new (id, claim_no, code, message, detail, log_excerpt)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
@@ -246,7 +254,11 @@ written AS (
 
 
 async def fail_jobs(
-    connection: Connection, endings: Sequence[tuple[Held, Failed]], *, ended_as: str
+    connection: Connection,
+    endings: Sequence[tuple[Held, Failed]],
+    *,
+    ended_as: str,
+    ended_by: UUID | None,
 ) -> list[Ended]:
     """Processing -> failed; the dead letter is written by the database in the same transaction."""
     rows = await connection.fetch(
@@ -258,6 +270,7 @@ async def fail_jobs(
         [outcome.detail for _, outcome in endings],
         ended_as,
         [outcome.log_excerpt for _, outcome in endings],
+        ended_by,
     )
     return _ended(rows, endings, JobState.FAILED)
 
@@ -267,7 +280,7 @@ WITH ended AS MATERIALIZED (
     SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
            jobs.claimed_at, jobs.run_at, false AS charged, 'released' AS outcome,
            new.why, NULL AS detail, new.log_excerpt, new.due_at, jobs.priority,
-           jobs.claim_charged AS refund
+           jobs.claim_charged AS refund, NULL::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[])
            AS new (id, claim_no, why, due_at, log_excerpt)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
@@ -312,8 +325,11 @@ async def end_claims(
     *,
     retried_as: str = "retried",
     failed_as: str = "failed",
+    ended_by: UUID | None = None,
 ) -> list[Ended]:
     """Write every outcome, one statement a kind; the claims are locked by this transaction.
+
+    `ended_by` is who writes it, where that is not the holder.
 
     What it returns is to be told once the transaction is committed, and not before.
     """
@@ -337,9 +353,9 @@ async def end_claims(
     if completed:
         ended += await complete_jobs(connection, completed)
     if retried:
-        ended += await retry_jobs(connection, retried, ended_as=retried_as)
+        ended += await retry_jobs(connection, retried, ended_as=retried_as, ended_by=ended_by)
     if failed:
-        ended += await fail_jobs(connection, failed, ended_as=failed_as)
+        ended += await fail_jobs(connection, failed, ended_as=failed_as, ended_by=ended_by)
     if released:
         ended += await release_jobs(connection, released)
     return ended

@@ -13,7 +13,7 @@ from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Renewal:
     """What a beat names: a claim, and for how long its type lets it renew the lock."""
 
     job_id: JobId
@@ -101,16 +101,16 @@ SELECT NULL, NULL, EXISTS (SELECT FROM me), false, false, false
 async def renew_claims(
     connection: Connection,
     worker_id: WorkerId,
-    holds: Sequence[Hold],
+    renewals: Sequence[Renewal],
     heard: Heard = NOTHING_HEARD,
 ) -> Beat:
     """The beat of one worker process: says what it holds, learns what it must stop."""
     rows = await connection.fetch(
         RENEW_CLAIMS,
         worker_id,
-        [hold.job_id for hold in holds],
-        [hold.claim_no for hold in holds],
-        [hold.renewable_for for hold in holds],
+        [renewal.job_id for renewal in renewals],
+        [renewal.claim_no for renewal in renewals],
+        [renewal.renewable_for for renewal in renewals],
         list(heard.silent_for),
         list(heard.heard_at),
     )
@@ -139,7 +139,7 @@ RETURNING cancel_requested_at IS NOT NULL AS cancelled
 
 async def report_progress(
     connection: Connection,
-    hold: Hold,
+    renewal: Renewal,
     *,
     done: int,
     total: int | None,
@@ -147,8 +147,14 @@ async def report_progress(
 ) -> bool:
     """Write how far the job is and extend its lock; True when somebody asked it to stop."""
     row = await connection.fetchrow(
-        REPORT_PROGRESS, hold.job_id, hold.claim_no, done, total, cursor, hold.renewable_for
+        REPORT_PROGRESS,
+        renewal.job_id,
+        renewal.claim_no,
+        done,
+        total,
+        cursor,
+        renewal.renewable_for,
     )
     if row is None:
-        raise ClaimLost.of_job(hold.job_id, hold.claim_no)
+        raise ClaimLost.of_job(renewal.job_id, renewal.claim_no)
     return bool(row["cancelled"])

@@ -308,6 +308,7 @@ async def expect_messages(connection: Connection) -> dict[Lane, ExpectedMessages
 RETRY_NOW: Final = """
 UPDATE jobs SET run_at = now(), updated_at = now()
  WHERE id = $1 AND state IN ('queued', 'failed_retryable') AND run_at > now()
+RETURNING id
 """
 
 
@@ -319,8 +320,9 @@ RETURNING {RINGING}
 """  # noqa: S608 - composed at import from the constant of rings.py
 
 
-async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
-    """Retry now: make a waiting job due and ring it; empty when it does not wait for its time."""
+async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...] | None:
+    """Retry now: make a waiting job due and ring it; None where nothing was changed."""
     async with connection.transaction():
-        await connection.execute(RETRY_NOW, job_id)
-        return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+        made_due = await connection.fetchval(RETRY_NOW, job_id) is not None
+        rings = tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+    return rings if rings or made_due else None
