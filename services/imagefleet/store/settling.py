@@ -206,7 +206,9 @@ async def _publish(connection: Connection, endings: dict[Fence, tuple[Held, Outc
         if held.job_id not in flipped and isinstance(outcome, Completed):
             endings[fence] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
     completed = [one for _, one in endings.values() if isinstance(one, Completed)]
-    await record_emptied(connection, [one.emptied for one in completed if one.emptied is not None])
+    emptied = [one.emptied for one in completed if one.emptied is not None]
+    if emptied:
+        await record_emptied(connection, emptied)
 
 
 async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outcome]]) -> list[Ring]:
