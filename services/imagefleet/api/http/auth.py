@@ -27,8 +27,7 @@ from fastapi.security import HTTPBearer
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
-from imagefleet.api.http.tools import Tools
-from imagefleet.api.http.whence import whence
+from imagefleet.api.http.tools import Tools, whence
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, digest_of, seek_keys, touch_keys
 
