@@ -262,7 +262,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "roles.IS_SUPERUSER": ("superuser",),
         "roles.DATABASE_EXISTS": ("superuser",),
         "reads.FIND_ORIGINAL": ("worker",),
-        "settling.ENDED_BY": ("worker",),
+        "unheard.FIND_OWN_ENDS": ("worker",),
         "submissions.TAKE_PLACES": ANY_SUBMITTER,
         "submissions.INSERT_JOBS": ANY_SUBMITTER,
         "submissions.FIND_STANDING": ANY_SUBMITTER,
@@ -300,6 +300,11 @@ FRAGMENTS: Final = frozenset(
         "letters._OPEN",
         "letters._PAGE",
         "endings.WRITE_ATTEMPTS",
+        "endings._CLAIM",
+        "unheard._ENDS",
+        "endings._LET_GO",
+        "endings._RING",
+        "endings._STANDS",
         "images._IMAGE",
         "images._PAGE",
         "inspection._BEFORE",
@@ -315,7 +320,6 @@ FRAGMENTS: Final = frozenset(
         "verdicts.UNTIL",
         "verdicts.VERDICT",
         "verdicts.WHY",
-        "unheard._ENDS",
         "sweeping._PAGE",
     }
 )
