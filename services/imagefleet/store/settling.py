@@ -140,18 +140,24 @@ async def _settle_alone(
 async def _settle_at_once(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
-    """The transaction; the order of its locks is that of everybody who locks jobs."""
     async with connection.transaction():
-        job_ids = [settlement.job_id for settlement in settlements]
-        targets = await lock_targets(connection, job_ids)
-        held = await lock_claims(connection, [one.fence for one in settlements])
-        endings = _decide(worker_id, settlements, held)
-        await _publish(connection, endings)
-        ended = await end_claims(connection, list(endings.values()))
-        rings = await _follow_up(connection, list(endings.values()))
-        rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
-        if unheld := [one.job_id for one in settlements if one.fence not in endings]:
-            ended += await find_own_ends(connection, worker_id, unheld)
+        return await _settle_in_transaction(connection, worker_id, settlements)
+
+
+async def _settle_in_transaction(
+    connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
+) -> SettleReport:
+    """Write them; the order of the locks is that of everybody who locks jobs."""
+    job_ids = [settlement.job_id for settlement in settlements]
+    targets = await lock_targets(connection, job_ids)
+    held = await lock_claims(connection, [one.fence for one in settlements])
+    endings = _decide(worker_id, settlements, held)
+    await _publish(connection, endings)
+    ended = await end_claims(connection, list(endings.values()))
+    rings = await _follow_up(connection, list(endings.values()))
+    rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
+    if unheld := [one.job_id for one in settlements if one.fence not in endings]:
+        ended += await find_own_ends(connection, worker_id, unheld)
     known = {one.fence: one for one in ended}
     return SettleReport(
         receipts=tuple(_receipt(one, endings, known) for one in settlements), rings=tuple(rings)
