@@ -13,7 +13,7 @@ How many stand in a queue is the window's affair (`maintenance/window.py`; `disp
 what it needs): about as many as the workers can take until the next look, since what stands in SQS
 keeps its order. Whoever submits rings at once, in the room that the lane's dispatcher tells.
 
-What was tried: an outbox whose rows go once they are sent loses for good what SQS loses. Counting
+What lost: an outbox whose rows go once they are sent loses for good what SQS loses. Tried: counting
 how often somebody had meant to ring left jobs unheard whose send had failed, or whose message a
 worker had deleted, for as long as their lane showed any message at all. And a queue that holds
 whatever there is makes one tenant's job of a millisecond wait behind another's eight hundred.
