@@ -17,13 +17,14 @@ from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, NotFound, Unavailable
 from imagefleet.imaging.limits import Limits
+from imagefleet.jobs.images import Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.images.reads import Original, find_original
+from imagefleet.store.images.uploads import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports

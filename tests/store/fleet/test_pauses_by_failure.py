@@ -15,7 +15,7 @@ from imagefleet.store.fleet.pauses import (
     pause,
     resume,
 )
-from imagefleet.store.jobs.explanations import explain_job
+from imagefleet.store.jobs.inspection import explain_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from tests.conftest import OpenConnection

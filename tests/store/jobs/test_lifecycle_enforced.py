@@ -32,7 +32,7 @@ from imagefleet.store.fleet.pauses import Pause, pause, resume
 from imagefleet.store.fleet.workers import retire_worker, start_drain
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.explanations import explain_job
+from imagefleet.store.jobs.inspection import explain_job
 from imagefleet.store.jobs.leases import Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.reports import get_job

@@ -28,16 +28,17 @@ from imagefleet.store.edge.reports import (
     sample_invalidations,
 )
 from imagefleet.store.images.emptying import darken_without_edge, flag_void, list_to_empty_again
-from imagefleet.store.images.images import list_images
-from imagefleet.store.images.pruning import prune_images, prune_revisions, prune_uploads
-from imagefleet.store.images.reads import find_current, find_original
-from imagefleet.store.images.reprocessing import submit_page
-from imagefleet.store.images.superseded import (
+from imagefleet.store.images.images import find_current, list_images
+from imagefleet.store.images.pruning import (
     Superseded,
     count_superseded,
     list_superseded,
+    prune_images,
+    prune_revisions,
+    prune_uploads,
     record_swept,
 )
+from imagefleet.store.images.reprocessing import submit_page
 from imagefleet.store.images.sweeping import (
     forget_uploads,
     judge_originals,
@@ -47,7 +48,7 @@ from imagefleet.store.images.sweeping import (
     read_walk,
 )
 from imagefleet.store.images.tombstones import LIST_VOID, MOST_CANCELLED
-from imagefleet.store.images.uploads import create_upload
+from imagefleet.store.images.uploads import create_upload, find_original
 from tests.store.plans.history import (
     DEEP,
     GONE,

@@ -32,8 +32,12 @@ from imagefleet.store.fleet.statistics import (
 )
 from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
 from imagefleet.store.fleet.workers import list_workers
-from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
+from imagefleet.store.jobs.inspection import (
+    explain_job,
+    get_operator_job,
+    list_attempts,
+    oversee_jobs,
+)
 from imagefleet.store.jobs.pruning import (
     prune_strays,
 )

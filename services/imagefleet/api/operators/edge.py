@@ -33,7 +33,7 @@ from imagefleet.store.edge.reports import (
     sample_invalidations,
 )
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.images.superseded import count_superseded
+from imagefleet.store.images.pruning import count_superseded
 from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
 
 MOST_BYTES: Final = 16_384  # of the JSON

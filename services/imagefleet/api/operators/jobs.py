@@ -31,8 +31,12 @@ from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.fleet.pauses import list_pauses
 from imagefleet.store.fleet.statistics import room_for_job
-from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
+from imagefleet.store.jobs.inspection import (
+    explain_job,
+    get_operator_job,
+    list_attempts,
+    oversee_jobs,
+)
 from imagefleet.store.jobs.reports import JobFilter
 from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job

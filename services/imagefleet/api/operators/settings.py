@@ -191,13 +191,13 @@ class _Panel:
 
 
 async def _panel(connection: Connection, tools: Tools) -> _Panel:
-    rows = await list_turned(connection)
+    turned = await list_turned(connection)
     told, retention = await read_defaults(connection)
     defaults: dict[str, Value] = {RETENTION: retention}
     for one in told.values():
         held, _ = in_force(one)
         defaults |= held.turned
-    return _Panel(tools=tools, turned={row.name: row for row in rows}, defaults=defaults)
+    return _Panel(tools=tools, turned=turned, defaults=defaults)
 
 
 def _setting(name: str) -> LiveSetting:

@@ -238,21 +238,15 @@ async def begin_walk(connection: Connection, wanted: CancelJobs) -> datetime:
     return until
 
 
-COUNT_WALK: Final = """
+_OPEN: Final = """
 SELECT count(*)
   FROM (SELECT FROM jobs
          WHERE jobs.tenant_id = $1
            AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-         LIMIT $2) AS counted
 """
 
-COUNT_WALK_OF_TYPE: Final = """
-SELECT count(*)
-  FROM (SELECT FROM jobs
-         WHERE jobs.tenant_id = $1 AND jobs.type = $3
-           AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-         LIMIT $2) AS counted
-"""
+COUNT_WALK: Final = f"{_OPEN} LIMIT $2) AS counted"
+COUNT_WALK_OF_TYPE: Final = f"{_OPEN} AND jobs.type = $3 LIMIT $2) AS counted"
 
 
 async def count_walk(
@@ -267,41 +261,29 @@ async def count_walk(
     return int(found) if found <= MOST_WALKED else None
 
 
+# In the order of the index: what has ended is never read.
 _CHOSEN: Final = """
 SELECT count(*) FILTER (WHERE NOT open.preempts AND open.cancel_requested_at IS NULL
                           AND ($3::text IS NULL OR open.lane = $3)
                           AND open.created_at < coalesce($4::timestamptz, now())) AS jobs,
        coalesce(max(open.place) < $2, true) AS complete
-"""
-
-# In the order of the index: what has ended is never read.
-COUNT_CHOSEN: Final = f"""
-{_CHOSEN}
-  FROM unnest('{{queued,processing,failed_retryable}}'::text[]) AS states (state)
+  FROM unnest('{queued,processing,failed_retryable}'::text[]) AS states (state)
   CROSS JOIN LATERAL (
       SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
              row_number() OVER () AS place
         FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
                 FROM jobs
                WHERE jobs.tenant_id = $1 AND jobs.state = states.state
-               ORDER BY jobs.id DESC NULLS LAST
-               LIMIT $2) AS jobs
-  ) AS open
-"""  # noqa: S608 - composed at import from the constant above
+"""
 
-COUNT_CHOSEN_OF_TYPE: Final = f"""
-{_CHOSEN}
-  FROM unnest('{{queued,processing,failed_retryable}}'::text[]) AS states (state)
-  CROSS JOIN LATERAL (
-      SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
-             row_number() OVER () AS place
-        FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
-                FROM jobs
-               WHERE jobs.tenant_id = $1 AND jobs.type = $5 AND jobs.state = states.state
+_NEWEST: Final = """
                ORDER BY jobs.id DESC NULLS LAST
                LIMIT $2) AS jobs
   ) AS open
-"""  # noqa: S608 - composed at import from the constant above
+"""
+
+COUNT_CHOSEN: Final = f"{_CHOSEN}{_NEWEST}"
+COUNT_CHOSEN_OF_TYPE: Final = f"{_CHOSEN} AND jobs.type = $5 {_NEWEST}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

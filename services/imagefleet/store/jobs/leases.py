@@ -1,4 +1,22 @@
-"""Keeping jobs: the beat that renews a worker's claims, and the progress its handlers report."""
+"""Keeping jobs: the beat that renews a worker's claims, and the progress its handlers report.
+
+The protocol: every two seconds a worker names all that it holds, each as `(job_id, claim_no)`. One
+statement marks the worker's row, renews those claims, and answers with what the worker must let go:
+claims that are flagged to be cancelled, claims that are lost, and claims that it has without
+knowing, because the answer of a claim never arrived. A claim is renewed for as long as its type
+lets it run and no longer, so a handler that hangs loses its job though its worker lives.
+
+What it promises: one beat for a worker, not one for each job, so that a worker is alive or dead as
+a whole. Whoever was declared dead is told so by his next beat, and what he held belongs to others.
+That nobody works on what another has been given is the worker's own part (`worker/lease.py`): it
+stops by its own clock 20 s after it sent the last beat that was acknowledged, and a rescuer that
+watches needs 30 s of silence. Where nobody watches, a lock that was not renewed for ten minutes is
+taken over by the next claim.
+
+Two things this does not rest on. Clocks of different machines are never compared: beats are
+counted, and every time is the database's. And a beat that comes too late does no harm, since what
+is written later names the claim: a lease saves work, the fence keeps the truth.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
