@@ -198,12 +198,12 @@ RUNNING: Final = (
         "settling locks jobs before their targets",
         "settling.py",
         """\
-        targets = await lock_targets(connection, job_ids)
-        held = await lock_claims(connection, [one.fence for one in settlements])
+    targets = await lock_targets(connection, job_ids)
+    held = await lock_claims(connection, [one.fence for one in settlements])
 """,
         """\
-        held = await lock_claims(connection, [one.fence for one in settlements])
-        targets = await lock_targets(connection, job_ids)
+    held = await lock_claims(connection, [one.fence for one in settlements])
+    targets = await lock_targets(connection, job_ids)
 """,
         "jobs/test_lock_order.py",
         ("test_who_waits_for_the_first_target_has_locked_no_job[settle]",),
