@@ -2,8 +2,9 @@
 
     .ci/audit.py [--database URL] [LOCK...]
 
-Exits with 1 when a version is known to be vulnerable, and with 2 when the database did not answer:
-what could not be asked is not taken for good. Needs nothing but Python.
+Exits with 1 when a version is known to be vulnerable, and with 2 when the database did not answer
+or a lock names nothing to ask about: what could not be asked is not taken for good. Needs nothing
+but Python.
 """
 
 import argparse
@@ -46,8 +47,24 @@ class Unanswered(Exception):
     """The database cannot be reached, or says nothing that can be read."""
 
 
+class Unasked(Exception):
+    """A lock cannot be read, or names no package: nothing was asked about it."""
+
+
 def locked(lock: Path) -> set[Package]:
-    """Name and version of every package in a lock."""
+    """Name and version of every package in a lock, of which there is one at least."""
+    try:
+        found = _locked(lock)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{lock} cannot be read: {error!r}"
+        raise Unasked(message) from None
+    if not found:
+        message = f"{lock} names no package with its version"
+        raise Unasked(message)
+    return found
+
+
+def _locked(lock: Path) -> set[Package]:
     text = lock.read_text(encoding="utf-8")
     if lock.suffix == ".lock":
         packages = tomllib.loads(text)["package"]
@@ -139,7 +156,9 @@ def main() -> int:
         return 1 if audit(locks, given.database.rstrip("/")) else 0
     except Unanswered as error:
         print(f"audit: NOT AUDITED, the database did not answer: {error}", file=sys.stderr)
-        return 2
+    except Unasked as error:
+        print(f"audit: NOT AUDITED: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

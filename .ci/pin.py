@@ -131,13 +131,20 @@ def parts_of(name: str) -> tuple[str | None, str, str]:
 def commit_of_action(name: str, tag: str, forge: str) -> str:
     """The commit behind a tag, or a branch, of the repository that an action lies in."""
     owner, repository = name.split("/")[:2]
+    # A hook sets GIT_DIR, and others lead to objects or settings of another repository.
+    environment = {
+        key: value
+        for key, value in os.environ.items()  # noqa: TID251 - proxies
+        if not key.startswith("GIT_")
+    }
+    environment["GIT_TERMINAL_PROMPT"] = "0"
     with tempfile.TemporaryDirectory() as folder:
 
         def git(*arguments: str) -> str:
             done = subprocess.run(  # noqa: S603 - no shell, names are matched
                 ["git", "-C", folder, *arguments],  # noqa: S607 - whichever there is
                 capture_output=True, text=True, timeout=4 * WITHIN, check=True,
-                env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},  # noqa: TID251 - proxies
+                env=environment,
             )  # fmt: skip
             return done.stdout.strip()
 

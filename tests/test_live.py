@@ -212,3 +212,20 @@ async def test_a_process_that_cannot_read_does_not_start(
     with pytest.raises(Unavailable):
         async with following(database):
             pytest.fail("it started")
+
+
+async def test_a_process_starts_though_what_it_would_do_by_itself_cannot_be_told(
+    database: Database, operator: Connection
+) -> None:
+    await turned(operator, "slots.lane.fast", 2)
+    too_much = {f"retry.type_{number}.{'a' * 40}": 10.0 for number in range(1_000)}
+
+    with capture_logs() as lines:
+        async with (
+            database.pool("worker") as pool,
+            Live().open(pool, "worker", DEFAULTS | too_much) as live,
+        ):
+            assert {"slots.lane.fast": 2} == live.now.turned
+
+    (line,) = [one for one in lines if one["event"] == "settings.defaults_untold"]
+    assert ("warning", "store_rejected") == (line["log_level"], line["code"])

@@ -3,6 +3,7 @@
 FleetError                 code + public_message (safe to show) + detail (for operators' eyes)
 ├── RequestRejected        the caller's fault; `api` maps code to a status
 │   ├── IdempotencyConflict    the key was used for another request
+│   ├── LimitReached           the tenant or the key has taken what it may for now
 │   └── NotFound               no such thing, or another tenant's
 ├── InputRejected          this input can never work: the job fails for good
 ├── Unavailable            the world's fault: retry later
@@ -39,6 +40,23 @@ class IdempotencyConflict(RequestRejected):
             "This idempotency key was already used for a different request.",
             f"idempotency key {key!r}",
         )
+
+
+class LimitReached(RequestRejected):
+    """The tenant or the key has taken what it may for now; `limit` says of what."""
+
+    def __init__(
+        self,
+        limit: str,
+        public_message: str,
+        retry_after: int = 2,
+        *,
+        code: str = "limit_reached",
+    ) -> None:
+        """Say which limit it is, and in how many seconds to come back."""
+        super().__init__(code, public_message)
+        self.limit = limit
+        self.retry_after = retry_after
 
 
 class NotFound(RequestRejected):

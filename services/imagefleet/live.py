@@ -62,8 +62,11 @@ class Live:
         self, pool: Pool, process: Process, defaults: Mapping[str, Value]
     ) -> AsyncIterator["Live"]:
         """Follow Postgres until the end of the context; what stands there holds from now on."""
-        async with pool.connection() as connection:
-            await tell_defaults(connection, process, defaults)
+        try:
+            async with pool.connection() as connection:
+                await tell_defaults(connection, process, defaults)
+        except FleetError as error:  # only shown to operators: no reason not to work
+            log.warning("settings.defaults_untold", code=error.code, detail=error.detail)
         await self.look(pool)
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow(pool), name="live-settings")

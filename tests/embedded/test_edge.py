@@ -356,6 +356,25 @@ async def test_nothing_is_sniffed(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert {"nosniff"} == {answer.headers["x-content-type-options"] for answer in answers}
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"<script> /i/1 HTTP/1.1\r\n\r\n",
+        b"GET /i/1 HTTP/1.1\r\n<b>: x\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_not_sniffed_either(place: Place, request_: bytes) -> None:
+    reader, writer = await asyncio.open_connection(place.viewer.base_url.host, edge_port(place))
+    writer.write(request_)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+
+    assert answer.startswith(b"HTTP/1.0 400")
+    assert b"X-Content-Type-Options: nosniff\r\n" in answer.partition(b"\r\n\r\n")[0] + b"\r\n"
+
+
 async def test_a_missing_picture_is_missing_for_ten_seconds(place: Place) -> None:
     first = await place.viewer.get("/i/1/1.1/thumb.webp")
     place.put("i/1/1.1/thumb.webp", b"pixels")

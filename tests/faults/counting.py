@@ -1,10 +1,9 @@
 """Keeps the books of a run: what every process showed of ended attempts, and what its lines told.
 
-Metrics die with their process. So they are scraped all the time, as a Prometheus would, and those
-of a worker that ends in order once more, after its last settle and before its exit: it has to have
-shown everything. What a killed process had counted and not yet shown is known by the lines that it
-had written. The rows of `attempts`, which no process can take back, are what both are compared
-with.
+Metrics die with their process. So they are scraped all the time, as a Prometheus would; who ends in
+order waits for that, and has to have shown everything. What a killed process had counted and not
+yet shown is known by the lines that it had written. The rows of `attempts`, which no process can
+take back, are what both are compared with.
 """
 
 import asyncio
@@ -20,10 +19,9 @@ from typing import Any, Final
 
 import httpx
 
-from tests.faults.director import Reached
 from tests.support.stack import Stack
 
-SCRAPE_EVERY: Final = 0.3  # seconds
+SCRAPE_EVERY: Final = 0.5  # seconds; who ends stays for twice as long
 SERIES: Final = ("job_processed_total{", "job_processing_duration_seconds_count{")
 LABELS: Final = re.compile(r'job_type="([^"]*)",status="([^"]*)"')
 TOLD_WITHIN: Final = 3.0  # seconds, a line's way through the terminal
@@ -31,8 +29,7 @@ STARTED: Final = frozenset({"worker.started", "maintenance.started"})
 KINDS: Final = ("worker", "maintenance")
 DIED_WITHIN: Final = 3.0  # seconds before its death, what it wrote may not have been told
 SHOWN_WITHIN: Final = 5.0  # seconds before its death, what it told may not have been scraped
-RETIRED: Final = "retired"  # the point at which a worker is looked at for the last time
-LAST_LOOK_WITHIN: Final = 20.0  # seconds
+ANSWERS_WITHIN: Final = 30.0  # seconds of an outage: killed meanwhile, nobody asks what he ended
 HOW_ENDED: Final = re.compile(r"(\S+) ((?:ended with|was ended by) [\w ]+?) after ")
 KILLED: Final = "was ended by SIGKILL"
 
@@ -142,9 +139,9 @@ class Books:
         return wrong
 
     def _excused(self, row: Mapping[str, Any]) -> bool:
-        """Whether who wrote it may have been killed in between, or its answer lost on the way.
+        """Whether who wrote it may have been killed in between.
 
-        A settle whose answer is lost is asked again: of these, only who was killed tells nothing.
+        Whose answer is lost asks for it later: only who was killed until then tells nothing.
         """
 
         def shortly_before(moments: Iterable[float]) -> bool:
@@ -155,7 +152,12 @@ class Books:
             return shortly_before(d.at for d in self.deaths if d.worker_id == row["worker_id"])
         ender = "maintenance" if row["outcome"] == "rescued" else "worker"
         mourned = [death.at for death in self.deaths if death.process == ender]
-        return shortly_before([*mourned, *self.outages])
+        never_asked = [
+            outage
+            for outage in self.outages
+            if any(0 <= death - outage < ANSWERS_WITHIN for death in mourned)
+        ]
+        return shortly_before([*mourned, *never_asked])
 
     def _wrong_counters(self) -> list[str]:
         """Each process has counted what its lines told; one that lives, to the last."""
@@ -285,47 +287,36 @@ class Bookkeeper:
     """Looks at every process of a stack again and again."""
 
     def __init__(self, stack: Stack) -> None:
-        assert RETIRED in stack.director.points, "nobody would wait for the last look"
         self._stack = stack
         self._lives = Lives(stack.folder / "said")
         self._shown: dict[int, Sums] = {}
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator["Bookkeeper"]:
-        loop, witnesses = asyncio.get_running_loop(), self._stack.director.witnesses
-
-        def look_for_the_last_time(reached: Reached) -> None:
-            asyncio.run_coroutine_threadsafe(self._last_look(reached.pid), loop).result(
-                LAST_LOOK_WITHIN
-            )
-
         async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch())
-            witnesses[RETIRED] = look_for_the_last_time
+            watches = [group.create_task(self._watch(name, url)) for name, url in self._urls()]
             try:
                 yield self
             finally:
-                del witnesses[RETIRED]
-                watch.cancel()
+                for watch in watches:
+                    watch.cancel()
 
-    async def _watch(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(SCRAPE_EVERY)  # between two looks; nothing waits for it
+    async def _watch(self, name: str, url: str) -> None:
+        """Each by itself: one that stands still delays no other."""
+        async with httpx.AsyncClient(timeout=2) as http:
+            while True:
+                await self._scrape(http, name, url)
+                await asyncio.sleep(SCRAPE_EVERY)  # between two looks; nothing waits for it
 
     async def look(self) -> None:
         """Scrape whoever answers."""
         async with httpx.AsyncClient(timeout=2) as http:
-            for name, url in self._stack.facts["metrics_urls"].items():
-                if name.partition("-")[0] in KINDS:
-                    await self._scrape(http, name, url)
+            for name, url in self._urls():
+                await self._scrape(http, name, url)
 
-    async def _last_look(self, pid: int) -> None:
-        """Scrape a worker that has nothing to do any more, and waits for this to end."""
-        names = {pid: name for name, pid in self._stack.facts["processes"].items()}
-        url = self._stack.facts["metrics_urls"][names[pid]]
-        async with httpx.AsyncClient(timeout=LAST_LOOK_WITHIN / 2) as http:
-            await self._scrape(http, names[pid], url)
+    def _urls(self) -> list[tuple[str, str]]:
+        urls = self._stack.facts["metrics_urls"]
+        return [(name, url) for name, url in urls.items() if name.partition("-")[0] in KINDS]
 
     async def _scrape(self, http: httpx.AsyncClient, name: str, url: str) -> None:
         place = self._lives.newest().get(name)

@@ -21,7 +21,7 @@ import httpx
 
 from imagefleet.errors import Unavailable
 from imagefleet.store.database import Connection
-from tests.faults.counting import RETIRED, Bookkeeper, Books
+from tests.faults.counting import Bookkeeper, Books
 from tests.faults.director import ALWAYS
 from tests.faults.facts import Facts, Job
 from tests.faults.killing import Killer, Plan, age_rings
@@ -169,7 +169,7 @@ async def endure(ordeal: Ordeal, *, seed: int) -> Trial:
     """Do it all, and judge what is left."""
     begun = time.monotonic()
     plan, dice = ordeal.kills, random.Random(seed)
-    points = (*ALWAYS, "rendering", "saving", "settling", RETIRED)
+    points = (*ALWAYS, "rendering", "saving", "settling")
     progress = Progress(plan.jobs)
     async with (
         running_stack(workers=plan.workers, settings=ordeal.settings(), points=points) as stack,

@@ -78,7 +78,8 @@ async def test_a_worker_killed_amid_a_page_leaves_it_to_the_next_attempt_and_oth
         rows = await owner.fetch(ATTEMPTS, walk)
         assert [("rescued", True), ("completed", True)] == [tuple(row) for row in rows]
         # One page for those that submit others; of the rest the second twice: it was rolled back.
-        assert 5 == len(before_the_kill)
+        # Then a second look, for what was committed meanwhile, at as many as are open by then.
+        assert 5 <= len(before_the_kill) <= 9
         assert JOBS == await owner.fetchval(FLAGGED, walk)
         assert await owner.fetchval("SELECT count(*) FROM dead_letters") == 0
         facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)

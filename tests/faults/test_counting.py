@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imagefleet.store.database import Connection
-from tests.faults.counting import KILLED, RETIRED, SERIES, Bookkeeper, Books, Death, Life, Told
+from tests.faults.counting import KILLED, SERIES, Bookkeeper, Books, Death, Life, Told
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
 from tests.support.eventually import eventually
@@ -225,9 +225,7 @@ async def all_ends(hands: Hands, books: Bookkeeper) -> None:
 @pytest.mark.timeout(240)
 async def test_every_end_is_counted_once_and_told_once_by_whichever_process_wrote_it() -> None:
     async with (
-        running_stack(
-            workers=2, settings=SETTINGS, points=(*ALWAYS, RETIRED), poison=True
-        ) as stack,
+        running_stack(workers=2, settings=SETTINGS, points=ALWAYS, poison=True) as stack,
         stack.producer() as producer,
         stack.producer(key="operator_key") as operator,
         stack.database() as owner,

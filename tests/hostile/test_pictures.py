@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from PIL import Image
 
 from tests.faults.crowding import another_tenant
-from tests.support.images import claimed, grain, png_chunk, quadrants, saved
+from tests.support.images import (
+    claimed,
+    grain,
+    png_chunk,
+    quadrants,
+    saved,
+    with_restart_interval,
+)
 from tests.support.stack import Producer, Stack
 
 
@@ -31,6 +39,30 @@ async def test_a_jpeg_with_fewer_pixels_than_its_size_fails_as_damaged(
     assert ended["failure"]["code"] == "corrupt"
 
 
+@pytest.mark.parametrize(
+    "end",
+    [b"\xff\xff\xd9", b"\xff\x01\xff\xd9", b"\xff\xd0", b"\xff\xe0\xff\xff", b"\xff\xfe\0\x04ab"],
+)
+async def test_however_it_ends_such_a_jpeg_fails_as_damaged(producer: Producer, end: bytes) -> None:
+    photo = claimed(saved(grain(400, 300)), 7_000, 7_000).removesuffix(b"\xff\xd9")
+
+    ended = await made(producer, photo + end, "image/jpeg")
+
+    assert ended["failure"]["code"] == "corrupt"
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+async def test_a_jpeg_whose_last_piece_alone_is_whole_fails_as_damaged(
+    producer: Producer, *, progressive: bool
+) -> None:
+    photo = saved(grain(400, 300), progressive=progressive, restart_marker_rows=1)
+    source = with_restart_interval(claimed(photo, 7_000, 7_000), 63_947)
+
+    ended = await made(producer, source, "image/jpeg")
+
+    assert ended["failure"]["code"] == "corrupt"
+
+
 async def test_a_png_with_fewer_pixels_than_its_size_fails_as_damaged(producer: Producer) -> None:
     """A few kilobytes that end in good order, and say that they are the largest."""
     flat = saved(Image.new("RGB", (7_000, 300), (10, 200, 90)), "PNG")
@@ -39,6 +71,27 @@ async def test_a_png_with_fewer_pixels_than_its_size_fails_as_damaged(producer: 
     ended = await made(producer, flat[:8] + png_chunk(b"IHDR", header) + flat[33:], "image/png")
 
     assert ended["failure"]["code"] == "corrupt"
+
+
+async def test_what_is_published_is_never_sniffed(producer: Producer) -> None:
+    """Nor what the edge says of what is not: missing, or no request at all."""
+    answer = await producer.upload(saved(quadrants()), "image/jpeg")
+    await producer.ended(answer.json()["jobId"], within=50)
+    shown = await producer.image(answer.json()["imageId"])
+    urls = [each[kind] for each in shown["variants"] for kind in ("url", "stableUrl")]
+    edge = urlsplit(urls[0])
+
+    async with httpx.AsyncClient(timeout=20) as browser:
+        found = [await browser.get(url) for url in (*urls, f"{urls[0]}.html")]
+    reader, writer = await asyncio.open_connection(edge.hostname, edge.port)
+    writer.write(b"<script>alert(1)</script>\r\n\r\n")
+    async with asyncio.timeout(20):
+        unparsed = await reader.read()
+    writer.close()
+
+    assert {200, 302, 404} == {each.status_code for each in found}
+    assert {"nosniff"} == {each.headers["x-content-type-options"] for each in found}
+    assert b"\r\nX-Content-Type-Options: nosniff\r\n" in unparsed
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 FULL = (429, "too_many_open_jobs")
 
 
-async def left(stack: Stack, tenant: str) -> tuple[set[str], int, int]:
-    """What costs: originals of everybody, and the tenant's jobs and forms."""
+async def left(stack: Stack, tenant: str) -> tuple[set[str], int, int, int]:
+    """What costs: originals of everybody, and the tenant's jobs, forms and remembered keys."""
     place = stack.place
 
     def keys() -> set[str]:
@@ -32,7 +32,10 @@ async def left(stack: Stack, tenant: str) -> tuple[set[str], int, int]:
     async with stack.database() as owner:
         jobs = await owner.fetchval("SELECT count(*) FROM jobs WHERE tenant_id = $1", tenant)
         forms = await owner.fetchval("SELECT count(*) FROM uploads WHERE tenant_id = $1", tenant)
-    return await asyncio.to_thread(keys), jobs, forms
+        aliases = await owner.fetchval(
+            "SELECT count(*) FROM idempotency_aliases WHERE tenant_id = $1", tenant
+        )
+    return await asyncio.to_thread(keys), jobs, forms, aliases
 
 
 async def set_quota(stack: Stack, tenant: str, jobs: int) -> None:
@@ -40,9 +43,16 @@ async def set_quota(stack: Stack, tenant: str, jobs: int) -> None:
         await owner.execute("UPDATE tenants SET max_open_jobs = $2 WHERE id = $1", tenant, jobs)
 
 
-async def waiting_job(full: Producer) -> str:
-    later = {"jobType": "noop", "runAt": (datetime.now(UTC) + LATER).isoformat()}
-    answer = await full.post("/v1/jobs", None, "later", json=later)
+MERGED = {
+    "jobType": "noop",
+    "runAt": (datetime.now(UTC) + LATER).isoformat(),
+    "dedupKey": "the first one",
+}
+
+
+async def waiting_job(full: Producer, dedup_key: str) -> str:
+    body = MERGED | {"dedupKey": dedup_key}
+    answer = await full.post("/v1/jobs", None, "later", json=body)
     assert answer.status_code == 202, answer.text
     job_id: str = answer.json()["jobId"]
     return job_id
@@ -56,7 +66,7 @@ async def test_a_full_quota_cannot_be_passed_by(stack: Stack) -> None:
         over = first.json()["jobId"]
         image = f"/v1/images/{first.json()['imageId']}"
         await full.ended(over)
-        jobs = [await waiting_job(full) for _ in range(2)]
+        jobs = [await waiting_job(full, key) for key in ("the first one", "another")]
         await set_quota(stack, "full", 2)
         await until_full(full)
         before = await left(stack, "full")
@@ -80,6 +90,13 @@ async def test_a_full_quota_cannot_be_passed_by(stack: Stack) -> None:
         everything = {"jobType": "reprocess_images", "payload": {"all_images": True}}
         assert problem(await full.http.post("/v1/jobs", json=everything)) == FULL
         assert problem(await full.http.post(f"/v1/jobs/{over}/cancel")) == FULL
+        for number in range(3):
+            fresh = {"Idempotency-Key": f"merged-{number}"}
+            merged = await full.http.post("/v1/jobs", json=MERGED, headers=fresh)
+            assert (202, jobs[0]) == (merged.status_code, merged.json()["jobId"])
+        batch = {"jobs": [{**MERGED, "idempotencyKey": f"batch-{n}"} for n in range(9)]}
+        batched = (await full.http.post("/v1/jobs:batch", json=batch)).json()["answers"]
+        assert {(202, jobs[0])} == {(one["status"], one["job"]["jobId"]) for one in batched}
         assert before == await left(stack, "full")
 
         # What is open may always be cancelled.

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from imagefleet.api.http.connections import MOST_KEYLESS
+from tests.faults.crowding import another_tenant
 from tests.faults.facts import Post
-from tests.support.flooding import resident
+from tests.support.flooding import POURED, SILENCE, compared, flooding, resident
 from tests.support.http import told
 from tests.support.stack import Producer, Stack
 
@@ -59,29 +60,15 @@ def open_files(stack: Stack) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-CHUNKED: Final = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-FLOODS: Final = {
-    "trailers": (CHUNKED + b"0\r\n", b"x: y\r\n"),
-    "one trailer": (CHUNKED + b"0\r\nx: ", b"y"),
-    "trailers behind data": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"x-trailer: 0123456789\r\n"),
-    "chunk extensions": (CHUNKED, b"1;extension=0123456789\r\n{\r\n"),
-    "one chunk extension": (CHUNKED + b"1;a=", b"b"),
-    "a chunk's size": (CHUNKED, b"0"),
-    "headers": (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n", b"x: y\r\n"),
-    "one header": (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nx: ", b"y"),
-    "an address": (b"GET /", b"y"),
-    "requests": (b"", b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"),
-}
 # Below each limit of a request's own: what waits for the answer to the one before is kept.
 LADEN: Final = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
 
 
-@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("flood", POURED)
 async def test_a_flood_without_a_key_costs_no_memory(
     stack: Stack, producer: Producer, flood: str
 ) -> None:
-    first, again = FLOODS[flood]
+    first, again = POURED[flood]
     assert (await producer.submit()).status_code == 202
     before = resident(stack)
 
@@ -90,6 +77,18 @@ async def test_a_flood_without_a_key_costs_no_memory(
     assert max(taken) < TRAILERS, "nobody stopped it"
     assert resident(stack) - before < MOST_MORE
     assert (await producer.submit()).status_code == 202
+
+
+@pytest.mark.parametrize("flood", ["trailers", "headers", "one header", "requests ahead", SILENCE])
+async def test_nobody_waits_for_what_never_ends(stack: Stack, alone: None, flood: str) -> None:
+    """Nor for connections over which nothing comes, more than there may be, one after the other."""
+    many = MOST_KEYLESS + 50 if flood == SILENCE else 16
+    async with another_tenant(stack, "bystander") as bystander:
+        times = await compared(
+            bystander, flood, lambda: flooding(stack, flood, connections=many), told={"lost"}
+        )
+
+    assert times.is_fair, times
 
 
 async def test_requests_ahead_of_their_answers_cost_no_memory(

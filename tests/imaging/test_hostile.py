@@ -21,6 +21,7 @@ from tests.support.images import (
     claimed,
     gif_of_frames,
     grain,
+    in_scans_of_one_channel,
     jpeg_claiming,
     png_chunk,
     png_claiming,
@@ -30,6 +31,7 @@ from tests.support.images import (
     scan_bomb,
     translucent,
     with_png_chunk,
+    with_restart_interval,
 )
 
 
@@ -171,6 +173,98 @@ def test_a_jpeg_with_fewer_pixels_than_its_size_is_corrupt(
     assert refusal(claimed(photo, *size)) == "corrupt"
 
 
+# What may stand where the end should; to a decoder that wants no more pixels it is all the same.
+ENDS = {
+    "a restart": b"\xff\xd0",
+    "a restart and an end": b"\xff\xd0\xff\xd9",
+    "a segment beyond the file": b"\xff\xe0\xff\xff",
+    "a scan beyond the file": b"\xff\xda\xff\xff",
+    "a comment": b"\xff\xfe\0\x04ab",
+    "an interval": b"\xff\xdd\0\x04\0\x01",
+    "nothing of meaning": b"\xff\x01" + bytes(1_000),
+    "nothing of meaning and an end": b"\xff\x01\xff\xd9",
+    "an end after a fill byte": b"\xff\xff\xd9",
+    "an end after many": b"\xff" * 70_000 + b"\xd9",
+    "a second beginning": b"\xff\xd8\xff\xd9",
+    "a reserved marker": b"\xff\x02\xff\xd9",
+    "half a marker": b"\xff",
+}
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+def test_however_it_ends_a_jpeg_with_fewer_pixels_than_its_size_is_corrupt(
+    end: str, *, progressive: bool
+) -> None:
+    photo = claimed(saved(grain(400, 300), progressive=progressive), 7_000, 7_000)
+
+    assert refusal(photo.removesuffix(b"\xff\xd9") + ENDS[end]) == "corrupt"
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize(
+    "end", ["nothing of meaning and an end", "an end after a fill byte", "an end after many"]
+)
+def test_however_it_ends_a_whole_jpeg_that_ends_in_grey_is_made(
+    end: str, decoder: Decoder, *, progressive: bool
+) -> None:
+    picture = Image.new("RGB", (400, 300), (128, 128, 128))
+    picture.paste(grain(400, 280))
+    photo = saved(picture, progressive=progressive).removesuffix(b"\xff\xd9") + ENDS[end]
+
+    render(photo, RECIPES["default"], Limits(), ignore)
+
+    assert decoder.opened == 2
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("interval", [63_947, 65_535, 1_000])
+def test_a_jpeg_whose_last_piece_alone_is_whole_is_corrupt(
+    interval: int, *, progressive: bool
+) -> None:
+    """The last of the pieces between restart markers has few pixels, so the very last one shows."""
+    photo = saved(grain(400, 300), progressive=progressive, restart_marker_blocks=2)
+
+    source = with_restart_interval(claimed(photo, 7_000, 7_000), interval)
+
+    assert refusal(source) == "corrupt"
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("short", [0, 1, 2])
+def test_a_jpeg_that_lacks_pixels_of_one_channel_is_corrupt(
+    short: int, *, progressive: bool
+) -> None:
+    whole, part = (
+        saved(grain(400, height).convert("L"), progressive=progressive) for height in (300, 100)
+    )
+    channels = [whole] * 3
+    render(in_scans_of_one_channel(*channels), RECIPES["default"], Limits(), ignore)
+
+    channels[short] = claimed(part, 400, 300)
+
+    assert refusal(in_scans_of_one_channel(*channels)) == "corrupt"
+
+
+def test_restart_markers_without_number_are_refused() -> None:
+    """Each would be filled, and take thirty times its own length in memory."""
+    grey = saved(Image.new("RGB", (400, 300), (128, 128, 128)))
+
+    source = grey.removesuffix(b"\xff\xd9") + b"\xff\xd0" * 1_000_000 + b"\xff\xd9"
+
+    assert refusal(source) == "too_many_parts"
+
+
+def test_fill_bytes_without_number_are_passed_over_once() -> None:
+    """Looked at from each of them, they would take an hour."""
+    grey = saved(Image.new("RGB", (400, 300), (128, 128, 128)))
+    fill = b"\xff" * 5_000_000 + b"\0"
+
+    render(
+        grey.removesuffix(b"\xff\xd9") + fill + b"\xff\xd9", RECIPES["default"], Limits(), ignore
+    )
+
+
 def test_a_hole_in_the_middle_of_a_jpeg_is_found() -> None:
     pieces = re.split(rb"(\xff[\xd0-\xd7])", saved(grain(400, 300), restart_marker_blocks=20))
     assert len(pieces) > 20
@@ -203,6 +297,24 @@ def test_a_phones_two_pictures_that_end_in_grey_are_made() -> None:
         Limits(),
         ignore,
     )
+
+
+@pytest.mark.parametrize("coding", ["restarts", "restarts by row"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_whole_jpeg_with_restarts_is_made_and_looked_at_again(
+    mode: str, coding: str, decoder: Decoder, *, progressive: bool
+) -> None:
+    options = {**CODINGS[coding], "progressive": progressive}
+
+    render(
+        saved(grain(333, 217).convert(mode), "JPEG", **options),
+        RECIPES["default"],
+        Limits(),
+        ignore,
+    )
+
+    assert decoder.opened == 2
 
 
 def test_other_jpegs_are_decoded_once(decoder: Decoder) -> None:

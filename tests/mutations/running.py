@@ -111,7 +111,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN pause.what IS NOT NULL THEN 'paused'",
         "WHEN false THEN 'paused'",
-        "fleet/test_control.py",
+        "fleet/test_pauses.py",
         ("test_a_pause_holds_back_what_matches_and_nothing_else",),
     ),
     Mutation(
@@ -353,7 +353,7 @@ RUNNING: Final = (
     Mutation(
         "one refused row stops a rescue",
         "jobs/rescue.py",
-        "return await _rescue_in_transaction(connection, seen, _take_back_apart)",
+        "return await _rescue_in_transaction(connection, seen, rescuing, _take_back_apart)",
         "raise",
         "jobs/test_refused_rescues.py",
         ("test_a_job_that_is_refused_its_retry_fails_alone",),

@@ -91,3 +91,29 @@ def test_a_mutation_whose_text_is_not_there_exactly_once_is_lost(copy: Copy, old
     trial = copy.try_(replace(HARMLESS, file="claims.py", old=old))
 
     assert trial.verdict is Verdict.LOST
+
+
+PROMISED = {
+    "fence": ("a settlement is written whatever became of its claim", "a lost claim works on"),
+    "order of locks": (
+        "settling locks jobs before their targets",
+        "targets are locked in the wrong order",
+        "claims are locked in the wrong order",
+    ),
+    "skip of a tombstone": (
+        "a deleted image is shown again",
+        "a job about a deleted image is accepted",
+    ),
+    "monotone flip": ("an older version is shown after a newer one",),
+    "ring of the next": ("a freed target rings nobody",),
+    "rescue without watching": ("silence counts while nobody watched",),
+    "delete before settle": ("a message is deleted before its job is settled",),
+    "charge on drain": ("a release is charged", "a drain costs the job an attempt"),
+}
+
+
+@pytest.mark.parametrize("protection", PROMISED)
+def test_what_must_never_break_is_broken_on_purpose(protection: str) -> None:
+    names = {one.name for one in MUTATIONS}
+
+    assert set(PROMISED[protection]) <= names

@@ -21,6 +21,7 @@ from imagefleet.settings import (
 )
 from imagefleet.settings.loading import slices_of
 from imagefleet.settings.variables import variables
+from imagefleet.telemetry.health import LONGEST_STAY
 
 ROOT: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = (ROOT / "services" / "Dockerfile").read_text()
@@ -75,9 +76,9 @@ def test_the_migration_and_the_edge_can_use_what_compose_gives_them(tmp_path: Pa
 def test_compose_gives_a_worker_longer_than_its_drain_can_take(tmp_path: Path) -> None:
     worker = load(WorkerSettings, given_to("worker", tmp_path)).worker
 
-    drain = worker.shutdown_grace.total_seconds() + worker.receive_wait.total_seconds()
+    drain = worker.shutdown_grace + worker.receive_wait + LONGEST_STAY
 
-    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drain + MARGIN
+    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drain.total_seconds() + MARGIN
 
 
 def test_compose_gives_the_api_longer_than_its_requests_may_take(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_compose_gives_the_api_longer_than_its_requests_may_take(tmp_path: Path)
 
     grace = seconds(SERVICES["api"]["stop_grace_period"])
 
-    assert grace >= api.shutdown_grace.total_seconds() + MARGIN
+    assert grace >= (api.shutdown_grace + LONGEST_STAY).total_seconds() + MARGIN
 
 
 @pytest.mark.parametrize("process", [*PROCESSES, "cli"])

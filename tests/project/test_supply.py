@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
+import venv
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,9 +41,10 @@ def serving(answer: Callable[[str, Mapping[str, str], bytes], Said]) -> Iterator
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
-        do_POST = do_GET  # noqa: N815 - the base's name
+        do_HEAD = do_POST = do_GET  # noqa: N815 - the base's names
 
         def log_message(self, *args: object) -> None:
             pass
@@ -88,8 +91,30 @@ def test_uv_is_only_ever_installed_by_hash() -> None:
     assert asked == []
 
 
-def test_another_uv_than_the_locked_one_is_not_installed(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A checkout of nothing but what fetches uv."""
+    shutil.copytree(ROOT / ".ci", tmp_path / "bare" / ".ci")
+    return tmp_path / "bare"
+
+
+@pytest.fixture
+def no_pip(tmp_path: Path) -> dict[str, str]:
+    """An interpreter without pip, and a PATH that has none and knows a uv."""
+    venv.create(tmp_path / "interpreter", with_pip=False)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "sed", "dirname", "cat", "rm"):
+        found = shutil.which(name)
+        assert found is not None
+        (tools / name).symlink_to(found)
+    (tools / "uv").symlink_to(ROOT / ".tools" / "bin" / "uv")
+    return {"PYTHON": str(tmp_path / "interpreter" / "bin" / "python"), "PATH": str(tools)}
+
+
+@contextmanager
+def another_uv(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """An index that has no uv but this one of the right version, and what it was asked."""
     version = re.findall(r"^uv==(\S+)", (ROOT / ".ci" / "uv.txt").read_text(), re.MULTILINE)[0]
     name = f"uv-{version}-py3-none-any.whl"
     with zipfile.ZipFile(tmp_path / name, "w") as wheel:
@@ -101,20 +126,65 @@ def test_another_uv_than_the_locked_one_is_not_installed(tmp_path: Path) -> None
     asked: list[str] = []
 
     def index(path: str, headers: Mapping[str, str], body: bytes) -> Said:
-        asked.append(path)
+        asked.append(path.rpartition("/")[2])
         if path.endswith(".whl"):
             return 200, {}, (tmp_path / name).read_bytes()
         return 200, {"Content-Type": "text/html"}, f'<a href="/{name}">{name}</a>'.encode()
 
     with serving(index) as url:
-        done = ended(
-            tmp_path / ".ci" / "setup", PIP_INDEX_URL=f"{url}/simple", PIP_NO_CACHE_DIR="1"
-        )
+        yield f"{url}/simple", asked
+
+
+def test_another_uv_than_the_locked_one_is_not_installed(bare: Path, tmp_path: Path) -> None:
+    with another_uv(tmp_path) as (url, asked):
+        done = ended(bare / ".ci" / "setup", PIP_INDEX_URL=url, PIP_NO_CACHE_DIR="1")
 
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stdout + done.stderr
-    assert f"/{name}" in asked
-    assert not (tmp_path / ".tools" / "bin").exists()
+    assert any(each.endswith(".whl") for each in asked)
+    assert not (bare / ".tools" / "bin").exists()
+
+
+def test_without_pip_a_uv_of_any_version_fetches_the_locked_one_and_no_other(
+    bare: Path, tmp_path: Path, no_pip: dict[str, str]
+) -> None:
+    with another_uv(tmp_path) as (url, asked):
+        done = ended(bare / ".ci" / "setup", PIP_INDEX_URL=url, UV_NO_CACHE="1", **no_pip)
+
+    assert done.returncode != 0
+    assert "Hash mismatch" in done.stderr
+    assert any(each.endswith(".whl") for each in asked)
+    assert not (bare / ".tools" / "bin").exists()
+
+
+def test_a_uv_that_says_it_is_the_locked_one_is_not_believed(
+    bare: Path, no_pip: dict[str, str]
+) -> None:
+    version = re.findall(r"^uv==(\S+)", (ROOT / ".ci" / "uv.txt").read_text(), re.MULTILINE)[0]
+    there = bare / ".tools" / "bin" / "uv"
+    there.parent.mkdir(parents=True)
+    there.write_text(f"#!/bin/sh\n: >owned\necho uv {version}\n")
+    there.chmod(0o755)
+
+    done = ended(bare / ".ci" / "setup", PIP_INDEX_URL=NOBODY, UV_HTTP_RETRIES="0", **no_pip)
+
+    assert done.returncode != 0
+    assert not (bare / "owned").exists()
+
+
+def test_what_builds_the_package_is_locked_as_well() -> None:
+    """It runs with all our rights, before any test does; for an editable one it is one more."""
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    own = next(each for each in lock if each["name"] == "imagefleet")
+    setup = (ROOT / ".ci" / "setup").read_text()
+
+    assert {each["name"] for each in own["dev-dependencies"]["build"]} == {"editables", "hatchling"}
+    assert "--only-group build --output-file .venv/build.txt" in setup
+    assert len(re.findall(r"--editable \.", setup)) == 1
+    assert "--build-constraints .venv/build.txt --editable ." in setup
+    assert (
+        len(re.findall(r"uv\" sync .*--no-install-project", setup)) == setup.count(" sync --") == 1
+    )
 
 
 # --- make pin
@@ -175,10 +245,12 @@ def forge(tmp_path: Path) -> Path:
     return forge
 
 
-def pinned(place: Path, registry: str, forge: str) -> subprocess.CompletedProcess[str]:
+def pinned(
+    place: Path, registry: str, forge: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return ended(
         sys.executable, ROOT / ".ci" / "pin.py",
-        *("--root", place, "--registry", registry, "--forge", forge),
+        *("--root", place, "--registry", registry, "--forge", forge), **environment,
     )  # fmt: skip
 
 
@@ -217,6 +289,20 @@ def test_what_can_be_fetched_is_pinned_and_nothing_else(place: Path, forge: Path
     after = "".join(texts(place).values())
     digests = re.compile(r"@sha256:[0-9a-f]{64}")
     assert digests.sub("", after).replace(f"@{commit} # v5", "@v5") == before
+
+
+def test_a_caller_that_is_in_a_repository_of_its_own_changes_no_commit(
+    place: Path, forge: Path, tmp_path: Path
+) -> None:
+    """As in a hook of git, which sets this; a repository there would be written to."""
+    own = tmp_path / "own"
+    assert ended("git", "init", "--quiet", own).returncode == 0
+    before = texts(own)
+
+    done = pinned(place, NOBODY, f"file://{forge}", GIT_DIR=str(own / ".git"))
+
+    assert "pin: actions/checkout@v5 is " in done.stdout
+    assert texts(own) == before
 
 
 def test_where_nothing_can_be_reached_nothing_changes(place: Path, tmp_path: Path) -> None:
@@ -316,6 +402,33 @@ def test_what_is_vulnerable_is_named_and_fails(tmp_path: Path) -> None:
     assert "GHSA-2" not in done.stdout
     assert "2 vulnerabilities in 2 packages" in done.stdout
     assert {("one", "1.0"), ("two", "2.0")} == set(database.asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("requirements.txt", ""),
+        ("requirements.txt", "one @ https://x/one.whl\ntwo>=2\n"),
+        ("uv.lock", "version = 1\npackage = []\n"),
+        ("uv.lock", "version = 1\n"),
+        ("uv.lock", "<<<<<<< HEAD\n"),
+        ("missing.txt", None),
+    ],
+)
+def test_a_lock_that_names_nothing_is_no_clean_bill(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
+    empty, other = tmp_path / name, tmp_path / "other.txt"
+    other.write_text("one==1.0\n")
+    if content is not None:
+        empty.write_text(content)
+
+    with serving(Database().answer) as url:
+        for locks in ([empty], [other, empty]):
+            done = audited(url, *locks)
+
+            assert (2, "") == (done.returncode, done.stdout)
+            assert f"NOT AUDITED: {empty}" in done.stderr
 
 
 @pytest.mark.parametrize(

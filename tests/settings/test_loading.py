@@ -270,6 +270,15 @@ def test_a_web_address_is_absolute_and_has_no_query(value: str) -> None:
     assert f"PUBLIC_BASE_URL: expected http://host or https://host; given '{value}'" == line
 
 
+def test_trusted_proxies_are_networks() -> None:
+    api = load(Api, EVERYTHING | {"TRUSTED_PROXIES": "10.0.0.0/8, 2001:db8::/32,192.0.2.7"})
+
+    assert ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7/32"] == [str(n) for n in api.trusted_proxies]
+    assert () == load(Api, EVERYTHING).trusted_proxies
+    (fault,) = faults(Api, EVERYTHING | {"TRUSTED_PROXIES": "10.0.0.1/8"})
+    assert "TRUSTED_PROXIES" in fault
+
+
 def test_lanes_are_known_and_at_least_one() -> None:
     for value in ("slow", "fast,slow,", ","):
         (line,) = faults(Worker, {"WORKER_LANES": value})

@@ -28,6 +28,7 @@ from imagefleet.store.fleet.pauses import (
     pause,
     resume,
 )
+from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import WorkerSeen, look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
@@ -365,6 +366,29 @@ async def test_follow_ups_come_with_their_parent_or_not_at_all(
     assert [row["id"] for row in rows] == sorted([children[0].job_id, children[2].job_id])
     assert {ring.job_id for ring in report.rings} == {row["id"] for row in rows}
     assert again.receipts[0].settled is Settled.ALREADY
+
+
+async def test_a_job_that_completes_though_it_is_cancelled_has_no_follow_ups(
+    worker: OpenConnection,
+) -> None:
+    me = await a_worker(worker)
+    wanted, cancelled = await claimed(worker, me, [a_submission(), a_submission()])
+    await cancel_job(worker, cancelled.job_id, code=CancelCode.CANCELLED, detail=None)
+    child, other = a_submission(), a_submission()
+
+    report = await settle_jobs(
+        worker,
+        me,
+        [
+            Settlement.of(wanted, Completed(follow_ups=(child,)), POLICY),
+            Settlement.of(cancelled, Completed(follow_ups=(other,)), POLICY),
+        ],
+    )
+
+    assert {Settled.WRITTEN} == {one.settled for one in report.receipts}
+    rows = await worker.fetch("SELECT id FROM jobs WHERE state = 'queued'")
+    assert [child.job_id] == [row["id"] for row in rows]
+    assert [child.job_id] == [ring.job_id for ring in report.rings]
 
 
 async def test_exhausted_attempts_fail_with_a_dead_letter(

@@ -1,6 +1,6 @@
 """A running API, as the fixtures of tests/api hand it out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -15,6 +15,7 @@ from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
+from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed
@@ -55,6 +56,7 @@ class Serve(Protocol):
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
+        trusted_proxies: Sequence[Network] = (),
     ) -> AbstractAsyncContextManager[Running]: ...
 
 

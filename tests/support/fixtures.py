@@ -5,7 +5,7 @@ fleet: a database, and queues and buckets of its own on an emulator.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -21,6 +21,7 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
+from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
@@ -115,6 +116,7 @@ def serve(
         upload_seconds: float = 30,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
+        trusted_proxies: Sequence[Network] = (),
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
             database=DatabaseSettings(
@@ -130,6 +132,7 @@ def serve(
                 upload_timeout=timedelta(seconds=upload_seconds),
                 shutdown_grace=timedelta(seconds=5),
                 operator_database_url=database.url("operator") if operating else None,
+                trusted_proxies=tuple(trusted_proxies),
             ),
             retry=Retry(),
             telemetry=Telemetry(health_port=0),

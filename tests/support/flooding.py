@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,23 @@ FLOODS: Final[dict[str, Callable[[str], tuple[str, str]]]] = {
     "long queries": lambda _: ("/v1/jobs?" + "a&" * 15_000, ""),
     "requests": lambda key: ("/v1/jobs/nonsense", f"Bearer {key}"),  # as cheap as they can be
 }
+
+CHUNKED: Final = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+# What comes first over each connection, and what comes after it until somebody ends that.
+POURED: Final = {
+    "trailers": (CHUNKED + b"0\r\n", b"x: y\r\n"),
+    "one trailer": (CHUNKED + b"0\r\nx: ", b"y"),
+    "trailers behind data": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"x-trailer: 0123456789\r\n"),
+    "chunk extensions": (CHUNKED, b"1;extension=0123456789\r\n{\r\n"),
+    "one chunk extension": (CHUNKED + b"1;a=", b"b"),
+    "a chunk's size": (CHUNKED, b"0"),
+    "headers": (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n", b"x: y\r\n"),
+    "one header": (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nx: ", b"y"),
+    "an address": (b"GET /", b"y"),
+    "requests ahead": (b"", b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"),
+}
+SILENCE: Final = "silence"
+REST: Final = 0.2  # seconds: coming back at once costs the machine more than the API
 
 
 @asynccontextmanager
@@ -141,6 +158,34 @@ async def flood(url: str, what: str, key: str, connections: str) -> None:
     address = urlsplit(url)
     met: Counter[str] = Counter()
 
+    async def pour(first: bytes, again: bytes) -> None:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        over = asyncio.ensure_future(reader.read())  # noqa: TID251 - it ends with the connection
+        over.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            writer.write(first)
+            piece = again * (65_536 // len(again))
+            while not over.done():
+                writer.write(piece)
+                await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    async def be_silent() -> None:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        try:
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
+    async def pour_for_ever() -> None:
+        while True:
+            with suppress(OSError):
+                await (be_silent() if what == SILENCE else pour(*POURED[what]))
+            met["lost"] += 1
+            if what == SILENCE:
+                await asyncio.sleep(REST)
+
     async def ask_for_ever() -> None:
         while True:
             try:
@@ -159,7 +204,8 @@ async def flood(url: str, what: str, key: str, connections: str) -> None:
                 met["lost"] += 1
 
     async with asyncio.TaskGroup() as group:
-        asking = [group.create_task(ask_for_ever()) for _ in range(int(connections))]
+        begin = ask_for_ever if what in FLOODS else pour_for_ever
+        asking = [group.create_task(begin()) for _ in range(int(connections))]
         print("attacking", flush=True)  # noqa: T201 - to the test
         await asyncio.to_thread(sys.stdin.read)
         for one in asking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zipfile
 import zlib
@@ -258,6 +259,32 @@ def claimed(jpeg: bytes, width: int, height: int) -> bytes:
     """The same JPEG, saying that it is of that size."""
     at = next(jpeg.index(frame) for frame in (b"\xff\xc0\0", b"\xff\xc2\0") if frame in jpeg) + 5
     return jpeg[:at] + struct.pack(">HH", height, width) + jpeg[at + 4 :]
+
+
+def with_restart_interval(jpeg: bytes, units: int) -> bytes:
+    """The same JPEG, saying that its restart markers stand that far apart."""
+    at = jpeg.index(b"\xff\xdd\0\x04") + 4
+    return jpeg[:at] + struct.pack(">H", units) + jpeg[at + 2 :]
+
+
+def in_scans_of_one_channel(*greys: bytes) -> bytes:
+    """A JPEG whose channels come one after the other, each as a grey one has it."""
+    first = greys[0]
+    tables, frame, _ = split_grey(first)
+    colour = frame[:9] + bytes((len(greys),))
+    colour += b"".join(bytes((number, *frame[11:13])) for number in range(len(greys)))
+    out = tables + colour[:2] + (len(colour) - 2).to_bytes(2, "big") + colour[4:]
+    for number, grey in enumerate(greys):
+        for piece in re.split(rb"(?=\xff\xda\0\x08\x01)", split_grey(grey)[2]):
+            scan = piece.startswith(b"\xff\xda")
+            out += piece[:5] + bytes((number,)) + piece[6:] if scan else piece
+    return out + b"\xff\xd9"
+
+
+def split_grey(jpeg: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands before the frame header, that, and what stands behind it up to the end."""
+    at = next(jpeg.index(frame) for frame in (b"\xff\xc0\0", b"\xff\xc2\0") if frame in jpeg)
+    return jpeg[:at], jpeg[at : at + 13], jpeg[at + 13 : -2]
 
 
 def jpeg_with_a_second_frame_header(width: int, height: int) -> bytes:

@@ -324,3 +324,118 @@ async def test_a_port_that_is_taken_names_the_setting() -> None:
                 "127.0.0.1", server.port, ApiMetrics(), vitals={}, readiness={}
             ):
                 pass
+
+
+# The last scrape.
+
+
+async def scraped(server: HealthServer, *ago: float) -> None:
+    """As if it had been scraped so many seconds ago, the last time just now."""
+    await get(server, "/metrics")
+    now = time.monotonic()
+    server._scraped_at.clear()
+    server._scraped_at.extend(now - one for one in ago)
+
+
+async def test_who_was_scraped_stays_until_what_it_counted_last_was_seen() -> None:
+    metrics = ApiMetrics()
+    ended = asyncio.Event()
+    async with asyncio.TaskGroup() as group, serving(metrics=metrics) as server:
+        await scraped(server, 2 * LONG, LONG, 0)
+
+        async def scrape_again() -> None:
+            await ended.wait()
+            await eventually(lambda: server._last_scrape is not None)
+            assert 200 == (await get(server, "/healthz"))[0]
+            shown = (await get(server, "/metrics"))[1]
+            assert b'auth_failures_total{reason="missing"} 1.0' in shown
+
+        group.create_task(scrape_again())
+        metrics.authentication_failed("missing")
+        began = time.monotonic()
+        ended.set()
+    assert time.monotonic() - began < LONG
+
+
+@pytest.mark.parametrize(
+    ("ago", "stays"),
+    [
+        pytest.param((0.4, 0.2, 0), 0.4, id="twice the gap"),
+        pytest.param((0.21, 0.2, 0), 0.4, id="the longer of two gaps: there are two who scrape"),
+        pytest.param((0.2, 0), 0.4, id="scraped once: as if it began with a scrape"),
+        pytest.param((120.2, 120.1, 120), 0, id="whoever scraped is gone"),
+    ],
+)
+async def test_nobody_stays_longer_than_twice_the_time_between_scrapes(
+    ago: tuple[float, ...], stays: float
+) -> None:
+    async with serving() as server:
+        await scraped(server, *ago)
+        began = time.monotonic()
+
+    assert stays - 0.05 <= time.monotonic() - began < stays + 5
+
+
+async def test_nobody_stays_longer_than_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert timedelta(seconds=30) == health.LONGEST_STAY
+    monkeypatch.setattr(health, "LONGEST_STAY", timedelta(milliseconds=10))
+    async with serving() as server:
+        await scraped(server, 2 * LONG, LONG, 0)
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 5
+
+
+async def test_who_was_never_scraped_does_not_stay() -> None:
+    async with serving() as server:
+        server._scraped_at[0] -= LONG
+        assert 200 == (await get(server, "/healthz"))[0]
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 5
+
+
+async def test_who_breaks_stays_and_who_is_cancelled_does_not() -> None:
+    async def broken() -> None:
+        async with serving() as server:
+            await scraped(server, 0.4, 0.2, 0)
+            raise RuntimeError
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        await broken()
+    assert time.monotonic() - began >= 0.35
+
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with serving() as server:
+            await scraped(server, 2 * LONG, LONG, 0)
+            entered.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work())
+        await entered.wait()
+        began = time.monotonic()
+        task.cancel()
+    assert time.monotonic() - began < 5
+
+
+async def test_a_second_signal_ends_the_stay() -> None:
+    over = asyncio.Event()
+
+    async def work() -> None:
+        async with serving() as server:
+            await scraped(server, 2 * LONG, LONG, 0)
+            over.set()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work())
+        await over.wait()
+        began = time.monotonic()
+        task.cancel()
+    assert time.monotonic() - began < 5
+
+
+LONG = 14.0  # seconds

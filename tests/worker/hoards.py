@@ -101,6 +101,22 @@ def grow_every_mapping_near_the_stack(argument: JsonObject, files: Files) -> Jso
     return {"answers": sorted(each or 0 for each in answers)}
 
 
+def walk_down_the_stack(argument: JsonObject, files: Files) -> JsonObject:
+    """Below where it may grow to: a piece that is cut off grows anew, and is cut in its turn."""
+    at = _top_of_stack() - 6 * MIB
+    ctypes.memset(at, 1, 1)
+    for _ in range(3):
+        if libc.munmap(*_words(at + PAGE, 4 * MIB)) == -1:
+            return {"refused": ctypes.get_errno()}
+        at -= 7 * MIB
+        ctypes.memset(at, 1, 1)
+    larger = int(str(argument["bytes"]))
+    moved = _remap(at, PAGE, larger)
+    for each in range(0, larger, MIB):
+        _fill(moved + each, MIB)
+    return {"bytes": larger}
+
+
 def descend(argument: JsonObject, files: Files) -> JsonObject:
     """Let the stack itself grow, after everything else is used up."""
     _hoard_data()

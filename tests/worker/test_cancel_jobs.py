@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from imagefleet.errors import Unavailable
+from imagefleet.jobs.bulk import CancelWalk
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import (
@@ -242,6 +243,43 @@ async def test_what_is_submitted_meanwhile_is_not_in_the_walk_so_it_ends(
     assert not set(since) & await flagged(api)
 
 
+async def test_a_submit_that_is_committed_behind_the_walk_is_found_at_its_end(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    """It began before the walk, and its page was read before it was there."""
+    await some_jobs(api, PAGE, type="process_image")
+    late = a_submission(type="process_image")
+    async with bench.database.connect("api") as slow:
+        submit = driver_of(slow).transaction()
+        await submit.start()
+        await submit_job(slow, late)
+        old = await some_jobs(api, 1, type="process_image")
+        after_page.extend([nothing, submit.commit])
+
+        assert flagging(PAGE + 2) == await walk(bench, job_type="process_image")
+
+    assert {late.job_id, *old} <= await flagged(api)
+
+
+async def test_the_second_look_ends_a_minute_before_the_walk_began(
+    bench: Bench, api: Connection, after_page: Steps
+) -> None:
+    await some_jobs(api, 2 * PAGE, type="process_image")
+    pages: list[CancelWalk] = []
+
+    async def look() -> None:
+        row = await api.fetchrow("SELECT progress_cursor FROM jobs WHERE type = 'cancel_jobs'")
+        assert row is not None
+        found = CancelWalk.of(row["progress_cursor"])
+        assert found is not None
+        pages.append(found)
+
+    after_page.extend([look] * 9)
+    await walk(bench, job_type="process_image", submitted_before="2020-01-01T00:00:00Z")
+
+    assert [False, False, False, True] == [one.again for one in pages]
+
+
 async def test_a_later_attempt_begins_behind_the_cursor(
     bench: Bench, api: Connection, after_page: Steps
 ) -> None:
@@ -365,4 +403,5 @@ async def test_a_page_is_a_fixed_number_of_statements_however_many_jobs_it_flags
     assert flagging(2 * PAGE + 1) == await walk(bench, job_type="noop")
 
     # Find, flag, ring, progress, commit; before the first the driver asks for types.
-    assert [5, 5] == counts[1:]
+    # The second look finds all of them again, and rings nobody.
+    assert [5, 5, 4, 4, 4] == counts[1:]

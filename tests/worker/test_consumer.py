@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Delivery
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.takeovers import Takeovers
 from imagefleet.worker.unclaimed import (
     BUSY_FOR,
     CONTENDED_FOR,
@@ -44,7 +45,8 @@ from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
 from tests.support.queues import LONGEST_POLL, FakeQueue, a_message, a_ringing
-from tests.support.rows import job_row, ring_row
+from tests.support.rows import attempts_rows, job_row, ring_row
+from tests.support.wires import a_wire
 
 NOTHING = timedelta()
 
@@ -111,6 +113,7 @@ async def listening(
         unclaimed=bench.unclaimed(dead_letters),
         hearing=hearing,
         metrics=bench.equipment.metrics,
+        takeovers=Takeovers(bench.pool, bench.worker_id, bench.equipment.metrics),
         start=lambda *one: started.append(one),
         type_slots=type_slots or TypeSlots(),
     )
@@ -645,3 +648,38 @@ async def test_a_drain_does_not_wait_for_a_suspects_turn(bench: Bench) -> None:
 
     assert NOTHING == heard.own.changed[-1][1]
     assert not solitude.is_shut
+
+
+@pytest.mark.parametrize("outcome", ["taken_over", "exhausted"])
+async def test_what_a_claim_ended_is_told_once_though_its_answer_is_lost(
+    bench: Bench, superuser: Connection, outcome: str
+) -> None:
+    tries = 1 if outcome == "exhausted" else 5
+    claim = await bench.claim(a_submission(max_attempts=tries))
+    await expire_lock(superuser, claim.job_id)
+    other = a_ringing((await bench.submit()).job_id)
+    async with (
+        a_wire(bench.database.url("worker")) as wire,
+        open_pool(wire.url, process="test-worker", min_size=1, max_size=2) as pool,
+        listening(replace(bench, pool=pool)) as heard,
+    ):
+        with capture_logs() as lines:
+            wire.cut_after = claim.job_id.bytes
+            heard.own.waiting.append(a_ringing(claim.job_id))
+            await eventually(lambda: "receive.failed" in {line["event"] for line in lines})
+            assert [] == ends_in(lines)
+            assert outcome in await outcomes(superuser, claim.job_id)
+            wire.cut_after = None
+            wire.cut.clear()
+            await eventually(lambda: ends_in(lines), within=10)
+            heard.own.waiting += [other, a_ringing(claim.job_id)]
+            await heard.runs(1)
+
+    assert [outcome] == [line["outcome"] for line in lines if "outcome" in line]
+    assert [outcome] == await outcomes(superuser, claim.job_id)
+    counted = bench.equipment.metrics.exposition().decode()
+    assert f'job_attempts_total{{outcome="{outcome}"}} 1.0' in counted
+
+
+async def outcomes(connection: Connection, job_id: JobId) -> list[str]:
+    return [row["outcome"] for row in await attempts_rows(connection, job_id)]

@@ -12,6 +12,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images import reprocessing
 from imagefleet.store.images.reprocessing import PAGE, SubmittedPage
 from imagefleet.store.jobs.cancelling import cancel_job
+from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.handlers import reprocess_images
 from imagefleet.worker.handlers.reprocess_images import HANDLER
 from tests.support.bench import Bench
@@ -124,13 +125,28 @@ async def test_a_claim_that_was_lost_submits_no_further_page(
     assert images[:PAGE] == list(await asked_for(bench.worker, claim.job_id))
 
 
+async def test_sets_at_the_quota_do_not_wait_for_each_other(
+    bench: Bench, api: Connection, superuser: Connection
+) -> None:
+    images = await some_images(api, 1)
+    others = await api.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
+    for _ in range(3):
+        await submit_job(api, a_set())
+    claim = await bench.claim(a_set())
+    await set_quota(superuser, others + 2)
+
+    assert Completed(result={"submitted": 1, "skipped": 0}) == await work(bench, claim)
+
+    assert images == list(await asked_for(bench.worker, claim.job_id))
+
+
 async def test_at_the_quota_it_waits_uncharged_and_goes_on_where_it_was(
     bench: Bench, api: Connection, superuser: Connection
 ) -> None:
     images = await some_images(api, 5)
     open_before = await api.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
     claim = await bench.claim(a_set())
-    await set_quota(superuser, open_before + 1 + 3)
+    await set_quota(superuser, open_before + 3)
 
     full = await work(bench, claim)
 

@@ -17,6 +17,7 @@ from imagefleet.embedded.machine import HOST, free_port
 from imagefleet.embedded.supervisor import Keeper, Program
 from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.telemetry.health import LONGEST_STAY
 
 API_GRACE: Final = 10  # seconds; the longest poll of a job's state ends at once
 WORKER_GRACE: Final = 20  # an image takes less; what is left is given back and goes on next time
@@ -34,7 +35,8 @@ NO_CLOUD: Final = {
 }
 
 GRACES: Final = {"api": API_GRACE, "worker": WORKER_GRACE, "maintenance": WORKER_GRACE}
-MARGIN: Final = 5  # seconds a process has beyond its own grace, to close what it opened
+# Seconds a process has beyond its own grace: to close what it opened, and for its last scrape.
+MARGIN: Final = 5 + LONGEST_STAY.total_seconds()
 READY_WITHIN: Final = 60.0  # seconds
 LOOK_EVERY: Final = 0.05  # seconds
 HOPELESS_AFTER: Final = 3  # deaths before it was ever ready

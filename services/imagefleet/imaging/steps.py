@@ -12,7 +12,7 @@ from PIL import ExifTags, Image, ImageChops, ImageMath
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
 from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
-from imagefleet.imaging.headers.jpeg import overfilled
+from imagefleet.imaging.headers.jpeg import ends_in_many_places, overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Caveat, Recipe, Size, SizeLevel, levels
@@ -23,6 +23,7 @@ _DRAFT_MARGIN = 1.25
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
 _REDUCING_GAP = 2.0
 _FILLING = frozenset({127, 128})  # what a channel is where nothing was coded, upside down or not
+_STRIP = 256  # rows that are compared at once
 _RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 _PREMULTIPLIED = {"LA": "La", "RGBA": "RGBa"}
 _TURNS = {
@@ -121,16 +122,18 @@ def miss_nothing(work: Work) -> Work:
 
     Pillow passes on no complaint. What is missing of a PNG stays zero: where the last pixel is, or
     the rows do not come in order, its pixels are counted. What is missing of a JPEG is filled with
-    grey: where the last pixel is that, which is rare, the picture is decoded again with bytes
-    behind its pixels; if it changes, they were needed.
+    grey: where the last pixel is that, or tells nothing of the others, the picture is decoded again
+    with bytes behind its pixels; if it changes, they were needed.
     """
     if work.facts.format is ImageFormat.PNG:
         if work.facts.progressive or not any(_last_pixel(work.picture)):
             with reading(work.limits.max_pixels):
                 check_rows(work.data)
         return work
-    if work.facts.format is not ImageFormat.JPEG or not _FILLING.issuperset(
-        _last_pixel(work.picture)
+    # Twice the decoder's time, so not for all: most have no restarts and one end, and show there
+    # what they lack.
+    if work.facts.format is not ImageFormat.JPEG or not (
+        _FILLING.issuperset(_last_pixel(work.picture)) or ends_in_many_places(work.data)
     ):
         return work
     fuller = overfilled(work.data)
@@ -140,9 +143,19 @@ def miss_nothing(work: Work) -> Work:
         again = open_image(fuller)
         again.draft(None, _draft_box(work))
         again.load()
-        if ImageChops.difference(work.picture, again).getbbox() is not None:
+        if _differ(work.picture, again):
             raise corrupt(work.facts.format, "fewer pixels than its size")
     return work
+
+
+def _differ(one: Image.Image, other: Image.Image) -> bool:
+    """Strip by strip: the difference of all at once would be a third picture in memory."""
+    strips = (
+        (0, top, one.width, min(top + _STRIP, one.height)) for top in range(0, one.height, _STRIP)
+    )
+    return one.size != other.size or any(
+        ImageChops.difference(one.crop(strip), other.crop(strip)).getbbox() for strip in strips
+    )
 
 
 def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:

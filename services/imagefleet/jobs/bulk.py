@@ -5,21 +5,25 @@ in the transaction that flags the page, or submits the page's jobs. So whatever 
 next one goes on behind the last page that counts, and nothing is asked for twice.
 
 What is submitted after a cancelling walk began is not in it, so it ends; so that nothing goes on
-submitting behind its back, the jobs that submit others come first. What no pause holds back is not
-cancelled either: deletions, cancellations, and the walk itself.
+submitting behind its back, the jobs that submit others come first. A submit that began before the
+walk and was committed behind its back is looked for at the end, once more among the newest. What no
+pause holds back is not cancelled either: deletions, cancellations, and the walk itself.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
 from imagefleet.jobs.drafts import Draft
+from imagefleet.jobs.images import Original
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, ProcessImage, ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
+# Of a transaction that submits, and of how far the clocks of processes are apart.
+SUBMITTED_WITHIN: Final = timedelta(minutes=1)
 SUBMITS_OTHERS: Final = "reprocess_images"
 
 
@@ -52,7 +56,24 @@ class CancelWalk(_BulkWalk):
     """What was submitted later is left alone."""
     parents: bool
     """Still at the jobs that submit others; all jobs follow."""
+    again: bool = False
+    """All were looked at; once more at those that were submitted shortly before `until`."""
     flagged: int = 0
+
+    @property
+    def oldest(self) -> UUID | None:
+        """Where the second look ends; None: at the last job that there is."""
+        return _born(self.until - SUBMITTED_WITHIN) if self.again else None
+
+    def once_more(self) -> Self:
+        """The same, at the beginning of its second look."""
+        first = _born(self.until + SUBMITTED_WITHIN)
+        return self.model_copy(update={"again": True, "before": first})
+
+
+def _born(at: datetime) -> UUID:
+    """The smallest id of a job that was born then; ids have the clock of whoever submitted."""
+    return UUID(int=int(at.timestamp() * 1000) << 80)
 
 
 def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
@@ -66,7 +87,7 @@ _RENDERING: Final = BUILT_IN["process_image"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Original):
     """An image and its newest original, as they stand while its target is locked."""
 
     image_id: UUID
@@ -75,11 +96,6 @@ class Candidate:
     deleted: bool
     source_seq: int
     """The revision that brought it."""
-    key: str
-    bytes: int
-    sha256: str | None
-    etag: str | None
-    content_type: str
 
     def payload(self, recipe: str | None) -> dict[str, Any]:
         """What a job is told that renders it; None is the recipe that the image has."""

@@ -59,8 +59,8 @@ _DECLARED: Final = (
     Limit("uploads_waiting", 256, 1024, "at once",
           "Uploads of a tenant that wait, unread, for their turn."),
     Limit("bodies", 16 * 2**20, 64 * 2**20, "bytes",
-          "JSON bodies of a tenant that have come in part, of the 64 MiB of a process; of one "
-          "key three quarters of it."),
+          "JSON bodies of a tenant that have come in part, of the 64 MiB of a process; and "
+          "256 of them at once, however small. Of one key three quarters of each."),
     Limit("streams", 1000, 2000, "at once",
           "Requests of a tenant that wait for a job or listen to its events, of 2000."),
     Limit("key_streams", 500, 2000, "at once",

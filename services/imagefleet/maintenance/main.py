@@ -222,3 +222,12 @@ async def keep_rescuing(
         except FleetError as error:
             log.warning("rescuer.failed", code=error.code, detail=error.detail)
             await drain.wait_at_most(RESCUE_EVERY)
+    if not rescuer.is_unanswered:
+        return
+    try:  # once more: what was rescued last is told by nobody else
+        async with connect(
+            dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN
+        ) as session:
+            await rescuer.catch_up(session)
+    except FleetError as error:
+        log.warning("rescuer.failed", code=error.code, detail=error.detail)

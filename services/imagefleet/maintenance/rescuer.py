@@ -9,13 +9,21 @@ watch begins anew. All times are the database's, so a clock of ours that jumps c
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import uuid4
 
 import structlog
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import Ring, WorkerId
+from imagefleet.jobs.model import Fence, Ring, WorkerId
 from imagefleet.store.database import OwnConnection
-from imagefleet.store.jobs.rescue import Rescue, WorkerSeen, look_at_workers, rescue_worker
+from imagefleet.store.jobs.rescue import (
+    Rescue,
+    Rescuing,
+    WorkerSeen,
+    look_at_workers,
+    rescue_worker,
+)
+from imagefleet.store.jobs.unheard import find_rescued_ends
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import tell_ends
 
@@ -54,11 +62,15 @@ class Rescuer:
         self._session: OwnConnection | None = None
         self._looked_at: datetime | None = None
         self._silent_since: dict[WorkerId, WorkerSeen] = {}
+        self._me = uuid4()
+        self._unanswered: set[Fence] = set()
+        """What a rescue may have ended whose answer never came."""
 
     async def run_once(self, session: OwnConnection) -> Rescued:
         """Look once, and rescue from whom was silent long enough; call it every second or two."""
         rescues: list[Rescue] = []
         if self._rescue_after > timedelta(0):
+            await self.catch_up(session)
             for seen in self._watch(session, await self._look(session)):
                 rescue = await self._rescue(session, seen)
                 if rescue is not None:
@@ -80,17 +92,42 @@ class Rescuer:
 
     async def _rescue(self, session: OwnConnection, seen: WorkerSeen) -> Rescue | None:
         """One worker. What is wrong with it alone is tried again at the next look."""
+        rescuing = Rescuing(by=self._me)
         try:
-            return await rescue_worker(session, seen)
+            return await rescue_worker(session, seen, rescuing)
         except Exception as error:
+            self._unanswered |= rescuing.claims
             if session.is_closed() or _is_outage(error):
                 self._forget()
                 raise
             log.exception("worker.not_rescued", worker_id=str(seen.worker_id))
             return None
         except BaseException:
+            self._unanswered |= rescuing.claims
             self._forget()
             raise
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether there was a rescue of which nobody knows yet what it has done."""
+        return bool(self._unanswered)
+
+    async def catch_up(self, session: OwnConnection) -> None:
+        """Tell what was rescued though the answer was lost.
+
+        What has no end by now is asked for again: perhaps the rescue is still under way, and if it
+        is not, the claim ends some other way.
+        """
+        if not self._unanswered:
+            return
+        try:
+            mine, ended = await find_rescued_ends(session, self._me, self._unanswered)
+        except BaseException:
+            self._forget()
+            raise
+        self._unanswered -= ended
+        self._metrics.rescued(len(mine))
+        tell_ends(self._metrics, mine)
 
     def _watch(self, session: OwnConnection, seen: list[WorkerSeen]) -> list[WorkerSeen]:
         """Remember this look; return those whose silence is old enough."""
@@ -124,6 +161,7 @@ class Rescuer:
             retried=len(rescue.retried),
             failed=len(rescue.failed),
         )
+        self._unanswered -= {one.fence for one in rescue.ended}
         self._metrics.rescued(len(rescue.ended))
         tell_ends(self._metrics, rescue.ended)
 

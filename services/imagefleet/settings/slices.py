@@ -23,6 +23,7 @@ from imagefleet.settings.values import (
     Form,
     Lanes,
     Names,
+    Networks,
     Port,
     Seconds,
     Switch,
@@ -178,6 +179,8 @@ class Api(Slice):
     )
     """How slow an upload may be: one that falls ten seconds behind this ends. 0 turns it off. The
     slowest phones send four thousand bytes a second, and less would not end within the timeout."""
+    trusted_proxies: Networks = Field((), validation_alias="TRUSTED_PROXIES")
+    """Where our own proxies are: from there, `X-Forwarded-For` says where a request came from."""
     operator_database_url: DatabaseUrl | None = Field(
         None, validation_alias="OPERATOR_DATABASE_URL"
     )

@@ -3,7 +3,8 @@
 import json
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
 
 import annotated_types
@@ -41,6 +42,12 @@ def _names(value: object) -> object:
     if not isinstance(value, str):
         return value
     return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+
+
+def _networks(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(ip_network(one.strip()) for one in value.split(",") if one.strip())
 
 
 def lower(value: object) -> object:
@@ -86,6 +93,8 @@ def _breakers(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value  # its fault is a ValueError
 
 
+Network: TypeAlias = IPv4Network | IPv6Network
+
 Text = Annotated[str, Form("text")]
 Count = Annotated[int, Form("a whole number")]
 Switch = Annotated[bool, Form("true or false")]
@@ -100,6 +109,11 @@ DatabaseUrl = Annotated[
     Form("postgresql://user:password@host:port/database"),
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names), Form("names separated by commas")]
+Networks = Annotated[
+    tuple[Network, ...],
+    BeforeValidator(_networks),
+    Form("networks such as 10.0.0.0/8, separated by commas"),
+]
 Lanes = Annotated[
     tuple[Lane, ...],
     BeforeValidator(_names),

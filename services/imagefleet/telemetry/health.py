@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
+from itertools import pairwise
 from typing import Final, Protocol, TypeAlias
 
 import orjson
@@ -37,6 +38,7 @@ MOST_CONNECTIONS: Final = 64
 CONNECTION_WITHIN: Final = timedelta(seconds=5)  # from its first byte to the last one of the answer
 CHECK_WITHIN: Final = timedelta(seconds=2)  # a kubelet's patience is set to more than this
 FRESH_FOR: Final = timedelta(milliseconds=250)  # checks may ask Postgres; requests may be many
+LONGEST_STAY: Final = timedelta(seconds=30)  # for the last scrape; orchestrators allow for it
 LAG_INTERVAL: Final = timedelta(milliseconds=500)
 LAG_WINDOW: Final = 30  # looks, 15 s: the usual time between two scrapes
 
@@ -106,6 +108,8 @@ class HealthAnswer:
     status: HTTPStatus
     body: bytes = b""
     content_type: str = "application/json"
+    sent: asyncio.Event | None = None
+    """To be set when it has gone out."""
 
     @classmethod
     def of_checks(cls, found: Mapping[str, str | None]) -> "HealthAnswer":
@@ -186,6 +190,10 @@ class HealthServer:
         self._readiness = Readiness(readiness)
         self._connections: dict[asyncio.Task[object], None] = {}  # the oldest first
         self._closed = False
+        self._scraped_at = deque([time.monotonic()], maxlen=3)
+        """When it began, or before the scrape before, then the last two."""
+        self._is_scraped = False
+        self._last_scrape: asyncio.Event | None = None
 
     async def answer(self, path: str) -> HealthAnswer:
         """Return what GET of this path gets."""
@@ -196,7 +204,10 @@ class HealthServer:
             case "/readyz":
                 return HealthAnswer.of_checks(await self._readiness.found())
             case "/metrics":
-                return HealthAnswer(HTTPStatus.OK, self._metrics.exposition(), CONTENT_TYPE)
+                text = self._metrics.exposition()
+                self._scraped_at.append(time.monotonic())
+                self._is_scraped = True
+                return HealthAnswer(HTTPStatus.OK, text, CONTENT_TYPE, sent=self._last_scrape)
             case _:
                 return HealthAnswer(HTTPStatus.NOT_FOUND)
 
@@ -216,6 +227,8 @@ class HealthServer:
                 writer.write(answer.encoded())
                 writer.close()
                 await writer.wait_closed()
+                if answer.sent is not None:
+                    answer.sent.set()
         except (OSError, asyncio.IncompleteReadError):  # TimeoutError among them
             pass  # their loss, and nothing to log: anybody could fill the disk with it
         except asyncio.CancelledError:
@@ -223,6 +236,21 @@ class HealthServer:
         finally:
             del self._connections[task]
             writer.transport.abort()  # also where the last bytes are not taken
+
+    async def be_scraped_again(self) -> None:
+        """Stay for one more scrape, so that what was counted since the last one is seen.
+
+        For twice the time that lay between scrapes lately. Not where there was none for as long:
+        whoever looked is gone.
+        """
+        gaps = [after - before for before, after in pairwise(self._scraped_at)]
+        stay = min(2 * max(gaps, default=0.0), LONGEST_STAY.total_seconds())
+        if not self._is_scraped or time.monotonic() - self._scraped_at[-1] > 2 * max(gaps):
+            return
+        self._last_scrape = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(stay):
+                await self._last_scrape.wait()
 
     async def close(self) -> None:
         """Drop every connection."""
@@ -262,7 +290,8 @@ async def serve_health(
 ) -> AsyncIterator[HealthServer]:
     """Serve until the end of the process; port 0 takes a free one, `port` of the server says which.
 
-    A check returns why it fails, or None.
+    A check returns why it fails, or None. However the work ends, who was scraped stays for another
+    scrape; but not who is cancelled, by a second signal.
     """
     health = HealthServer(metrics, vitals, readiness)
     try:
@@ -274,7 +303,12 @@ async def serve_health(
     lag = LoopLag()
     metrics.watch_loop(lag.worst)
     try:
-        yield health
+        try:
+            yield health
+        except Exception:
+            await health.be_scraped_again()
+            raise
+        await health.be_scraped_again()
     finally:
         lag.stop()
         server.close()

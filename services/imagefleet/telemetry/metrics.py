@@ -99,7 +99,7 @@ class ApiMetrics(AwsMetrics):
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
-        self._limit = Vocabulary({*LIMITS, "least_rate"})
+        self._limit = Vocabulary({*LIMITS, "least_rate", "job_keys"})
         self._limited = self._counter(
             "limit_refusals_total", "requests beyond a limit of a tenant or key", "limit"
         )
@@ -136,7 +136,7 @@ class ApiMetrics(AwsMetrics):
         self._uploads.labels(image_type(mime_type)).observe(size_bytes)
 
     def authentication_failed(self, reason: str) -> None:
-        """Count a request whose key was refused, by the reason that refusals.py has for it."""
+        """Count a request whose key was refused, by the reason that auth.py has for it."""
         self._refused_keys.labels(self._refusal(reason)).inc()
 
     def query(self, operation: str, table: str) -> Timed:

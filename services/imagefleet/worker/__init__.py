@@ -4,6 +4,7 @@
     consumer    listens to a lane: receives into free slots, claims, starts what is ours
     slots       how many at once, of a lane and of a type; a suspect alone
     unclaimed   what becomes of a message whose job is not ours
+    takeovers   which claims of others ours have ended, each told once
     attempt     one attempt: work, settle, let go of the message
     handling    what a handler is given; handlers: what the built-in types do with it
     outcomes    what an error means for its job

@@ -8,6 +8,7 @@ comes from the quarantine has the worker to itself.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -15,16 +16,17 @@ from typing import Final
 import structlog
 
 from imagefleet.aws.queue import Queue, Received
-from imagefleet.errors import FleetError
+from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.reports import find_types
-from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
+from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Delivery
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.takeovers import Takeovers
 from imagefleet.worker.unclaimed import CONTENDED_FOR, Unclaimed
 
 MOST_AT_ONCE: Final = 10  # of one receive
@@ -50,6 +52,7 @@ class Ears:
     unclaimed: Unclaimed
     hearing: Hearing
     metrics: WorkerMetrics
+    takeovers: Takeovers
     start: Start
     type_slots: TypeSlots = field(default_factory=TypeSlots)
 
@@ -102,6 +105,7 @@ class Consumer:
                 break
             self._taken = 0
             try:
+                await self._ears.takeovers.catch_up()
                 await self._listen(reserved, drain)
                 self.deaf = None
             except FleetError as error:
@@ -110,6 +114,8 @@ class Consumer:
                 await drain.wait_at_most(PAUSE_AFTER_ERROR)
             finally:
                 self._slots.give_back(reserved - self._taken)
+        with suppress(FleetError):
+            await self._ears.takeovers.catch_up()
         for _, queue in self._queues:
             self._ears.unclaimed.give_back(queue, await queue.drain())
 
@@ -260,15 +266,21 @@ class Consumer:
         self, connection: Connection, lane: Lane, question: Question
     ) -> list[tuple[Delivery, ClaimAnswer]]:
         """Claim, and tell whose claims that ended."""
-        answers = await claim_jobs(
-            connection,
-            [one.message.job_id for one in question.deliveries],
-            worker_id=self._ears.worker_id,
-            lanes=[lane],
-            types=question.types,
-        )
-        over = [answer.ended for answer in answers if answer.ended is not None]
-        tell_ends(self._ears.metrics, over)
+        job_ids = [one.message.job_id for one in question.deliveries]
+        try:
+            answers = await claim_jobs(
+                connection,
+                job_ids,
+                worker_id=self._ears.worker_id,
+                lanes=[lane],
+                types=question.types,
+            )
+        except ClaimLost:  # an answer
+            raise
+        except BaseException:
+            self._ears.takeovers.unanswered(job_ids)
+            raise
+        self._ears.takeovers.tell(one.ended for one in answers if one.ended is not None)
         return list(zip(question.deliveries, answers, strict=True))
 
     def _start_ours(

@@ -52,6 +52,7 @@ from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Messages
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
+from imagefleet.worker.takeovers import Takeovers
 from imagefleet.worker.unclaimed import Redrives, Unclaimed
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
@@ -206,6 +207,7 @@ async def assemble(
         unclaimed=Unclaimed(messages, outside.dead_letters, redrives, metrics),
         hearing=hearing,
         metrics=metrics,
+        takeovers=Takeovers(outside.pool, worker_id, metrics),
         start=attempts.start,
         type_slots=type_slots,
     )

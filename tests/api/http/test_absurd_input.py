@@ -13,6 +13,8 @@ from imagefleet.store.database import Connection
 from tests.support.api import NOBODY, OPERATOR_ROUTES, ROUTES, Running, app_of
 from tests.support.http import told
 
+pytestmark = [pytest.mark.timeout(300)]  # thousands of requests, on a machine that may be busy
+
 AT_ONCE: Final = 4
 
 DIGITS: Final = "9" * 100_000

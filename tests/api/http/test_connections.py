@@ -4,17 +4,21 @@ import asyncio
 import re
 import resource
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
+from imagefleet import runtime
 from imagefleet.api.http import server
 from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
 from imagefleet.api.http.limiting import MOST_STREAMS
-from tests.support.api import Running
+from imagefleet.runtime import Drain
+from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.http import is_problem, submitted
 
@@ -37,6 +41,11 @@ async def hangs_up(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
     except ConnectionResetError:
         return b""
+
+
+def protocols_of(running: Running) -> list[server.BoundedProtocol]:
+    open_ones = running.server._server.server_state.connections
+    return [one for one in open_ones if isinstance(one, server.BoundedProtocol)]
 
 
 @pytest.fixture(autouse=True)
@@ -126,17 +135,21 @@ async def test_what_is_no_http_is_a_problem_and_the_end(running: Running, sent: 
     assert b'"code":"bad_request"' in answer
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [(b"nonsense\r\n\r\n" * 3, 1), (b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 100, 0)],
+)
 async def test_nonsense_is_refused_without_hurry(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, monkeypatch: pytest.MonkeyPatch, sent: bytes, told: int
 ) -> None:
     monkeypatch.setattr(server, "REFUSED_AFTER", 0.3)
     async with connected(running) as (reader, writer):
         begun = time.monotonic()
-        writer.write(b"nonsense\r\n\r\n" * 3)
+        writer.write(sent)
 
         answer = await hangs_up(reader)
 
-    assert answer.count(b"HTTP/1.1 400 ") == 1
+    assert answer.count(b"HTTP/1.1 ") == told
     assert time.monotonic() - begun >= 0.3
 
 
@@ -145,6 +158,8 @@ async def test_nonsense_is_refused_without_hurry(
     [
         b"GET /v1/jobs HTTP/1.0\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x \t\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 0" + b" " * 20 + b"\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost: my_service.local:8080\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n",
         b"GET http://x/v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -285,6 +300,77 @@ async def test_nonsense_is_not_answered_in_anothers_place(running: Running) -> N
         assert await hangs_up(reader) == b""
 
 
+@pytest.mark.parametrize("behind", [1, server.MOST_WAITING + 1])
+async def test_who_is_gone_listens_no_longer_though_a_request_waits_behind(
+    running: Running, behind: int
+) -> None:
+    key = running.secrets["acme"].encode()
+    counts = app_of(running).state.limiting
+    # Of a connection that is not read, only writing tells that it is gone.
+    app_of(running).state.streams._heartbeat = timedelta(milliseconds=100)
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    async with connected(running) as (reader, writer):
+        writer.write(ASKS % (b"/%s/events" % str(job_id).encode(), key))
+        await reader.readuntil(b"data: ")
+        assert counts.streams == 1
+
+        writer.write(ASKS % (b"", key) * behind)
+        if behind > server.MOST_WAITING:
+            await hangs_up(reader)
+        else:
+            await eventually(lambda: any(one.pipeline for one in protocols_of(running)))
+            writer.transport.abort()
+
+        await eventually(lambda: counts.streams == 0)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, runtime.new_event_loop])
+def test_of_a_body_that_nobody_reads_little_is_kept(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def never_reads(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def kept() -> int:
+        drain = Drain()
+        listening = server.Server("127.0.0.1", 0, never_reads, grace=timedelta(seconds=1))
+        running = Running(listening, drain, "")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listening.run(drain))
+            await eventually(lambda: listening.is_serving)
+            async with connected(running) as (_, writer):
+                # As much as does not pause reading, and then more than is read at once.
+                writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")
+                writer.write(bytes(60_000))
+                await eventually(lambda: body_of(running) == 60_000)
+                writer.write(bytes(9_000_000))
+                await eventually(lambda: protocols_of(running)[0].flow.read_paused)
+                size = body_of(running)
+            drain.request("the test is over")
+        return size
+
+    def body_of(running: Running) -> int:
+        return sum(len(one.cycle.body) for one in protocols_of(running) if one.cycle is not None)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert HIGH_WATER_LIMIT < runner.run(kept()) <= HIGH_WATER_LIMIT + server.AT_ONCE
+
+
+async def test_a_body_behind_an_answer_may_take_its_time(impatient: None, running: Running) -> None:
+    key = running.secrets["acme"].encode()
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s\r\n"
+    more = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(NOOP)
+    async with connected(running) as (reader, writer):
+        writer.write(ASKS % (b"", key) + head % (key, more + b"Connection: close\r\n") + NOOP[:5])
+        assert b" 200 " in await reader.readline()
+        over = asyncio.ensure_future(hangs_up(reader))  # noqa: TID251 - awaited below
+        await asyncio.wait({over}, timeout=3 * server.LINGER.total_seconds())
+        writer.write(NOOP[5:])
+
+        assert b"HTTP/1.1 202 " in await over
+
+
 async def test_a_refused_body_is_heard_out_for_a_moment_only(
     impatient: None, running: Running
 ) -> None:
@@ -389,6 +475,33 @@ async def test_where_all_places_are_taken_an_idle_connection_goes(running: Runni
         reader, _ = await stack.enter_async_context(connected(running))
         assert await hangs_up(reader) == b""
         await newcomer[0].readuntil(b"data: ")
+
+
+async def test_where_no_connection_is_idle_one_goes_that_says_nothing(running: Running) -> None:
+    open_ones = running.server.connections
+    open_ones.most, open_ones.most_keyless = 4, 10
+    async with running.client("acme") as acme:
+        job_id = await submitted(acme, runAt="2040-01-01T00:00:00Z")
+    await eventually(lambda: len(open_ones) == 0)
+    async with AsyncExitStack() as stack:
+        # Its first answer is under way, so it is counted among those without a key still.
+        listening = await stack.enter_async_context(connected(running))
+        assert await asks(listening, running, f"/{job_id}/events") == b"200"
+        silent = [await stack.enter_async_context(connected(running)) for _ in range(2)]
+        await eventually(lambda: len(open_ones) == 3)
+        listening_too = await stack.enter_async_context(connected(running))
+        assert await asks(listening_too, running, f"/{job_id}/events") == b"200"
+
+        newcomer = await stack.enter_async_context(connected(running))
+        assert await asks(newcomer, running, f"/{job_id}/events") == b"200"
+        assert await hangs_up(silent[0][0]) == b""
+        another = await stack.enter_async_context(connected(running))
+        assert await asks(another, running, f"/{job_id}/events") == b"200"
+        assert await hangs_up(silent[1][0]) == b""
+
+        assert len(open_ones) == 4
+        for reader, _ in (listening, listening_too, newcomer, another):
+            await reader.readuntil(b"data: ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -11,14 +12,14 @@ import httpx
 import pytest
 
 from imagefleet.api.http import limiting, turns
-from imagefleet.api.http.errors import LimitReached
 from imagefleet.api.http.limiting import Bucket, Limiting
 from imagefleet.api.http.turns import Held, Turn, Turns
-from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.errors import LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import JPEG, Running, app_of
+from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem
 
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"
@@ -204,6 +205,64 @@ async def test_a_slow_body_passes_and_a_slower_one_does_not(
         await read(least_rate=10_000)
 
 
+async def test_what_stalled_before_may_stay_where_no_rate_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "EXPENDABLE_AFTER", 0.2)
+    ended: list[None] = []
+    reading = Turns(limited(), stalled=lambda: ended.append(None), places=2)
+    greedy, go = a_key("greedy"), asyncio.Event()
+
+    async def upload(body: AsyncIterator[bytes]) -> int:
+        async with (
+            asyncio.timeout(30) as deadline,
+            reading.turn(greedy, deadline, least_rate=0) as turn,
+        ):
+            came = sum([len(chunk) async for chunk in turn.paced(body)])
+            await go.wait()  # for S3, as it were
+            return came
+
+    async def waits() -> None:
+        async with asyncio.timeout(30) as deadline:
+            async with reading.turn(a_key("modest"), deadline, least_rate=0):
+                pass
+
+    async with asyncio.TaskGroup() as group:
+        both = [group.create_task(upload(drops(0.1, 4))) for _ in range(2)]
+        await eventually(lambda: len(reading._running) == 2)
+        waiter = group.create_task(waits())
+        await asyncio.wait([waiter], timeout=2 * turns.LOOK_EVERY)
+        assert ended == []
+        go.set()
+
+    assert [4, 4] == [one.result() for one in both]
+
+
+async def test_an_upload_whose_time_is_over_is_not_ended_for_others() -> None:
+    ended: list[None] = []
+    reading = Turns(limited(), stalled=lambda: ended.append(None), places=1)
+    never = asyncio.Event()
+
+    async def upload(least_rate: int = 0) -> None:
+        async with (
+            asyncio.timeout(30) as deadline,
+            reading.turn(a_key("greedy"), deadline, least_rate=least_rate) as turn,
+        ):
+            turn._credit = 0  # it stalls most
+            deadline.reschedule(asyncio.get_running_loop().time() + 0.05)
+            try:
+                await never.wait()
+            finally:
+                # Its time is over, it has not left, and somebody looks.
+                reading._make_room(a_key("modest"))
+                turn.end()
+
+    with pytest.raises(TimeoutError):
+        await upload()
+
+    assert (0, []) == (reading._taken, ended)
+
+
 async def test_places_go_to_those_who_have_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "LOOK_EVERY", 60)
     reading = Turns(limited(), stalled=list, places=2)
@@ -263,6 +322,27 @@ def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> N
     assert held.bytes == 0
     with held.body(key) as mine:
         mine(75)
+
+
+def test_so_many_bodies_are_read_at_once_of_a_key_and_of_a_tenant() -> None:
+    counts = limited()
+    held = Held(counts)
+    key, sister, other = a_key(), a_key(), a_key("other")
+
+    with ExitStack() as reading:
+        for one, most in ((key, 192), (sister, 64), (other, 192)):
+            for _ in range(most):
+                reading.enter_context(held.body(one))
+            with pytest.raises(LimitReached) as refused:
+                reading.enter_context(held.body(one))
+            assert refused.value.limit == "bodies"
+        assert not counts.tenants.of(key.tenant_id).is_idle
+        with held.body(None):
+            pass  # operators' count for nobody
+
+    with held.body(key):
+        assert counts.keys.of(key.id).bodies == 1
+    assert counts.tenants.of(key.tenant_id).is_idle
 
 
 async def test_json_that_comes_too_slowly_is_not_waited_for(

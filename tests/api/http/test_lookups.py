@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from imagefleet.api.http import lookups
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.errors import Unavailable
+from tests.support.eventually import eventually
 
 A_MOMENT = timedelta(milliseconds=1)
 LONG = timedelta(minutes=1)
@@ -21,6 +23,9 @@ class Store:
         self.asked: list[list[int]] = []
         self.open = asyncio.Event()
         self.fails = False
+
+    def was_asked(self, times: int) -> bool:
+        return len(self.asked) == times
 
     async def ask(self, names: Sequence[int]) -> Mapping[int, str]:
         self.asked.append(list(names))
@@ -75,6 +80,22 @@ async def test_who_asks_for_all_may_go_away() -> None:
     assert first.cancelled()
     assert second.cancelled()
     assert await finding.find(6) == "6"
+
+
+async def test_who_asks_for_all_may_go_away_while_others_ask_for_the_same_name_again() -> None:
+    store = Store()
+    finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
+    first, *those = await begun(finding, [1, 2, 2, 2])
+    since = []
+    for asker in (first, those[0], those[1]):
+        asker.cancel()
+        await eventually(partial(store.was_asked, len(store.asked) + 1))  # by the next of them
+        since += await begun(finding, [2])
+    store.open.set()
+
+    async with asyncio.timeout(5):
+        assert {await one for one in (those[2], *since)} == {"2"}
+    assert await finding.find(4) == "4"
 
 
 async def test_an_outage_is_told_to_all_and_over_when_it_is_over() -> None:

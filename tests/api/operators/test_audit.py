@@ -1,8 +1,12 @@
 """Every route by which operators change something leaves one line that says what it changed."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, cast
 from uuid import uuid4
@@ -13,9 +17,9 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import iter_route_contexts
 from structlog.testing import capture_logs
 
-from imagefleet.api.http import refusals
-from imagefleet.api.http.auth import Keys, Operator
-from imagefleet.api.http.refusals import Refusals
+from imagefleet.api import operators
+from imagefleet.api.http import auth
+from imagefleet.api.http.auth import Keys, Operator, Refusals
 from imagefleet.api.http.tools import Tools, tools_of
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState
@@ -23,9 +27,10 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.keys import create_key, digest_of
 from imagefleet.telemetry.metrics import ApiMetrics
-from tests.support.api import ACME, JPEG, Running, app_of
+from tests.support.api import ACME, JPEG, Running, Serve, app_of
+from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
-from tests.support.factories import a_job, a_submission, open_breaker, settle_job
+from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
 from tests.support.http import a_jpeg, submitted
 
 OPERATOR = "/v1/operator"
@@ -365,6 +370,75 @@ async def test_what_is_refused_or_changes_nothing_leaves_no_line(scene: Scene) -
     assert [] == await lines(scene.superuser, last)
 
 
+async def test_letters_that_another_acknowledges_meanwhile_are_acknowledged_once(
+    scene: Scene, database: Database
+) -> None:
+    letter = await scene.letter()
+    body = {"ids": [letter], "note": "why"}
+    last = await newest(scene.superuser)
+    order = scene.operating.post(f"{OPERATOR}/dead-letters:acknowledge", json=body)
+    async with waiting_behind(scene, database, "dead_letters", letter, order) as (other, asked):
+        await other.execute(
+            "UPDATE dead_letters SET acknowledged_at = now(), acknowledged_by = 'ada',"
+            " acknowledged_note = 'first' WHERE id = $1::uuid",
+            letter,
+        )
+
+    answer = asked.result()
+    assert (200, {"acknowledged": 0, "more": False}) == (answer.status_code, answer.json())
+    assert [] == await lines(scene.superuser, last)
+
+
+async def test_retry_now_of_a_job_that_is_claimed_meanwhile_changes_nothing(
+    scene: Scene, database: Database
+) -> None:
+    job = await scene.waiting_job()
+    worker = await a_worker(scene.worker)
+    last = await newest(scene.superuser)
+    order = scene.operating.post(f"{OPERATOR}/jobs/{job}/retry-now")
+    async with waiting_behind(scene, database, "jobs", job, order) as (other, asked):
+        await other.execute("DELETE FROM rings WHERE job_id = $1::uuid", job)
+        await other.execute(
+            "UPDATE jobs SET state = 'processing', claim_no = claim_no + 1, locked_by = $2,"
+            " locked_at = now(), claimed_at = now(), claim_charged = true,"
+            " attempts = attempts + 1 WHERE id = $1::uuid",
+            job,
+            worker,
+        )
+
+    answer = asked.result()
+    assert 200 == answer.status_code, answer.text
+    assert ("processing", False) == (answer.json()["status"], answer.json()["rung"])
+    assert [] == await lines(scene.superuser, last)
+
+
+@asynccontextmanager
+async def waiting_behind(
+    scene: Scene,
+    database: Database,
+    table: str,
+    row: str,
+    order: Coroutine[object, object, httpx.Response],
+) -> AsyncIterator[tuple[Connection, "asyncio.Task[httpx.Response]"]]:
+    """Somebody holds a row, and the order waits for it; it is answered after the body."""
+    async with asyncio.TaskGroup() as group, database.connect("superuser") as holder:  # noqa: SIM117
+        async with holder.transaction():
+            await holder.execute("SELECT set_config('imagefleet.acting', 'yes', true)")
+            await holder.execute(f"SELECT FROM {table} WHERE id = $1::uuid FOR UPDATE", row)
+            asked, pid = group.create_task(order), driver_of(holder).get_server_pid()
+
+            async def waits() -> bool:
+                found: bool = await scene.superuser.fetchval(
+                    "SELECT EXISTS (SELECT FROM pg_stat_activity AS one"
+                    " WHERE $1 = ANY (pg_blocking_pids(one.pid)))",
+                    pid,
+                )
+                return found
+
+            await eventually(waits, within=5)
+            yield holder, asked
+
+
 async def test_a_header_does_not_say_where_somebody_is(scene: Scene) -> None:
     headers = {"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"}
 
@@ -375,6 +449,62 @@ async def test_a_header_does_not_say_where_somebody_is(scene: Scene) -> None:
     assert answer.is_success
     (line,) = await lines(scene.superuser, last)
     assert "127.0.0.1" == line["address"]
+
+
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [
+        (["203.0.113.9"], "203.0.113.9"),
+        (["198.51.100.1, 203.0.113.9, 10.1.2.3"], "203.0.113.9"),
+        (["198.51.100.1", "203.0.113.9,10.1.2.3"], "203.0.113.9"),
+        (["203.0.113.9, nobody, 10.1.2.3"], "10.1.2.3"),
+        (["10.9.9.9"], "10.9.9.9"),
+        (["::ffff:203.0.113.9"], "203.0.113.9"),
+        ([], "127.0.0.1"),
+    ],
+)
+async def test_a_proxy_of_ours_says_where_somebody_is(
+    serve: Serve, superuser: Connection, said: list[str], address: str
+) -> None:
+    trusted = (ip_network("127.0.0.0/8"), ip_network("10.0.0.0/8"))
+    async with (
+        serve(trusted_proxies=trusted) as running,
+        running.client("operator") as operating,
+    ):
+        last = await newest(superuser)
+        headers = [("X-Forwarded-For", one) for one in said]
+        answer = await operating.post(f"{OPERATOR}/breakers/s3/open", headers=headers)
+
+    assert answer.is_success
+    (line,) = await lines(superuser, last)
+    assert address == line["address"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+async def test_a_route_that_only_looks_can_change_nothing(scene: Scene, method: str) -> None:
+    app = app_of(scene.running)
+
+    async def smuggles(_key: Operator, tools: Annotated[Tools, Depends(tools_of)]) -> None:
+        async with tools.operating("pause", "pauses") as connection:
+            await connection.execute(
+                "INSERT INTO pauses (scope, paused_by, reason) VALUES ('all', 'x', 'y')"
+            )
+
+    app.add_api_route("/v1/operator/smuggles", smuggles, methods=[method])
+
+    answer = await scene.operating.request(method, "/v1/operator/smuggles")
+
+    assert 503 == answer.status_code  # as if Postgres was a standby
+    assert 0 == await scene.superuser.fetchval("SELECT count(*) FROM pauses")
+
+
+def test_routes_of_operators_reach_postgres_as_operators_alone() -> None:
+    routes = list(Path(operators.__file__).parent.glob("*.py"))
+
+    assert len(routes) > 5
+    assert [] == [one.name for one in routes if "tools.pool" in one.read_text()]
+    rehearsals = [one.name for one in routes if "tools.rehearsing(" in one.read_text()]
+    assert ["letters.py"] == rehearsals
 
 
 async def test_a_route_that_forgets_to_tell_changes_nothing(scene: Scene) -> None:
@@ -604,7 +734,7 @@ def test_a_flood_of_guesses_is_counted_and_is_no_flood_of_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(refusals, "monotonic", lambda: now)
+    monkeypatch.setattr(auth, "monotonic", lambda: now)
     metrics = ApiMetrics()
     refused = Refusals(cast("Tools", SimpleNamespace(metrics=metrics)))
 
@@ -623,7 +753,7 @@ def test_a_flood_of_guesses_is_counted_and_is_no_flood_of_lines(
         logs[-1][name] for name in ("reason", "key_id", "untold")
     )
     assert told + 1 == len(logs)
-    assert refusals.MOST_AT_ONCE == flood
-    assert refusals.LINES_A_SECOND == told - flood
+    assert auth.MOST_AT_ONCE == flood
+    assert auth.LINES_A_SECOND == told - flood
     assert 10_000 - flood == logs[flood]["untold"]
     assert b'auth_failures_total{reason="unknown"} 20000.0' in metrics.exposition()

@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import replace
+from uuid import uuid4
 
 import httpx
 import pytest
 
-from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Lane, PauseScope, new_job_id
 from imagefleet.store.database import Connection
@@ -18,12 +19,18 @@ from imagefleet.store.fleet.pauses import (
 from imagefleet.store.jobs.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import driver_of
+from tests.support.eventually import eventually
 from tests.support.factories import a_submission, settle_job
-from tests.support.http import a_jpeg, a_png, claimed, is_problem, without_date
+from tests.support.http import a_jpeg, a_png, claimed, is_problem
 
 KEY = {"Idempotency-Key": "req-1"}
 JOB = {"jobType": "noop", "payload": {"milliseconds": 3, "note": "n"}}
 JPEG = {"Content-Type": "image/jpeg"}
+
+
+def without_date(answer: httpx.Response) -> dict[str, str]:
+    """The headers that a repeat must have too."""
+    return {name: value for name, value in answer.headers.items() if name != "date"}
 
 
 async def test_a_repeat_is_indistinguishable(acme: httpx.AsyncClient) -> None:
@@ -242,6 +249,64 @@ async def test_a_quota_refuses_what_is_new_and_repeats_what_is_not(
     assert (await rival.post("/v1/jobs", json=JOB)).status_code == 202
 
 
+async def test_at_a_full_quota_what_a_job_stands_for_is_answered_and_leaves_nothing(
+    acme: httpx.AsyncClient, superuser: Connection
+) -> None:
+    stored = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+    image = f"/v1/images/{stored.json()['imageId']}"
+    merged = {**JOB, "dedupKey": "d"}
+    first = (await acme.post("/v1/jobs", json=merged)).json()["jobId"]
+    cancel = f"/v1/jobs/{first}/cancel"
+    ends = [(await acme.post(cancel, json={})).json()["jobId"]]
+    ends.append((await acme.delete(image)).json()["jobId"])
+    await superuser.execute("UPDATE tenants SET max_open_jobs = 1 WHERE id = 'acme'")
+    full = await until_full(acme)
+
+    def key(name: str) -> dict[str, str]:
+        return {"Idempotency-Key": f"{name}-{uuid4()}"}
+
+    answers = [await acme.post("/v1/jobs", json=merged, headers=key("job")) for _ in range(3)]
+    batch = {"jobs": [{**merged, "idempotencyKey": f"batch-{n}"} for n in range(9)]}
+    batched = (await acme.post("/v1/jobs:batch", json=batch)).json()["answers"]
+    cancels = [await acme.post(cancel, json={}, headers=key("cancel")) for _ in range(3)]
+    deletions = [await acme.delete(image, headers=key("delete")) for _ in range(3)]
+
+    assert {(202, first)} == {(one.status_code, one.json()["jobId"]) for one in answers}
+    assert {(202, first)} == {(one["status"], one["job"]["jobId"]) for one in batched}
+    assert {(202, ends[0])} == {(one.status_code, one.json()["jobId"]) for one in cancels}
+    assert {(202, ends[1])} == {(one.status_code, one.json()["jobId"]) for one in deletions}
+    assert 0 == await superuser.fetchval("SELECT count(*) FROM idempotency_aliases")
+    assert full == await superuser.fetchval("SELECT count(*) FROM jobs")
+
+
+async def until_full(acme: httpx.AsyncClient) -> int:
+    """A count of the room is good for some seconds; how many jobs there are by then."""
+
+    async def is_full() -> bool:
+        answer = await acme.post("/v1/uploads", json={"contentType": "image/jpeg"})
+        assert answer.status_code == 429
+        return True
+
+    await eventually(is_full, within=20)
+    jobs = await acme.get("/v1/jobs")
+    return len(jobs.json()["jobs"])
+
+
+async def test_more_keys_than_a_job_answers_are_refused_by_their_limit(
+    acme: httpx.AsyncClient,
+) -> None:
+    merged = {**JOB, "dedupKey": "d"}
+    await acme.post("/v1/jobs", json=merged)
+    batch = {"jobs": [{**merged, "idempotencyKey": f"batch-{n}"} for n in range(100)]}
+    answers = (await acme.post("/v1/jobs:batch", json=batch)).json()["answers"]
+
+    beyond = await acme.post("/v1/jobs", json=merged, headers={"Idempotency-Key": "beyond"})
+
+    assert {202} == {one["status"] for one in answers}
+    is_problem(beyond, 429, "limit_reached")
+    assert "job_keys" == beyond.json()["limit"]
+
+
 async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     api: Connection, superuser: Connection
 ) -> None:
@@ -259,17 +324,17 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     statements: list[str] = []
 
     with driver_of(api).query_logger(lambda record: statements.append(record.query)):
-        refusals = await Admission().admit_batch(api, batch)
+        verdicts = await Admission().admit_batch(api, batch)
         await asyncio.sleep(0)  # the last of them is told in the loop's next turn
 
-    codes = [None if refusal is None else refusal.code for refusal in refusals]
+    codes = [one if isinstance(one, Admitted) else one.code for one in verdicts]
     fits = 50 - len(standing) - 1
     assert codes == [
-        *[None],
+        Admitted.NEW,
         *["not_found"] * len(orphans),
-        *[None] * fits,
+        *[Admitted.NEW] * fits,
         *["too_many_open_jobs"] * (len(others) - fits),
-        *[None] * len(standing),
+        *[Admitted.STANDS] * len(standing),
     ]
     assert statements == [LIST_PARENTS, FIND_REFUSAL, ROOM_FOR_JOBS, LIST_STANDING]
 

@@ -282,22 +282,6 @@ def _agreeing(module: ModuleType) -> None:
     replacing(module, "complete_batch", make)
 
 
-@after_loading("imagefleet.worker.main", "Shift.retire")
-def _retired(module: ModuleType) -> None:
-    """A worker that ends in order has settled and told everything, and can still be scraped."""
-
-    def make(retire: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        async def retire_and_say(*args: object) -> None:
-            try:
-                await retire(*args)
-            finally:
-                await reach("retired", [])
-
-        return retire_and_say
-
-    replacing(module.Shift, "retire", make)
-
-
 @after_loading("imagefleet.store.settling", "_settle_in_transaction")
 def _settling(module: ModuleType) -> None:
     """Everything is written, and the transaction is not committed yet."""

@@ -353,8 +353,8 @@ async def test_who_acts_and_does_not_say_so_is_told_of_all_the_same(
     await operator.execute("UPDATE fleet SET retention = interval '90 days'")
     await operator.execute("UPDATE fleet SET retention = interval '90 days'")
     terms = (True, "ben", "why")
-    await operator.execute(older("pauses.PAUSE"), "type", "", "noop", *terms)
-    await operator.execute(older("pauses.RESUME"), "type", "", "noop")
+    await operator.execute(older("control.PAUSE"), "type", "", "noop", *terms)
+    await operator.execute(older("control.RESUME"), "type", "", "noop")
     await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
     await operator.execute(older("breakers.RESET_BREAKER"), "s3", "ben")
 
@@ -421,10 +421,10 @@ async def test_older_processes_are_told_of_too(
 ) -> None:
     me, holder = uuid4(), uuid4()
     await worker.execute(
-        older("workers.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [1]
+        older("control.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [1]
     )
     await maintenance.execute(older("elections.HOLD_ELECTION"), "flusher", holder)
-    await worker.execute(older("workers.RETIRE_WORKER"), me)
+    await worker.execute(older("control.RETIRE_WORKER"), me)
 
     assert [
         f"start worker {me}",
@@ -479,6 +479,32 @@ async def test_who_makes_and_ends_a_key_is_told_and_the_secret_is_not(
     assert ended["before"]["revoked_at"] is None
     assert ended["after"]["revoked_at"] is not None
     assert secret not in str([tenant, made, ended])
+
+
+async def test_of_two_who_end_a_key_at_once_one_is_told(
+    database: Database, admin: OpenConnection, superuser: OpenConnection
+) -> None:
+    secret = await create_key(admin, TENANT, name="uploader", scopes=["submit"], by=ADA)
+    found = await find_key(admin, secret)
+    assert found is not None
+    async with database.connect("admin") as other:
+        first = driver_of(other).transaction()
+        await first.start()
+        await revoke_key(other, found.id, by=ADA, reason="first")
+        second = revoke_key(admin, found.id, by=ADA, reason="second")
+        async with meanwhile(superuser, other, admin, second):
+            await first.commit()
+
+    ended = [one for one in await told(admin) if one["action"] == "revoke"]
+    assert ["first"] == [one["reason"] for one in ended]
+
+
+async def test_a_row_that_was_changed_must_be_told_whoever_else_found_nothing(
+    operator: OpenConnection,
+) -> None:
+    with pytest.raises(RuntimeError, match="not told"):
+        async with acting(operator, ADA) as act:
+            await pause(act.connection, EVERYTHING, by="ada", reason="why", refuse_new=False)
 
 
 @pytest.mark.parametrize("role", ["api", "worker", "maintenance", "operator"])

@@ -6,11 +6,12 @@ from functools import partial
 import asyncpg
 import pytest
 
-from imagefleet.errors import IdempotencyConflict
+from imagefleet.errors import IdempotencyConflict, LimitReached
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobState, Submission, Submitted, TenantId, new_job_id
 from imagefleet.store.jobs.submissions import (
     INSERT_JOBS,
+    MOST_KEYS,
     TAKE_PLACES,
     Answer,
     submit_job,
@@ -188,3 +189,33 @@ async def test_what_nothing_stands_in_the_way_of_costs_no_look_for_aliases(
         await submit_job(api, submission)
 
     assert [query for query in heard if query not in {"BEGIN;", "COMMIT;"}] == statements
+
+
+async def test_a_job_answers_a_hundred_other_keys_and_no_more(api: OpenConnection) -> None:
+    await submit_job(api, LIVING)
+    others = [
+        replace(once_more(MERGED), idempotency_key=f"key-{number}") for number in range(MOST_KEYS)
+    ]
+    fits = await submit_jobs(api, others)
+    beyond = await submit_jobs(
+        api, [replace(once_more(MERGED), idempotency_key="beyond"), once_more(others[3])]
+    )
+
+    assert {LIVING.job_id} == {one.job_id for one in fits if isinstance(one, Submitted)}
+    refused, again = beyond
+    assert isinstance(refused, LimitReached)
+    assert ("limit_reached", "job_keys") == (refused.code, refused.limit)
+    assert isinstance(again, Submitted)
+    with pytest.raises(LimitReached):
+        await submit_job(api, replace(once_more(MERGED), idempotency_key="one more"))
+    assert MOST_KEYS == await api.fetchval("SELECT count(*) FROM idempotency_aliases")
+
+
+async def test_of_a_batch_as_many_keys_are_remembered_as_fit(api: OpenConnection) -> None:
+    await submit_job(api, LIVING)
+    others = [replace(once_more(MERGED), idempotency_key=f"{n}") for n in range(MOST_KEYS + 5)]
+
+    answers = await submit_jobs(api, others)
+
+    assert 5 == sum(isinstance(one, LimitReached) for one in answers)
+    assert MOST_KEYS == await api.fetchval("SELECT count(*) FROM idempotency_aliases")

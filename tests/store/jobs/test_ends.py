@@ -2,15 +2,17 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 import pytest
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, Ended, JobId, JobState, Lane
+from imagefleet.jobs.model import CancelCode, Ended, JobId, JobState, Lane, WorkerId, new_job_id
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.unheard import find_claimed_ends, find_rescued_ends
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from imagefleet.telemetry.metrics import END_EVENTS
 from tests.conftest import OpenConnection
@@ -153,6 +155,9 @@ WAYS: dict[str, tuple[End, tuple[str, str, JobState, int]]] = {
 }
 
 
+OF_OTHERS = {"rescued", "taken_over", "exhausted"}
+
+
 def test_the_table_has_every_end_that_is_told() -> None:
     assert {row[0] for _, row in WAYS.values()} == set(END_EVENTS)
 
@@ -257,3 +262,37 @@ async def test_an_end_that_two_messages_found_is_returned_once(
 
     ends = [None if one.ended is None else one.ended.outcome for one in answers]
     assert ["taken_over", "exhausted", None, None] == ends
+
+
+@pytest.mark.parametrize("way", [way for way, (_, row) in WAYS.items() if row[0] in OF_OTHERS])
+async def test_the_end_of_anothers_claim_is_found_by_who_wrote_it(
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+    way: str,
+) -> None:
+    ended = await WAYS[way][0](Hands(worker=worker, maintenance=maintenance, superuser=superuser))
+    assert ended is not None
+    (by,) = [row["ended_by"] for row in await attempts_rows(superuser, ended.job_id)]
+
+    if ended.outcome == "rescued":
+        claims = [ended.fence, (new_job_id(), 1)]
+        assert ([ended], {ended.fence}) == await find_rescued_ends(maintenance, by, claims)
+        assert ([], {ended.fence}) == await find_rescued_ends(maintenance, uuid4(), claims)
+    else:
+        jobs = [ended.job_id, new_job_id()]
+        assert [ended] == await find_claimed_ends(worker, WorkerId(by), jobs)
+        assert [] == await find_claimed_ends(worker, ended.worker_id, jobs)
+
+
+@pytest.mark.parametrize("way", [way for way, (_, row) in WAYS.items() if row[0] not in OF_OTHERS])
+async def test_the_end_of_ones_own_claim_names_nobody_else(
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+    way: str,
+) -> None:
+    ended = await WAYS[way][0](Hands(worker=worker, maintenance=maintenance, superuser=superuser))
+
+    assert ended is not None
+    assert {None} == {row["ended_by"] for row in await attempts_rows(superuser, ended.job_id)}

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, WorkerId
 from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescued, Rescuer
-from imagefleet.store.database import Connection, OwnConnection
+from imagefleet.store.database import Connection, OwnConnection, connect
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
@@ -34,8 +35,9 @@ from tests.support.factories import (
     make_due,
     settle_job,
 )
-from tests.support.races import many_connections
+from tests.support.races import many_connections, wait_until_blocked
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
+from tests.support.wires import a_wire
 
 NOBODY = Rescued(workers=0, retried=0, failed=0, rings=())
 
@@ -500,3 +502,75 @@ async def test_backends_that_stand_still_condemn_nobody_and_dead_workers_are_fou
         assert (condemned, held) == (0, 160)
         await eventually(all_are_condemned, within=20)
     assert await superuser.fetchval(HELD) == 0
+
+
+async def test_a_rescue_whose_answer_is_lost_is_told_once_and_by_who_did_it(
+    database: Database,
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    metrics = MaintenanceMetrics({"noop"})
+    rescuer = Rescuer(
+        metrics, rescue_after=timedelta(microseconds=1), longest_gap=timedelta(hours=1)
+    )
+    another = a_rescuer()
+    with capture_logs() as lines:
+        async with (
+            a_wire(database.url("maintenance")) as wire,
+            connect(wire.url, process="test-maintenance") as session,
+        ):
+            assert NOBODY == await rescuer.run_once(session)
+            wire.cut_after = b"COMMIT"
+            with pytest.raises(Unavailable):
+                await rescuer.run_once(session)
+        assert wire.cut.is_set()
+        assert ["rescued"] == [one["outcome"] for one in await attempts_rows(worker, job.job_id)]
+        assert [] == [line for line in lines if "outcome" in line]
+        assert NOBODY == await another.run_once(maintenance)
+        for _ in range(3):
+            assert NOBODY == await rescuer.run_once(maintenance)
+
+    (told,) = [line for line in lines if "outcome" in line]
+    assert ("job.rescued", "worker_lost", "failed_retryable", str(job.job_id)) == (
+        told["event"],
+        told["why"],
+        told["state"],
+        told["job_id"],
+    )
+    assert b'job_attempts_total{outcome="rescued"} 1.0' in metrics.exposition()
+
+
+async def test_a_rescue_that_never_arrived_is_told_by_the_next_one_alone(
+    database: Database,
+    worker: OpenConnection,
+    maintenance: OpenConnection,
+    superuser: OpenConnection,
+) -> None:
+    await a_job(worker, superuser, state=JobState.PROCESSING)
+    rescuer = a_rescuer(rescue_after=timedelta(microseconds=1), longest_gap=timedelta(hours=1))
+    with capture_logs() as lines:
+        async with database.connect("maintenance") as doomed:
+            await rescuer.run_once(doomed)
+            holder = driver_of(
+                superuser
+            ).transaction()  # the rescue waits for this, and is cut off there
+            await holder.start()
+            await superuser.execute("LOCK TABLE attempts")
+
+            async def be_cut_off() -> None:
+                with pytest.raises(Unavailable):
+                    await rescuer.run_once(doomed)
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(be_cut_off())
+                await wait_until_blocked(worker, superuser, doomed)
+                doomed.terminate()
+            await holder.rollback()
+        condemned = 0
+        for _ in range(4):
+            condemned += (await rescuer.run_once(maintenance)).workers
+
+    assert 1 == condemned
+    assert ["rescued"] == [line["outcome"] for line in lines if "outcome" in line]

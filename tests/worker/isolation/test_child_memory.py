@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.errors import InputRejected
+from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation import report
 from imagefleet.worker.isolation.child import NEEDS_MEMORY
@@ -25,7 +25,7 @@ from imagefleet.worker.isolation.report import (
     ChildCrashed,
     Finished,
 )
-from imagefleet.worker.isolation.zygote import BESIDE_DATA
+from imagefleet.worker.isolation.zygote import BESIDE_DATA, Forked, _see_others
 from tests.support import children as tasks
 from tests.support.children import TASKS, children_of, task
 from tests.worker import hoards
@@ -129,6 +129,7 @@ async def test_the_stack_is_no_way_around(monkeypatch: pytest.MonkeyPatch) -> No
     async with watched(monkeypatch) as (renderer, seen):
         larger = {"bytes": FAR_TOO_MUCH}
         assert await attack(renderer, hoards.grow_the_stack_mapping, larger) == {"refused": 1}
+        assert await attack(renderer, hoards.walk_down_the_stack, larger) == {"refused": 1}
         all_of_it = await attack(renderer, hoards.grow_every_mapping_near_the_stack)
         assert all_of_it == {"answers": [1]}
 
@@ -214,6 +215,30 @@ async def test_a_child_that_has_too_much_from_the_start_is_killed_and_its_neighb
     assert neighbour.result() == {"still": "here"}
     killed = [ending.killed for ending in seen.endings]
     assert sorted(map(str, killed)) == ["None", "memory"]
+
+
+@pytest.mark.parametrize("groups", [0, 400, 65_536])
+def test_however_many_groups_a_user_has_memory_is_seen(tmp_path: Path, groups: int) -> None:
+    """They stand before it."""
+    path = tmp_path / "status"
+    listed = " ".join(str(4_294_900_000 + number) for number in range(groups))
+    own = Path("/proc/self/status").read_text(encoding="utf-8")
+    path.write_text(re.sub(r"^Groups:.*$", f"Groups:\t{listed} ", own, flags=re.MULTILINE))
+
+    with path.open("rb") as status:
+        child = Forked(number=1, pid=os.getpid(), status=status.fileno(), most_bytes=0)
+        taken = -child.room()
+
+    assert taken == 1024 * sum(map(int, OWN.findall(own)))
+    assert taken > MIB
+
+
+def test_where_no_memory_is_told_no_child_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    _see_others()
+    monkeypatch.setattr("imagefleet.worker.isolation.zygote.LONGEST_STATUS", 40)  # all but the name
+
+    with pytest.raises(Misconfigured, match="cannot watch the memory"):
+        _see_others()
 
 
 async def test_what_the_kernel_keeps_for_a_child_is_bounded(

@@ -2,8 +2,9 @@
 
 Anybody may connect and say nothing. So those over which no valid key has come yet have a share of
 their own: where it is full, the one goes of which nothing came for the longest. Whoever has a key
-shows it within moments, and is not among those. Where all places are taken, a connection
-with a key goes that is idle; if none is, nobody else comes in. Streams and waits have places here.
+shows it within moments, and is not among those. Where all places are taken, a connection with a key
+goes that is idle; if none is, again one without: the newcomer itself only if there is no other.
+Streams and waits have places here.
 """
 
 import resource
@@ -53,14 +54,13 @@ class Connections:
         """Count one, and end another where there are too many."""
         self._keyless[connection] = None
         while len(self._keyless) > self.most_keyless:
-            longest = next(iter(self._keyless))
-            if longest.has_key:
-                self._let_in(longest)  # its first answer is still under way
-            else:
+            longest = self._longest_keyless()
+            if longest is not None:
                 self._end(longest)
         if len(self) > self.most:
             idle = (one for one in self._with_key if one.is_idle)
-            self._end(next(idle, connection))
+            gone = next(idle, None) or self._longest_keyless() or connection
+            self._end(gone)
 
     def answered(self, connection: Connection) -> None:
         """Something was done for it."""
@@ -75,6 +75,14 @@ class Connections:
         """Forget it."""
         self._keyless.pop(connection, None)
         self._with_key.pop(connection, None)
+
+    def _longest_keyless(self) -> Connection | None:
+        while self._keyless:
+            longest = next(iter(self._keyless))
+            if not longest.has_key:
+                return longest
+            self._let_in(longest)  # its first answer is still under way
+        return None
 
     def _let_in(self, connection: Connection) -> None:
         del self._keyless[connection]

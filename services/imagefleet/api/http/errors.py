@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
-from imagefleet.errors import FleetError, InputRejected, RequestRejected, Unavailable
+from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.shapes.problems import Fault, Problem
 
 log = structlog.get_logger()
@@ -93,23 +93,6 @@ class InvalidRequest(RequestRejected):
         """Name what is wrong, without the values."""
         super().__init__("invalid_request", "The request is not valid.")
         self.faults = list(faults)[:FAULTS_SHOWN]
-
-
-class LimitReached(RequestRejected):
-    """The tenant or the key has taken what it may for now; `limit` says of what."""
-
-    def __init__(
-        self,
-        limit: str,
-        public_message: str,
-        retry_after: int = RETRY_AFTER,
-        *,
-        code: str = "limit_reached",
-    ) -> None:
-        """Say which limit it is, and in how many seconds to come back."""
-        super().__init__(code, public_message)
-        self.limit = limit
-        self.retry_after = retry_after
 
 
 def problem_of(error: FleetError) -> Problem:

@@ -23,8 +23,7 @@ from uuid import UUID
 
 from fastapi import Request
 
-from imagefleet.api.http.errors import LimitReached
-from imagefleet.errors import Unavailable
+from imagefleet.errors import LimitReached, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.fleet.keys import ApiKey
@@ -51,7 +50,7 @@ _SENTENCES: Final = {
     "uploads": "Your tenant has as many uploads under way as it may have.",
     "key_uploads": "This API key has as many uploads under way as it may have.",
     "uploads_waiting": "Your tenant has as many uploads waiting as it may have.",
-    "bodies": "Too much of your bodies has come whose end has not.",
+    "bodies": "Too much or too many of your bodies have come whose end has not.",
     "streams": "Your tenant waits for as many jobs at once as it may.",
     "key_streams": "This API key waits for as many jobs at once as it may.",
     "forms": "Your tenant has as many unused upload forms as it may have.",
@@ -94,12 +93,13 @@ class Counts:
     bytes: Bucket = field(default_factory=Bucket)
     uploads: int = 0
     waiting: int = 0
-    held: int = 0  # bytes of JSON bodies that are being read
+    bodies: int = 0  # of JSON, that are being read
+    held: int = 0  # bytes of them
     streams: int = 0
 
     @property
     def is_idle(self) -> bool:
-        return not (self.uploads or self.waiting or self.held or self.streams)
+        return not (self.uploads or self.waiting or self.bodies or self.streams)
 
 
 class _Remembered:

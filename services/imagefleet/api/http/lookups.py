@@ -137,12 +137,21 @@ class Lookups(Generic[Name, Found]):
             return
         except BaseException:
             # We are stopped, or broken; the others are not.
-            self._waiting = OrderedDict(taken | self._waiting)
+            self._put_back(taken)
             raise
         for name, question in taken.items():
             if name not in found:
                 self._remember_absent(name)
             question.answer(_Answer(found.get(name)))
+
+    def _put_back(self, taken: dict[Name, _Question[Found]]) -> None:
+        for name, question in taken.items():
+            asked_since = self._waiting.get(name)
+            if asked_since is not None:
+                # Each asker leaves by the question it came with, so both have one list.
+                question.askers.extend(asked_since.askers)
+                asked_since.askers = question.askers
+        self._waiting = OrderedDict(taken | self._waiting)
 
     def _hand_over(self) -> None:
         """Let one of those who still wait ask for the rest."""

@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -34,6 +35,7 @@ LARGEST_HEAD: Final = 65_536  # bytes; `observing` refuses less than this, but p
 HEAD_WITHIN: Final = timedelta(seconds=10)
 IDLE_WITHIN: Final = timedelta(seconds=30)
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
+AT_ONCE: Final = 65_536  # bytes read from one connection, before it is asked whether to go on
 PIECE: Final = 16_384  # bytes that the parser gets at once: how far over a limit anything can be
 LARGEST_FRAMING: Final = 65_536  # bytes of a chunked body that are not its data
 FRAMING_A_BYTE: Final = 6  # of data, beyond that: chunks of a single byte cost five
@@ -72,6 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _why = ("bad_request", _UNREADABLE)
     _is_over = False  # refused, and soon told so
     _had_key = False
+    _answered: RequestResponseCycle | None = None  # while others wait, not the newest
     open_ones: Connections  # of the server
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,6 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for nothing any more."""
         self._expect(None)
         self.open_ones.lost(self)
+        self._tell_gone()
         super().connection_lost(exc)
 
     @property
@@ -151,7 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.headers) >= MOST_HEADERS:
             self._why = ("headers_too_large", _TOO_MANY_HEADERS)
             raise _Refused
-        super().on_header(name, value)
+        # The parser leaves what may follow a value (RFC 9112, 5.1) where it is.
+        super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """The head is whole: the application has its own deadlines."""
@@ -163,6 +168,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.pipeline:
             self._judge_waiting()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _tell_gone(self) -> None:
+        """Whoever is answered or waits for it is gone. uvicorn tells the newest alone."""
+        for cycle in (self._answered, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def _judge_waiting(self) -> None:
         """Whoever has no key may not have us keep much until it is told so."""
@@ -210,28 +226,25 @@ class BoundedProtocol(HttpToolsProtocol):
         """Give a body that is still coming, and that nobody wants, a moment to end."""
         super().on_response_complete()
         self.open_ones.answered(self)
-        if self._in_body:
+        if self._in_body and self.cycle.response_complete:  # not of one that is answered next
             self._expect(LINGER)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """What is no HTTP gets a problem too, after a moment, and the end of the connection.
 
-        Only the end, where an answer is still owed to a request before it: it would be taken for
-        that one's.
+        Only the end, as late, where an answer is still owed to a request before it: it would be
+        taken for that one's.
         """
         newest: RequestResponseCycle | None = self.cycle
         owed = newest if newest is not None and not newest.response_complete else None
         its_own = self._in_body and owed is not None and not owed.response_started
-        if owed is not None:
-            owed.disconnected = True  # before the loop has told it: nothing may follow the 400
-            owed.message_event.set()
+        self._tell_gone()  # before the loop does: nothing may follow the 400
         self._is_over = True
-        if self.pipeline or not (its_own or (self._in_head and owed is None)):
-            self.transport.close()
-            return
+        is_told = not self.pipeline and (its_own or (self._in_head and owed is None))
         self.flow.pause_reading()
         self._expect(None)
-        self._deadline = self.loop.call_later(REFUSED_AFTER, self._refuse)
+        end = self._refuse if is_told else self.transport.close
+        self._deadline = self.loop.call_later(REFUSED_AFTER, end)
 
     def _refuse(self) -> None:
         problem = refused(*self._why)
@@ -248,6 +261,49 @@ class BoundedProtocol(HttpToolsProtocol):
             if within is None
             else self.loop.call_later(within.total_seconds(), self.transport.close)
         )
+
+
+class _Reading(asyncio.BufferedProtocol):
+    """Hands over what was read, `AT_ONCE` at a time.
+
+    Whoever pauses reading has that much more at most. Both event loops read a quarter of a megabyte
+    otherwise, and uvloop's transport has nothing that says how much.
+    """
+
+    def __init__(self, to: BoundedProtocol, buffer: bytearray) -> None:
+        """The buffer may be that of all: it is read and handed over before anything else is."""
+        self._to = to
+        self._buffer = buffer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._to.connection_made(transport)  # type: ignore[arg-type] # of a stream
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._to.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._to.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._to.resume_writing()
+
+    def eof_received(self) -> None:
+        self._to.eof_received()
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        """Where to read into."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand over what was read."""
+        self._to.data_received(bytes(memoryview(self._buffer)[:nbytes]))
+
+
+def _protocol(open_ones: Connections) -> Callable[..., asyncio.BufferedProtocol]:
+    """What makes one for each connection."""
+    bounded = type("Protocol", (BoundedProtocol,), {"open_ones": open_ones})
+    buffer = bytearray(AT_ONCE)
+    return lambda **given: _Reading(bounded(**given), buffer)
 
 
 class _Quiet(uvicorn.Server):
@@ -280,7 +336,7 @@ class Server:
         self._server = _Quiet(
             uvicorn.Config(
                 app,
-                http=type("Protocol", (BoundedProtocol,), {"open_ones": self.connections}),
+                http=_protocol(self.connections),  # type: ignore[arg-type] # only called
                 backlog=ACCEPTED_AT_ONCE,
                 ws="none",
                 lifespan="off",

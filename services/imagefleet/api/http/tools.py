@@ -1,7 +1,8 @@
-"""What routes work with; `main` makes it once."""
+"""What routes work with: tools that `main` makes once, how they answer, and where who asks is."""
 
+import ipaddress
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias, cast
 
@@ -21,7 +22,8 @@ from imagefleet.jobs.shapes.jobs import AcceptedJob
 from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
-from imagefleet.store.database import Connection, Pool
+from imagefleet.settings.values import Network
+from imagefleet.store.database import Connection, Isolation, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.rings import rings_for
@@ -31,6 +33,10 @@ from imagefleet.telemetry.tracing import Tracing
 LONGEST_NAME: Final = 200  # characters of a key's, as the audit keeps it
 
 _ROUTE: Final = "route"
+
+
+class _Rehearsed(Exception):
+    """Nothing of it is to stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +73,31 @@ class Tools:
         return Limits(max_bytes=self.settings.max_upload_bytes)
 
     @asynccontextmanager
-    async def operating(self, operation: str, table: str) -> AsyncIterator[Connection]:
-        """The same under the operator's role, to look; who changes something is `acting`."""
+    async def operating(
+        self, operation: str, table: str, *, of_one_moment: bool = False
+    ) -> AsyncIterator[Connection]:
+        """The same under the operator's role, to look; who changes something is `acting`.
+
+        Postgres refuses whatever else is tried here. Several statements may see one moment alone.
+        """
+        isolation: Isolation | None = "repeatable_read" if of_one_moment else None
+        async with (
+            self._operators(operation, table) as connection,
+            connection.transaction(isolation=isolation, readonly=True),
+        ):
+            yield connection
+
+    @asynccontextmanager
+    async def rehearsing(self, operation: str, table: str) -> AsyncIterator[Connection]:
+        """The same to do something and leave no trace of it: it is always undone."""
+        async with self._operators(operation, table) as connection:
+            with suppress(_Rehearsed):
+                async with connection.transaction():
+                    yield connection
+                    raise _Rehearsed
+
+    @asynccontextmanager
+    async def _operators(self, operation: str, table: str) -> AsyncIterator[Connection]:
         if self.operators is None:  # then nobody has these routes
             raise NotFound(_ROUTE)
         async with self.operators.use(operation, table) as connection:
@@ -79,11 +108,10 @@ class Tools:
         self, operation: str, table: str, request: Request, key: ApiKey
     ) -> AsyncIterator[Acting]:
         """The one way for operators to change something: one transaction, told to the audit."""
-        # The peer of the connection: whatever a header says of where it came from, anybody may say.
-        address = None if request.client is None else request.client.host
+        address = whence(request, self.settings.trusted_proxies)
         by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=address)
         async with (
-            self.operating(operation, table) as connection,
+            self._operators(operation, table) as connection,
             acting(connection, by) as begun,
         ):
             yield begun
@@ -109,3 +137,39 @@ def answer(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = 
 def accepted(shape: AcceptedJob | AcceptedImage) -> Response:
     """202: recorded, and it will be done."""
     return answer(shape, 202, {"Location": shape.links.self})
+
+
+def whence(request: Request, trusted: Iterable[Network]) -> str | None:
+    """The address nearest to us that is not one of our proxies; None where nobody knows.
+
+    For the audit and for lines about refused keys. The peer of the connection, since whatever a
+    header says, anybody may say. Only where the peer is one of our own proxies is its header
+    believed, and of that the end which our proxies wrote.
+    """
+    peer = None if request.client is None else request.client.host
+    networks = tuple(trusted)
+    if peer is None or not _is_in(peer, networks):
+        return peer
+    said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+    for one in reversed([one.strip() for one in said]):
+        address = _address(one)
+        if address is None:  # what our proxies did not write: nothing beyond it is believed
+            break
+        peer = str(address)
+        if not _is_in(peer, networks):
+            break
+    return peer
+
+
+def _is_in(host: str, networks: Iterable[Network]) -> bool:
+    address = _address(host)
+    return address is not None and any(address in network for network in networks)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)  # how a socket of both families shows IPv4
+    return address if mapped is None else mapped

@@ -1,13 +1,15 @@
 """Whose body is read: so many uploads at once, a share of them for each tenant, none that stalls.
 
-The others wait, unread: what they have sent so far stays in the kernel's buffers. When a place is
-free, the tenant that has the fewest gets it. Where none is and somebody waits, the upload goes that
-has kept us waiting most, unless its tenant has fewer than whoever waits.
+The others wait, unread: up to 128 KiB of what they have sent so far are in our memory (as of every
+body that nobody reads), the rest stays in the kernel's buffers. When a place is free, the tenant
+that has the fewest gets it. Where none is and somebody waits, the upload goes that has kept us
+waiting most, unless its tenant has fewer than whoever waits.
 
 How slow an upload may be is kept as credit, in seconds. It begins with `PATIENCE`, is used up
 while we wait for its bytes, and every byte brings back what it may take at the least rate. So a
 stall ends after ten seconds, a radio that is gone for eight does not matter, and whoever sends a
-little faster than the rate is bounded by places alone. Waiting for S3 costs nothing.
+little faster than the rate is bounded by places alone. Where the rate is 0, bytes bring back all of
+it: only the present stall counts, and only where others wait. Waiting for S3 costs nothing.
 """
 
 import asyncio
@@ -29,6 +31,7 @@ LOOK_EVERY: Final = 0.5  # seconds; for one that stalls, while somebody waits
 MOST_WAITING: Final = 1024
 
 MOST_HELD: Final = 64 * 2**20  # bytes of JSON; so many once more lie in the sockets' buffers
+MOST_BODIES: Final = 256  # of a tenant: each has a connection, and a share of those is for others
 
 _TOO_MUCH: Final = "Too many bodies are being read at the moment."
 _TOO_SLOW: Final = "The body came too slowly."
@@ -69,10 +72,9 @@ class Pace:
             finally:
                 self._waits_since = None
             self._came(len(chunk))
-            left = self._credit - (monotonic() - begun)
             if self._least_rate:
-                left += len(chunk) / self._least_rate
-            self._credit = min(PATIENCE, left)
+                left = self._credit - (monotonic() - begun) + len(chunk) / self._least_rate
+                self._credit = min(PATIENCE, left)
             yield chunk
 
     def _came(self, size_bytes: int) -> None:
@@ -90,10 +92,19 @@ class Turn(Pace):
         self._deadline = deadline
         self._limiting = limiting
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its place is free in a moment: it was ended, or its time is over."""
+        if self.is_ended or self._deadline.expired():
+            return True
+        until = self._deadline.when()
+        return until is not None and until <= asyncio.get_running_loop().time()
+
     def end(self) -> None:
-        """Make room for somebody else."""
-        self.is_ended = True
-        self._deadline.reschedule(asyncio.get_running_loop().time())
+        """Make room for somebody else; nothing where its own time is over."""
+        if not self.is_leaving:  # a deadline that has expired cannot be moved
+            self.is_ended = True
+            self._deadline.reschedule(asyncio.get_running_loop().time())
 
     def _came(self, size_bytes: int) -> None:
         self._limiting.sent(self.key, size_bytes)
@@ -102,8 +113,8 @@ class Turn(Pace):
 class Held:
     """What has come of JSON bodies whose end has not: bounded a tenant, a key and the process.
 
-    Bytes are counted and not bodies, since it is they that take memory; of most bodies all is here
-    before anybody waits for it.
+    Bytes are counted, since it is they that take memory; and bodies, since one of which nothing
+    comes takes a connection. Of most bodies all is here before anybody waits for it.
     """
 
     def __init__(self, limiting: Limiting, *, most_bytes: int = MOST_HELD) -> None:
@@ -116,34 +127,43 @@ class Held:
     def body(self, key: ApiKey | None) -> Iterator[Callable[[int], None]]:
         """Surround a body while it is read; what is given is called for each part of it.
 
-        That raises LimitReached or Unavailable where there is no room for the part.
+        That raises LimitReached or Unavailable where there is no room for the part; entering does,
+        where there is none for another body.
         """
         mine = 0
         by = [] if key is None else self._counts(key)
+        for counts, _, most_bodies in by:
+            if counts.bodies >= most_bodies:
+                raise refusal("bodies")
 
         def hold(size_bytes: int) -> None:
             nonlocal mine
-            for counts, most in by:
+            for counts, most, _ in by:
                 if counts.held + size_bytes > most:
                     raise refusal("bodies")
             if self.bytes + size_bytes > self._most:
                 raise Unavailable("busy", _TOO_MUCH)
             mine += size_bytes
             self.bytes += size_bytes
-            for counts, _ in by:
+            for counts, _, _ in by:
                 counts.held += size_bytes
 
+        for counts, _, _ in by:
+            counts.bodies += 1
         try:
             yield hold
         finally:
             self.bytes -= mine
-            for counts, _ in by:
+            for counts, _, _ in by:
                 counts.held -= mine
+                counts.bodies -= 1
 
-    def _counts(self, key: ApiKey) -> list[tuple[Counts, int]]:
+    def _counts(self, key: ApiKey) -> list[tuple[Counts, int, int]]:
+        """Whose they are, with the most bytes and the most bodies."""
         most = self._limiting.of(key.tenant_id, "bodies")
         ours = self._limiting.tenants.of(key.tenant_id)
-        return [(self._limiting.keys.of(key.id), most * 3 // 4), (ours, most)]
+        mine = self._limiting.keys.of(key.id)
+        return [(mine, most * 3 // 4, MOST_BODIES * 3 // 4), (ours, most, MOST_BODIES)]
 
 
 class _Waiter:
@@ -252,8 +272,8 @@ class Turns:
         """End the upload that stalls most; its place is for whoever has the fewest then."""
         if self._taken < self._places or self._full_for(key) is not None:
             return
-        if any(one.is_ended for one in self._running):
-            return  # it is on its way out
+        if any(one.is_leaving for one in self._running):
+            return
         ours = self._uploads(key.tenant_id)
         stalled = [
             one

@@ -13,8 +13,7 @@ from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
-from imagefleet.api.producers.idempotency import fingerprint
-from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import (
@@ -32,8 +31,12 @@ from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.fleet.pauses import list_pauses
 from imagefleet.store.fleet.statistics import room_for_job
-from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
+from imagefleet.store.jobs.inspection import (
+    explain_job,
+    get_operator_job,
+    list_attempts,
+    oversee_jobs,
+)
 from imagefleet.store.jobs.reports import JobFilter
 from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
@@ -120,10 +123,7 @@ async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Respo
 )
 async def explain(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """The verdict that a claim of it would get now, from the same rule, and one sentence."""
-    async with (
-        tools.operating("explain_job", "jobs") as connection,
-        connection.transaction(isolation="repeatable_read", readonly=True),
-    ):
+    async with tools.operating("explain_job", "jobs", of_one_moment=True) as connection:
         found = await explain_job(connection, JobId(job_id))
         room = await room_for_job(connection, found.lane, found.type)
         pauses = await list_pauses(connection)
@@ -205,7 +205,9 @@ async def retry_now(
         job = await get_operator_job(acting.connection, JobId(job_id))
         rings = await ring_now(acting.connection, JobId(job_id))
         became = await get_operator_job(acting.connection, JobId(job_id))
-        if rings:
+        if rings is None:
+            acting.found_nothing()
+        else:
             await acting.record(
                 Act(
                     action="retry_now",
@@ -217,7 +219,7 @@ async def retry_now(
                     reason=reason,
                 )
             )
-    tools.doorbell.ring(rings)
+    tools.doorbell.ring(rings or ())
     return answer(RetryNow(job_id=job_id, status=became.status, rung=bool(rings)))
 
 

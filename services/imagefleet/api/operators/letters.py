@@ -14,7 +14,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, Reason
+from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
@@ -28,7 +28,6 @@ from imagefleet.jobs.shapes.letters import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
@@ -101,11 +100,6 @@ class ReplayRequest(_Chosen):
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         return self._has_one_choice(self.ids)
-
-
-def who(key: ApiKey) -> str:
-    """The name that people know, and the id that is never given twice."""
-    return f"{key.name} ({key.id})"
 
 
 @router.get(
@@ -203,6 +197,8 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
         if count:
             told: dict[str, object] = {"acknowledged": count, "more": more}
             await acting.record(_act("acknowledge", asked.filter, ids, told, asked.note))
+        else:
+            acting.found_nothing()
     return answer(Acknowledged(acknowledged=count, more=more))
 
 
@@ -226,7 +222,7 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
         tracestate=trace.tracestate,
     )
     if asked.dry_run:
-        async with tools.operating("replay_letters", "jobs") as connection:
+        async with tools.rehearsing("replay_letters", "jobs") as connection:
             found = await _replayed(connection, asked, order, tools)
     else:
         async with tools.acting("replay_letters", "jobs", request, key) as acting:
@@ -235,6 +231,8 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
                 told: dict[str, object] = dict(Counter(one.outcome.value for one in found.replayed))
                 ids = [one.letter_id for one in found.replayed]
                 await acting.record(_act("replay", asked.filter, ids, told, asked.reason))
+            else:
+                acting.found_nothing()
     tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
     return answer(
         ReplayAnswer(

@@ -1,15 +1,17 @@
 """Whether new work is taken at present: pauses that refuse it, and the tenant's quota.
 
-Both are for what would be new. A repeat of an accepted request gets its answer in any case.
+Both are for what would be new. A repeat of an accepted request gets its answer in any case, and so
+does what a job stands for by its dedup key; but while new work is refused that writes nothing, so
+that request's own key is not remembered.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from time import monotonic
 from typing import Final, Self
 
-from imagefleet.api.http.errors import LimitReached
-from imagefleet.errors import NotFound, RequestRejected, Unavailable
+from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.database import Connection
@@ -27,6 +29,15 @@ ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that accept for this tenant
 FULL_IS_GOOD_FOR: Final = 1.0  # the same where there is none: counting to the quota takes a while
 _FULL: Final = "Your tenant has as many open jobs as it may have."
 _PAUSED: Final = "New work of this kind is not taken at present."
+
+
+class Admitted(StrEnum):
+    """How a request may go on."""
+
+    NEW = "new"
+    """It may be submitted."""
+    STANDS = "stands"
+    """Nothing new is taken, but a job stands for it already: that is the answer."""
 
 
 @dataclass(slots=True)
@@ -55,15 +66,26 @@ class Admission:
         """Know nobody yet."""
         self._rooms: dict[TenantId, _Room] = {}
 
-    async def admit(self, connection: Connection, asked: Submission | Draft) -> None:
+    async def admit(self, connection: Connection, asked: Submission | Draft) -> Admitted:
         """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
         refusal = await self._refusal(connection, asked)
-        if refusal is not None and not await self._stands(connection, asked):
+        if refusal is None:
+            return Admitted.NEW
+        if not await self._stands(connection, asked):
             raise refusal
+        return Admitted.STANDS
+
+    async def admit_deletion(self, connection: Connection, submission: Submission) -> Admitted:
+        """Deletions are always taken; those that repeat one leave nothing at a full quota."""
+        if await self._has_room(connection, submission.tenant_id) or not await self._stands(
+            connection, submission
+        ):
+            return Admitted.NEW
+        return Admitted.STANDS
 
     async def admit_batch(
         self, connection: Connection, submissions: Sequence[Submission]
-    ) -> list[RequestRejected | Unavailable | None]:
+    ) -> list[RequestRejected | Unavailable | Admitted]:
         """The same of one tenant's jobs, each by itself, for as many statements as kinds of them.
 
         What is there after a count is for the first of them; the quota is counted once.
@@ -78,25 +100,25 @@ class Admission:
             for job_type, lane in {(one.type, one.lane) for one in submissions}
         }
         room = await self._room(connection, tenant_id, len(submissions))
-        refusals: list[RequestRejected | Unavailable | None] = []
+        verdicts: list[RequestRejected | Unavailable | Admitted] = []
         for one in submissions:
-            refusal: RequestRejected | Unavailable | None = None
+            verdict: RequestRejected | Unavailable | Admitted = Admitted.NEW
             why = paused[one.type, one.lane]
             if one.parent_job_id is not None and one.parent_job_id not in parents:
-                refusal = NotFound("parent job")
+                verdict = NotFound("parent job")
             elif why is not None:
-                refusal = Unavailable("submits_paused", _PAUSED, why)
+                verdict = Unavailable("submits_paused", _PAUSED, why)
             elif room.left == 0:
-                refusal = _full()
+                verdict = _full()
             else:
                 room.left -= 1
-            refusals.append(refusal)
-        refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
+            verdicts.append(verdict)
+        refused = [place for place, one in enumerate(verdicts) if not isinstance(one, Admitted)]
         if refused:
             asked = [submissions[place] for place in refused]
             for standing in await list_standing(connection, tenant_id, asked):
-                refusals[refused[standing]] = None
-        return refusals
+                verdicts[refused[standing]] = Admitted.STANDS
+        return verdicts
 
     async def admit_upload(self, connection: Connection, draft: Draft) -> bool:
         """The same before a body is read; whether its key stands for something already.
@@ -117,14 +139,15 @@ class Admission:
 
     async def admit_cancel(
         self, connection: Connection, submission: Submission, job_id: JobId
-    ) -> None:
+    ) -> Admitted:
         """Return if a job may be cancelled: beyond the quota, too, but each open job once."""
-        if (
-            not await self._has_room(connection, submission.tenant_id)
-            and not await is_cancellable(connection, job_id)
-            and not await self._stands(connection, submission)
-        ):
+        if await self._has_room(connection, submission.tenant_id):
+            return Admitted.NEW
+        if await self._stands(connection, submission):
+            return Admitted.STANDS
+        if not await is_cancellable(connection, job_id):
             raise _full()
+        return Admitted.NEW
 
     async def _stands(self, connection: Connection, asked: Submission | Draft) -> bool:
         return await is_standing(

@@ -1,6 +1,7 @@
 """Jobs: submitted one by one or in a batch, looked at, waited for, cancelled."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
@@ -11,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.errors import LimitReached, problem_of
+from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.intake import (
     read_envelope,
     read_json,
@@ -23,8 +24,7 @@ from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import idempotency_header, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.http.watching import Watcher
-from imagefleet.api.producers.admission import Admission
-from imagefleet.api.producers.idempotency import HEADER, fingerprint, key_of
+from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -33,21 +33,36 @@ from imagefleet.api.producers.schemas import (
     NewJob,
     NewJobs,
 )
-from imagefleet.api.producers.submitting import OF_OPERATORS, compose, draft
-from imagefleet.errors import FleetError, IdempotencyConflict, RequestRejected
+from imagefleet.api.producers.submitting import (
+    HEADER,
+    OF_OPERATORS,
+    compose,
+    draft,
+    fingerprint,
+    key_of,
+)
+from imagefleet.errors import FleetError, LimitReached, RequestRejected
 from imagefleet.jobs.kinds import CancelJob, image_target
 from imagefleet.jobs.model import (
     JobId,
     JobState,
     Submission,
+    Submitted,
     TenantId,
     new_job_id,
 )
 from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
 from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
-from imagefleet.store.jobs.submissions import Answer, submit_job, submit_jobs
+from imagefleet.store.jobs.submissions import (
+    Answer,
+    find_standing,
+    find_standing_jobs,
+    submit_job,
+    submit_jobs,
+)
 
 LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
 MOST_JSON_BYTES: Final = MAX_PAYLOAD_BYTES + 16_384  # the payload, and what is said about it
@@ -81,8 +96,8 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:
-        await admission.admit(connection, submission)
-        submitted = await submit_job(connection, submission)
+        admitted = await admission.admit(connection, submission)
+        submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
 
@@ -114,19 +129,41 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     async with tools.pool.use("submit_jobs", "jobs") as connection:
         places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
         asked = [one for one in composed if isinstance(one, Submission)]
-        refusals = await admission.admit_batch(connection, asked)
-        for place, refusal in zip(places, refusals, strict=True):
-            if refusal is not None:
-                composed[place] = _told(tools, refusal)
-        wanted = [one for one in composed if isinstance(one, Submission)]
+        verdicts = await admission.admit_batch(connection, asked)
+        for place, verdict in zip(places, verdicts, strict=True):
+            if not isinstance(verdict, Admitted):
+                composed[place] = _told(tools, verdict)
+        standing = _with(asked, verdicts, Admitted.STANDS)
+        by_job: dict[JobId, Answer] = dict(
+            zip(
+                (one.job_id for one in standing),
+                await find_standing_jobs(connection, standing),
+                strict=True,
+            )
+        )
+        wanted = _with(asked, verdicts, Admitted.NEW)
         answers = await submit_jobs(connection, wanted) if wanted else []
     tools.ring(
         (one, found)
         for one, found in zip(wanted, answers, strict=True)
-        if not isinstance(found, IdempotencyConflict)
+        if not isinstance(found, RequestRejected)
     )
-    by_job = dict(zip((one.job_id for one in wanted), answers, strict=True))
-    return answer(BatchAnswers(answers=[_answer_to(one, by_job) for one in composed]))
+    by_job |= zip((one.job_id for one in wanted), answers, strict=True)
+    return answer(BatchAnswers(answers=[_answer_to(one, by_job, tools) for one in composed]))
+
+
+async def _recorded(
+    connection: Connection, submission: Submission, admitted: Admitted
+) -> Submitted:
+    if admitted is Admitted.STANDS:
+        return await find_standing(connection, submission, submission.fingerprint)
+    return await submit_job(connection, submission)
+
+
+def _with(
+    asked: Sequence[Submission], verdicts: Sequence[Admitted | FleetError], which: Admitted
+) -> list[Submission]:
+    return [one for one, verdict in zip(asked, verdicts, strict=True) if verdict is which]
 
 
 def _composed(
@@ -149,10 +186,12 @@ def _told(tools: Tools, error: FleetError) -> Problem:
     return problem
 
 
-def _answer_to(one: Submission | Problem, by_job: dict[JobId, Answer]) -> BatchAnswer:
+def _answer_to(
+    one: Submission | Problem, by_job: Mapping[JobId, Answer], tools: Tools
+) -> BatchAnswer:
     found = one if isinstance(one, Problem) else by_job[one.job_id]
-    if isinstance(found, IdempotencyConflict):
-        found = problem_of(found)
+    if isinstance(found, RequestRejected):
+        found = _told(tools, found)
     if isinstance(found, Problem):
         return BatchAnswer(status=found.status, problem=found)
     return BatchAnswer(status=202, job=AcceptedJob.answering(found))
@@ -254,8 +293,8 @@ async def cancel_job(
         wanted = await get_job(connection, JobId(job_id), key.tenant_id)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
-        await admission.admit_cancel(connection, submission, JobId(job_id))
-        submitted = await submit_job(connection, submission)
+        admitted = await admission.admit_cancel(connection, submission, JobId(job_id))
+        submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
 

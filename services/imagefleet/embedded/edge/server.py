@@ -56,6 +56,7 @@ MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
     }
 }
 ASKED_FOR_LARGE: Final = ("Range", "If-Range", "If-None-Match", "If-Modified-Since")
+BACKLOG: Final = 128
 CONFIG: Final = AioConfig(
     signature_version="s3v4",
     s3={"addressing_style": "path"},
@@ -179,6 +180,31 @@ class EdgeServer:
             raise web.HTTPBadGateway(text=f"{type(error).__name__}\n") from error
 
 
+class _Connection(web.RequestHandler):
+    """A viewer's, where what no application ever sees is answered with the same headers."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, server: web.Server, headers: Mapping[str, str]) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # as AppRunner hands it on: none is kept
+        )
+        self._headers = headers
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        answer = super().handle_error(request, status, exc, message)
+        answer.headers.update(self._headers)
+        return answer
+
+
 def _adding(
     headers: Mapping[str, str],
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
@@ -208,15 +234,20 @@ async def serve_edge(
         invalidations = Invalidations(
             cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
         )
+        headers = headers_of(described().edge.headers_policy)
         application = web.Application()
-        application.on_response_prepare.append(_adding(headers_of(described().edge.headers_policy)))
+        application.on_response_prepare.append(_adding(headers))
         application.router.add_get("/i/{path:.*}", edge.answer)
-        runner = web.AppRunner(
-            application, handle_signals=False, access_log=None, shutdown_timeout=1
-        )
+        runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=1)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, host, port).start()
+        # No site of aiohttp's: it knows no other kind of connection.
+        server = runner.server
+        assert server is not None  # noqa: S101 - set up
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: _Connection(server, headers), host, port, backlog=BACKLOG
+        )
+        stack.callback(listening.close)
         yield invalidations
 
 

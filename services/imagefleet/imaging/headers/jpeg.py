@@ -25,6 +25,7 @@ from imagefleet.imaging.headers.facts import (
 
 _SOI = b"\xff\xd8"
 _EOI = 0xD9
+_EOI_MARKER = b"\xff\xd9"
 _SOS = 0xDA
 _DRI = 0xDD
 _COM = 0xFE
@@ -41,6 +42,9 @@ _NEXT_MARKER = re.compile(rb"\xff([\x01-\xfe])")
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _TWO_RESTARTS = re.compile(rb"(?:\xff[\xd0-\xd7]){2}")
 _END_OF_SCAN = re.compile(rb"\xff([\x01-\xcf\xd8-\xfe])")
+# Where a decoder stops taking bytes for pixels: at any marker, or the fill bytes before it. What
+# stands before the first of those keeps a search through nothing but them from starting at each.
+_NO_PIXELS = re.compile(rb"(?<!\xff)\xff++[\x01-\xfe]")
 
 # Before the frame: a profile takes 255 segments at most, extended XMP as many where it has all the
 # metadata a picture may have (64 KiB each), and the rest is a dozen.
@@ -49,6 +53,8 @@ _MAX_HEADER_SEGMENTS = 1_000
 _MAX_SEGMENTS = 10_000
 # Pillow skips junk between segments byte by byte, in Python.
 _MAX_JUNK_BYTES = 65_536
+# That are filled: as many as the largest picture has blocks, and a filling each is 64 MB.
+_MAX_FILLED = 1_000_000
 
 
 class Segment(NamedTuple):
@@ -143,25 +149,60 @@ def overfilled(data: bytes) -> bytes | None:
     """The first picture with bytes of no meaning behind every piece of its coded pixels.
 
     A decoder that has had all its pixels passes over them to the next marker. One that has not
-    takes them for pixels, and shows something else than it does without them. None where the
-    picture has no end, or is coded arithmetically: then a decoder may rightly read on.
+    takes them for pixels, and shows something else than it does without them. A piece ends at any
+    marker or with the data, however irregular that is: a decoder that wants no more pixels does not
+    look at what follows. None where the picture is coded arithmetically: then it may rightly read
+    on. Refused are pieces without number.
     """
     filling = hashlib.sha256(data).digest().replace(b"\xff", b"\x00") * 2
-    out, coded_from = bytearray(_SOI), 0
+    out, coded_from, room = bytearray(_SOI), 0, _MAX_FILLED
+
+    def fill(piece: bytes) -> None:
+        nonlocal out, room
+        filled, markers = _NO_PIXELS.subn(lambda found: filling + found[0], piece, count=room)
+        room -= markers
+        if not room:
+            raise too_many_parts(ImageFormat.JPEG, f"{_MAX_FILLED} restart markers")
+        # Fill bytes of the marker that follows would make one of the filling's first byte.
+        out += filled.rstrip(b"\xff") + filling
+
     try:
         for segment in segments(data):
             if segment.marker in _ARITHMETIC:
                 return None
             if coded_from:
-                coded = data[coded_from : segment.at]
-                out += _RESTART.sub(lambda restart: filling + restart[0], coded) + filling
+                fill(data[coded_from : segment.at])
             # The pictures behind this one are told of in the others, by places that are wrong now.
             if segment.marker not in _APP or segment.marker in _COLOUR:
                 out += data[segment.at : segment.end]
             coded_from = segment.end if segment.marker == _SOS else 0
     except HeadEnded:
-        return None
+        if coded_from:
+            fill(data[coded_from:])
+        out += _EOI_MARKER
     return bytes(out)
+
+
+def ends_in_many_places(data: bytes) -> bool:
+    """Whether a JPEG may lack pixels though its last one is there.
+
+    It may where there are restart markers, as every piece between two ends by itself, and where the
+    channels do not come together. (What a progressive one refines later is no pixel of its own.)
+    """
+    channels = 0
+    try:
+        for segment in segments(data):
+            if segment.marker in _FRAMES:
+                channels = uint(data, segment.start + 5, 1)
+            elif segment.marker == _DRI and uint(data, segment.start, 2):
+                return True
+            elif segment.marker == _SOS:
+                own = uint(data, segment.start, 1)
+                if own < channels and uint(data, segment.start + 1 + 2 * own, 1) == 0:
+                    return True
+    except HeadEnded:
+        pass
+    return False
 
 
 def check_restarts(data: bytes) -> None:

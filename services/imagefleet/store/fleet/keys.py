@@ -166,6 +166,7 @@ async def revoke_key(
         if row is None:
             if not await connection.fetchval(HAS_KEY, key_id):
                 raise NotFound("key")
+            act.found_nothing()
             return  # it has ended before, and that was told then
         after = dict(row)
         tenant_id = TenantId(after.pop("tenant_id"))

@@ -7,6 +7,7 @@ from typing import Final
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerView
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.claims import LOCK_WORKER
 
 REGISTER_WORKER: Final = """
 INSERT INTO workers (id, host, pid, version, lanes, types, slots)
@@ -49,12 +50,6 @@ UPDATE workers SET draining_since = coalesce(draining_since, now()) WHERE id = $
 async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
     """Say that this worker takes nothing new."""
     await connection.execute(START_DRAIN, worker_id)
-
-
-# Excludes the claim, which holds this row FOR KEY SHARE; the next statement sees what it took.
-LOCK_WORKER: Final = """
-SELECT workers.id FROM workers WHERE workers.id = $1 FOR UPDATE
-"""
 
 
 RETIRE_WORKER: Final = """

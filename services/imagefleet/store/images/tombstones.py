@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
+from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import Deletion
@@ -115,7 +115,7 @@ async def _delete(
     if not await connection.fetchval(OWNS_IMAGE, image_id, tenant_id):
         raise NotFound("image")
     (answer,) = await insert_submissions(connection, [submission])
-    if isinstance(answer, IdempotencyConflict):
+    if isinstance(answer, RequestRejected):
         raise answer
     if not answer.created:
         return Deleting(answer=answer)

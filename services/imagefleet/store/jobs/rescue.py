@@ -2,18 +2,19 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
+from uuid import UUID, uuid4
 
 import structlog
 
 from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
-from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
-from imagefleet.jobs.model import Ended, JobId, JobState, Ring, WorkerId
+from imagefleet.jobs.lifecycle import Outcome, Retry, decide, failure_sentence
+from imagefleet.jobs.model import Ended, Fence, JobId, JobState, Ring, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
+from imagefleet.store.jobs.endings import Held, end_claims, lock_claims, rejected
 from imagefleet.store.jobs.targets import free_targets, lock_targets
 
 RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
@@ -95,22 +96,34 @@ _Endings: TypeAlias = list[tuple[Held, Outcome]]
 _TakenBack: TypeAlias = tuple[list[Ended], list[Ring]]
 
 
-async def rescue_worker(connection: Connection, seen: WorkerSeen) -> Rescue | None:
+@dataclass(frozen=True, slots=True)
+class Rescuing:
+    """Who rescues, and what he may have ended should he never get an answer."""
+
+    by: UUID = field(default_factory=uuid4)
+    claims: set[Fence] = field(default_factory=set)
+
+
+async def rescue_worker(
+    connection: Connection, seen: WorkerSeen, rescuing: Rescuing | None = None
+) -> Rescue | None:
     """Declare a silent worker dead and take its jobs back; None when it has beaten since that look.
 
     One transaction. A dead id can neither beat nor claim, so nothing is left behind, but for a job
     that the database refuses to end in any way: that one waits for its lock to expire.
     """
+    rescuing = rescuing or Rescuing()
     try:
-        return await _rescue_in_transaction(connection, seen, _take_back)
+        return await _rescue_in_transaction(connection, seen, rescuing, _take_back)
     except (StoreRejected, IllegalTransition):
-        return await _rescue_in_transaction(connection, seen, _take_back_apart)
+        return await _rescue_in_transaction(connection, seen, rescuing, _take_back_apart)
 
 
 async def _rescue_in_transaction(
     connection: Connection,
     seen: WorkerSeen,
-    take_back: Callable[[Connection, _Endings], Awaitable[_TakenBack]],
+    rescuing: Rescuing,
+    take_back: Callable[[Connection, UUID, _Endings], Awaitable[_TakenBack]],
 ) -> Rescue | None:
     async with connection.transaction():
         await connection.execute(WAIT_BRIEFLY)
@@ -120,27 +133,31 @@ async def _rescue_in_transaction(
         claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
         await lock_targets(connection, [job_id for job_id, _ in claims])
         held = await lock_claims(connection, claims)
+        rescuing.claims.update(held)  # before anything of it can be committed
         ended, rings = await take_back(
             connection,
+            rescuing.by,
             [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
         )
     return Rescue(ended=tuple(ended), rings=tuple(rings))
 
 
-async def _take_back(connection: Connection, endings: _Endings) -> _TakenBack:
-    ended = await end_claims(connection, endings, retried_as="rescued", failed_as="rescued")
+async def _take_back(connection: Connection, by: UUID, endings: _Endings) -> _TakenBack:
+    ended = await end_claims(
+        connection, endings, retried_as="rescued", failed_as="rescued", ended_by=by
+    )
     places = {(held.tenant_id, held.target) for held, _ in endings if held.target is not None}
     rings = await free_targets(connection, sorted(places), [held.job_id for held, _ in endings])
     return ended, rings
 
 
-async def _take_back_apart(connection: Connection, endings: _Endings) -> _TakenBack:
+async def _take_back_apart(connection: Connection, by: UUID, endings: _Endings) -> _TakenBack:
     """Each in a savepoint: what is refused fails alone, and what is refused even that, stays."""
     ended: list[Ended] = []
     rings: list[Ring] = []
     for held, outcome in endings:
         try:
-            one, rung = await _take_back_or_fail(connection, held, outcome)
+            one, rung = await _take_back_or_fail(connection, by, held, outcome)
         except (StoreRejected, IllegalTransition) as error:
             _tell("rescue.refused", held, error)
         else:
@@ -149,19 +166,17 @@ async def _take_back_apart(connection: Connection, endings: _Endings) -> _TakenB
     return ended, rings
 
 
-async def _take_back_or_fail(connection: Connection, held: Held, outcome: Outcome) -> _TakenBack:
+async def _take_back_or_fail(
+    connection: Connection, by: UUID, held: Held, outcome: Outcome
+) -> _TakenBack:
     try:
         async with connection.transaction():
-            return await _take_back(connection, [(held, outcome)])
+            return await _take_back(connection, by, [(held, outcome)])
     except (StoreRejected, IllegalTransition) as error:
         _tell("rescue.rejected", held, error)
-        rejected = Failed(
-            code="settle_rejected",
-            message=failure_sentence("settle_rejected"),
-            detail=error.code,  # a fixed word: the refused value must not come back in by it
-        )
+        refused = rejected(error.code)
     async with connection.transaction():
-        return await _take_back(connection, [(held, rejected)])
+        return await _take_back(connection, by, [(held, refused)])
 
 
 def _tell(event: str, held: Held, error: FleetError) -> None:

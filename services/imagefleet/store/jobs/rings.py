@@ -1,9 +1,24 @@
 """The doorbell rows: which jobs have no message, and which had one that was never heard.
 
-A ring row stands for every open job that does not run. `sent_at` is null while no message of the
-job exists as far as Postgres knows; it is set after SQS took one, and cleared by whatever lets a
-message go without a claim. A message that SQS lost is known by silence, or by later ones that were
-heard. So a lost, purged or expired message is only one that is sent again.
+The protocol: a ring row stands for every open job that does not run. It is written in the
+transaction that makes the job wait, and deleted by the claim alone. `sent_at` is null while no
+message of the job exists as far as Postgres knows; it is set after SQS took one, by a statement
+that names the row as it was taken, and cleared by whatever lets a message go without a claim.
+
+What it promises: no job is forgotten, whatever SQS loses, repeats, reorders or purges; a lost
+message is only one that is sent again. It is known by silence (a long poll that began after it was
+sent and brought nothing), or by later ones that were heard; each resend doubles the patience.
+
+How many stand in a queue is the window's affair (`maintenance/window.py`; `dispatching` asks for
+what it needs): about as many as the workers can take until the next look, since what stands in SQS
+keeps its order. Whoever submits rings at once, in the room that the lane's dispatcher tells.
+
+What lost: an outbox whose rows go once they are sent loses for good what SQS loses. Tried: counting
+how often somebody had meant to ring left jobs unheard whose send had failed, or whose message a
+worker had deleted, for as long as their lane showed any message at all. And a queue that holds
+whatever there is makes one tenant's job of a millisecond wait behind another's eight hundred.
+
+docs/decisions/0001 says why Postgres is the authority, and 0007 why it schedules.
 """
 
 from collections.abc import Iterable, Sequence
@@ -308,6 +323,7 @@ async def expect_messages(connection: Connection) -> dict[Lane, ExpectedMessages
 RETRY_NOW: Final = """
 UPDATE jobs SET run_at = now(), updated_at = now()
  WHERE id = $1 AND state IN ('queued', 'failed_retryable') AND run_at > now()
+RETURNING id
 """
 
 
@@ -319,8 +335,9 @@ RETURNING {RINGING}
 """  # noqa: S608 - composed at import from the constant of rings.py
 
 
-async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...]:
-    """Retry now: make a waiting job due and ring it; empty when it does not wait for its time."""
+async def ring_now(connection: Connection, job_id: JobId) -> tuple[Ring, ...] | None:
+    """Retry now: make a waiting job due and ring it; None where nothing was changed."""
     async with connection.transaction():
-        await connection.execute(RETRY_NOW, job_id)
-        return tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+        made_due = await connection.fetchval(RETRY_NOW, job_id) is not None
+        rings = tuple(ring_of(row) for row in await connection.fetch(RING_JOB, job_id))
+    return rings if rings or made_due else None

@@ -11,12 +11,12 @@ would otherwise be older than the wait.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from asyncpg import Record
 
-from imagefleet.errors import IdempotencyConflict, Unavailable
+from imagefleet.errors import IdempotencyConflict, LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
 from imagefleet.store.database import Connection
@@ -24,27 +24,51 @@ from imagefleet.store.jobs.verdicts import pauses_target, pauses_tenant
 
 TRIES: Final = 5  # the job that stood in the way may end between the insert and the second look
 
-Answer: TypeAlias = Submitted | IdempotencyConflict
+MOST_KEYS: Final = 100  # of other requests that one job answers, each remembered beside it
+Answer: TypeAlias = Submitted | IdempotencyConflict | LimitReached
+
+_TOO_MANY_KEYS: Final = "This job answers as many requests with keys of their own as it may."
 
 
 async def submit_job(connection: Connection, submission: Submission) -> Submitted:
     """Accept one job, or find the one that already stands for this request."""
     (answer,) = await submit_jobs(connection, [submission])
-    if isinstance(answer, IdempotencyConflict):
+    if isinstance(answer, RequestRejected):
         raise answer
     return answer
 
 
-async def find_standing(connection: Connection, asking: Draft, fingerprint: str) -> Submitted:
+async def find_standing(
+    connection: Connection, asking: Submission | Draft, fingerprint: str
+) -> Submitted:
     """The job that stands for this request's key; nothing is written, whatever is found.
 
     Unavailable if there is none any more.
     """
-    for row in await _look_for_standing(connection, [asking], [fingerprint], [None]):
-        if row["differs"]:
-            raise IdempotencyConflict(asking.idempotency_key or "")
-        return _submitted(row, created=False)
-    raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
+    rows = await _look_for_standing(connection, [asking], [fingerprint], [None])
+    (answer,) = _answers_to_all([asking], rows)
+    if isinstance(answer, RequestRejected):
+        raise answer
+    return answer
+
+
+async def find_standing_jobs(
+    connection: Connection, submissions: Sequence[Submission]
+) -> list[Answer]:
+    """The same of many; Unavailable if there is none any more for one of them."""
+    if not submissions:
+        return []
+    fingerprints = [one.fingerprint for one in submissions]
+    replayed = [one.replay_of for one in submissions]
+    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
+    return _answers_to_all(submissions, rows)
+
+
+def _answers_to_all(asked: Sequence[Submission | Draft], rows: Sequence[Record]) -> list[Answer]:
+    found = _answers(rows, {one.job_id: one for one in asked})
+    if len(found) < len(asked):
+        raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
+    return [found[one.job_id] for one in asked]
 
 
 async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
@@ -293,16 +317,51 @@ async def _find_standing(
         for row in rows
         if row["how"] in {"dedup", "replay"} and wanted[row["id"]].idempotency_key is not None
     ]
-    if strangers:
-        await connection.execute(
-            REMEMBER_ALIASES,
-            [one.tenant_id for one, _ in strangers],
-            [one.idempotency_key for one, _ in strangers],
-            [one.fingerprint for one, _ in strangers],
-            [job_id for _, job_id in strangers],
-        )
-        # Answered by what is remembered: one batch may ask two things under one key.
-        rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
+    if not strangers:
+        return _answers(rows, wanted)
+    remembered = await _within_bounds(connection, strangers)
+    await connection.execute(
+        REMEMBER_ALIASES,
+        [one.tenant_id for one, _ in remembered],
+        [one.idempotency_key for one, _ in remembered],
+        [one.fingerprint for one, _ in remembered],
+        [job_id for _, job_id in remembered],
+    )
+    # Answered by what is remembered: one batch may ask two things under one key.
+    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
+    told = {one.job_id for one, _ in remembered}
+    return _answers(rows, wanted) | {
+        one.job_id: LimitReached("job_keys", _TOO_MANY_KEYS)
+        for one, _ in strangers
+        if one.job_id not in told
+    }
+
+
+COUNT_ALIASES: Final = """
+SELECT aliases.job_id, count(*) AS keys
+  FROM idempotency_aliases AS aliases
+ WHERE aliases.job_id = ANY ($1::uuid[])
+ GROUP BY aliases.job_id
+"""
+
+
+async def _within_bounds(
+    connection: Connection, strangers: Sequence[tuple[Submission, JobId]]
+) -> list[tuple[Submission, JobId]]:
+    """Those whose keys may be remembered; roughly, as others count at the same moment."""
+    rows = await connection.fetch(COUNT_ALIASES, list({job_id for _, job_id in strangers}))
+    keys = Counter({row["job_id"]: row["keys"] for row in rows})
+    fits = []
+    for one, job_id in strangers:
+        keys[job_id] += 1
+        if keys[job_id] <= MOST_KEYS:
+            fits.append((one, job_id))
+    return fits
+
+
+def _answers(
+    rows: Sequence[Record], wanted: Mapping[JobId, Submission | Draft]
+) -> dict[JobId, Answer]:
     return {
         row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
         if row["differs"]

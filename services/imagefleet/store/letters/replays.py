@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from imagefleet.errors import IdempotencyConflict, RequestRejected
+from imagefleet.errors import RequestRejected
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobId, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, compose_replay, image_of
@@ -252,7 +252,7 @@ def _refused(letter: WholeLetter, outcome: ReplayOutcome) -> Replayed:
 def _answered(
     letter_id: UUID, submission: Submission, answer: Answer, replays: Mapping[JobId, JobId]
 ) -> Replayed:
-    if isinstance(answer, IdempotencyConflict):  # a replay has no such key
+    if isinstance(answer, RequestRejected):  # a replay has no such key
         raise answer
     failed = submission.replay_of
     outcome = ReplayOutcome.REPLAYED

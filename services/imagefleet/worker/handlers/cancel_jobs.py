@@ -19,13 +19,15 @@ async def run(job: JobContext) -> Completed:
     walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
     while True:
         async with job.database("flag_page") as connection:
-            page = await flag_page(connection, job.claim, job.hold, wanted, walk)
+            page = await flag_page(connection, job.claim, job.renewal, wanted, walk)
         walk = page.walk
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
-        if page.over and not walk.parents:
+        if page.over and walk.again:
             return Completed(result={"flagged": walk.flagged})
-        if page.over:
+        if page.over and not walk.parents:
+            walk = walk.once_more()
+        elif page.over:
             walk = await begin(job, wanted, parents=False, flagged=walk.flagged)
 
 

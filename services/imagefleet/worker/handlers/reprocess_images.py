@@ -16,7 +16,7 @@ from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.store.images.reprocessing import PAGE, count_set, submit_page
-from imagefleet.store.jobs.admissions import room_for_jobs
+from imagefleet.store.jobs.admissions import room_for_a_set
 from imagefleet.worker.handling import Handler, JobContext, Postponed
 
 ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that submit for this tenant are not seen
@@ -34,7 +34,7 @@ async def run(job: JobContext) -> Completed:
     while not over:
         most = min(PAGE, await room.left(job))
         async with job.database("submit_page") as connection:
-            page = await submit_page(connection, job.claim, job.hold, wanted, walk, most)
+            page = await submit_page(connection, job.claim, job.renewal, wanted, walk, most)
         job.ring(page.rings)
         room.take(page.walk.submitted - walk.submitted)
         walk, over = page.walk, page.over
@@ -53,8 +53,8 @@ class TenantRoom:
     async def left(self, job: JobContext) -> int:
         """At least one; Postponed if there is none."""
         if self._left <= self._look_again_at or self._good_until < monotonic():
-            async with job.database("room_for_jobs") as connection:
-                self._left = await room_for_jobs(connection, job.claim.tenant_id)
+            async with job.database("room_for_a_set") as connection:
+                self._left = await room_for_a_set(connection, job.claim.tenant_id)
             self._look_again_at, self._good_until = self._left // 2, monotonic() + ROOM_IS_GOOD_FOR
         if self._left <= 0:
             raise Postponed("tenant_full", LOOK_AGAIN_IN)

@@ -244,7 +244,10 @@ def _address_space(memory_bytes: int) -> int:
 
 
 def _lowest_stack() -> int:
-    """The address below which the stack cannot grow."""
+    """The address below which the stack cannot grow as long as its upper end is where it is.
+
+    The limit is of a mapping's size: of a stack that is cut in two each part has all of it.
+    """
     after_the_name = _about_this_process("stat").rpartition(b")")[2].split()
     return int(after_the_name[_START_OF_STACK_AT]) - STACK_BYTES
 

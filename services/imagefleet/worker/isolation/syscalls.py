@@ -132,7 +132,7 @@ def numbers(machine: str) -> Mapping[str, int]:
 def filter_program(machine: str, pid: int, lowest_stack: int) -> bytes:
     """The filter for a process of that id, as an array of struct sock_filter.
 
-    Its stack, however far it grows, stays above the address `lowest_stack`.
+    Its stack, however far it grows, stays above the address `lowest_stack`, as it is never cut.
     """
     if machine not in _AUDIT_NUMBERS:
         known = ", ".join(_AUDIT_NUMBERS)
@@ -170,7 +170,10 @@ def _conditions(pid: int, lowest_stack: int) -> Mapping[str, _Conditions]:
             _Masked(2, _PROT_EXEC, 0),
             _Masked(3, _WHOLE ^ _MAP_HARMLESS, _MAP_PRIVATE),
         ),
-        # The stack does not count either, wherever it is moved to and however large it is made.
+        # The stack does not count either, wherever it is moved to and however large it is made. Nor
+        # is it cut: what is left below grows as far again, to where nothing holds it any more. A
+        # range that begins below it can take its lower end alone, and no distance from its upper.
+        "munmap": (_Below(0, lowest_stack),),
         "mremap": (
             _Below(0, lowest_stack),
             _Masked(3, _WHOLE ^ _MREMAP_MAYMOVE, 0),

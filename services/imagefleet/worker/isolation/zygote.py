@@ -48,6 +48,9 @@ BESIDE_DATA: Final = STACK_BYTES + (8 << 20)
 FASTEST: Final = 8 << 30
 LOOK_AGAIN_AFTER: Final = (0.005, 0.05)  # seconds, at least and at most
 
+# Groups stand in it, before what is looked for: 65,536 of them at most, each of ten digits.
+LONGEST_STATUS: Final = 1 << 20
+
 # Of /proc/PID/status: pages of its own in memory and in swap, and the tables of its pages.
 _OWN_MEMORY: Final = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap|VmPTE):\s*(\d+) kB$", re.MULTILINE)
 
@@ -92,10 +95,17 @@ def _prepare(preload: list[str]) -> None:
 def _see_others() -> None:
     """The worker is as hidden as children are, and there already."""
     try:
-        os.close(_status_of(os.getppid()))
+        status = _status_of(os.getppid())
     except OSError as error:
         detail = f"cannot watch the memory of children: {error}; is /proc mounted with hidepid?"
         raise Misconfigured(detail) from error
+    try:
+        # Nothing found would be nothing taken: a child could have all it likes.
+        if not _OWN_MEMORY.search(os.pread(status, LONGEST_STATUS, 0)):
+            detail = "cannot watch the memory of children: /proc tells none"
+            raise Misconfigured(detail)
+    finally:
+        os.close(status)
 
 
 def _status_of(pid: int) -> int:
@@ -117,7 +127,7 @@ class Forked:
     def room(self) -> int:
         """How many bytes of memory it may still take."""
         try:
-            status = os.pread(self.status, 4096, 0)
+            status = os.pread(self.status, LONGEST_STATUS, 0)
         except ProcessLookupError:
             status = b""  # dead, but not reaped
         return self.most_bytes - 1024 * sum(map(int, _OWN_MEMORY.findall(status)))
