@@ -90,20 +90,20 @@ class Ceiling(NamedTuple):
 
 
 BEFORE: Final = Figures(
-    modules=264,
-    code_lines=31_524,
+    modules=267,
+    code_lines=32_046,
     one_reader=109,
     one_reader_inside=47,
-    worker_modules=28,
+    worker_modules=29,
     names_twice=48,
     pairs=63,
     module_median=142,
-    module_p90=280,
+    module_p90=284,
     function_median=7,
     function_p90=20,
     function_max=73,
 )
-"""As counted at commit 1a28caf. Who adds what had no room then counts it in here, and says what."""
+"""As counted at commit aca072d. Who adds what had no room then counts it in here, and says what."""
 
 CEILINGS: Final[Mapping[str, Ceiling]] = {
     "modules": Ceiling(share=0.77),

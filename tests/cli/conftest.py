@@ -2,14 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
+from structlog.testing import capture_logs
 
+from imagefleet.cli import connection, queue
 from imagefleet.cli.main import run
+from imagefleet.cli.output import ExitCode
+from imagefleet.jobs.lifecycle import Failed
+from imagefleet.jobs.model import JobState
+from imagefleet.store.database import Connection
 from tests.support.api import Running
+from tests.support.emulators import CREDENTIALS
+from tests.support.factories import MadeJob, a_job, settle_job
 from tests.support.fixtures import applied, emulator, running, secrets, serve
 
 __all__ = ["applied", "emulator", "running", "secrets", "serve"]  # an API, for those who ask
@@ -21,11 +29,24 @@ class Ended:
     out: str
     err: str
 
-    def json(self) -> object:
+    def json(self) -> Any:  # noqa: ANN401 - JSON
         return json.loads(self.out)
 
 
+BUG: Final = Failed(code="internal_error", message="Something went wrong.", detail="KeyError")
+
 Cli: TypeAlias = Callable[..., Awaitable[Ended]]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An API has what it starts with, and logs elsewhere: the standard output is the verb's."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
+    for module in (connection, queue):
+        monkeypatch.setattr(module, "POLL", 0.05)
+    with capture_logs():
+        yield
 
 
 @pytest.fixture
@@ -39,7 +60,7 @@ def cli(
 
     async def call(*arguments: str) -> Ended:
         capsys.readouterr()
-        code = await asyncio.to_thread(run, _list(arguments))
+        code = await asyncio.to_thread(run, list(arguments))
         out, err = capsys.readouterr()
         return Ended(code, out, err)
 
@@ -54,5 +75,23 @@ def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return cli
 
 
-def _list(arguments: Sequence[str]) -> list[str]:
-    return list(arguments)
+@pytest.fixture
+def produce(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in the hands of a producer."""
+    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
+    return cli
+
+
+def document(ended: Ended) -> Any:  # noqa: ANN401 - JSON
+    assert ended.code in {ExitCode.DONE, ExitCode.FAILED}, ended.err
+    return ended.json()
+
+
+async def failed(worker: Connection, superuser: Connection, count: int) -> list[MadeJob]:
+    made = []
+    for _ in range(count):
+        job = await a_job(worker, superuser, state=JobState.PROCESSING)
+        await settle_job(worker, job, BUG)
+        made.append(job)
+    return made

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pytest
 import typer
-from structlog.testing import capture_logs
 
 from imagefleet.cli import main as command_line
 from imagefleet.cli.output import ExitCode
@@ -21,7 +20,6 @@ from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
 from tests.support.api import ACME
 from tests.support.database import Database
-from tests.support.emulators import CREDENTIALS
 
 CONNECTS: Final = "imagefleet.store.database"
 
@@ -35,15 +33,6 @@ OTHERS: Final[Mapping[str, str]] = {
     "doctor": "only reads Postgres",
     "up": "makes keys of its own, as `up`: see tests/embedded/test_stack.py",
 }
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The API's log goes elsewhere: the standard output is the verb's."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    with capture_logs():
-        yield
 
 
 def verbs_of(app: typer.Typer, group: str = "") -> Iterator[tuple[str, Any]]:
@@ -232,7 +221,7 @@ async def test_what_operators_do_is_told_with_their_reasons(
     assert all("of tests from 127.0.0.1" in row for row in rows[1:])
     assert all(len(row) <= 80 for row in narrow.out.splitlines())
     assert {"circuit_breaker", "noop", "moving", "127.0.0.1"} <= set(narrow.out.split())
-    found: Any = document.json()
+    found = document.json()
     assert ["reset", "open"] == [line["action"] for line in found["lines"]]
     assert "open" == found["lines"][0]["before"]["state"]
     assert "nextCursor" not in found
@@ -248,13 +237,13 @@ async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
 
     whole = await operate("audit", "--by", "many", "--json")
     part = await operate("audit", "--by", "many", "--limit", "4", "--json")
-    found: Any = part.json()
+    found = part.json()
     rest = await operate("audit", "--by", "many", "--cursor", str(found["nextCursor"]), "--json")
     table = await operate("audit", "--by", "many", "--limit", "4")
 
     names = [f"type t{number}" for number in reversed(range(10))]
-    everything: Any = whole.json()
-    others: Any = rest.json()
+    everything = whole.json()
+    others = rest.json()
     assert names == [line["name"] for line in everything["lines"]]
     assert names[:4] == [line["name"] for line in found["lines"]]
     assert names[4:] == [line["name"] for line in others["lines"]]

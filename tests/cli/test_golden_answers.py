@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 
 import orjson
 import pytest
-from structlog.testing import capture_logs
 
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Emptied, Missing, SweepProgress
@@ -25,7 +24,6 @@ from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli
 from tests.support.api import ACME, Running, published
 from tests.support.database import Database
-from tests.support.emulators import CREDENTIALS
 from tests.support.factories import a_job, settle_job
 from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
@@ -37,15 +35,6 @@ TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 
 Typed: TypeAlias = Callable[..., Awaitable[Any]]
 Shape: TypeAlias = Any  # a word, or a dictionary or list of shapes
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The API's log goes elsewhere: the standard output is the verb's."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    with capture_logs():
-        yield
 
 
 def shape_of(value: object) -> Shape:

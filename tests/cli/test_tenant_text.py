@@ -13,9 +13,8 @@ from uuid import UUID
 import pytest
 import typer
 from rich.console import Console
-from structlog.testing import capture_logs
 
-from imagefleet.cli import edge, output, queue, replaying
+from imagefleet.cli import output
 from imagefleet.cli.main import STARTED_ELSEWHERE, app
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState, TenantId
@@ -24,7 +23,6 @@ from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli, Ended
 from tests.support.api import ACME, Running
 from tests.support.database import Database
-from tests.support.emulators import CREDENTIALS
 from tests.support.factories import MadeJob, a_job, a_submission, settle_job
 from tests.support.http import a_jpeg
 
@@ -37,17 +35,6 @@ FORGED: Final = "\nimagefleet: all is well\r\x1b[2J\x1b]0;owned\x07\x9b31m\x85\x
 STEERS: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
 )
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The API's log goes elsewhere: the standard output is the verb's."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    for module in (replaying, queue, edge):
-        monkeypatch.setattr(module, "POLL", 0.05)
-    with capture_logs():
-        yield
 
 
 def is_harmless(ended: Ended) -> None:

@@ -384,7 +384,16 @@ async def test_a_failure_without_a_letter_gets_the_one_it_should_have_had(
     await judge_messages(maintenance, [about(plain(job_id)), about(announced(job_id))])
 
     letter = await get_dead_letter(superuser, job_id)
-    kept = ("job_id", "tenant_id", "type", "reason", "fingerprint", "message", "detail", "snapshot")
+    kept = (
+        "job_id",
+        "tenant",
+        "job_type",
+        "reason",
+        "fingerprint",
+        "message",
+        "detail",
+        "snapshot",
+    )
     assert {name: getattr(lost, name) for name in kept} == {
         name: getattr(letter, name) for name in kept
     }

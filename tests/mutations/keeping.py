@@ -146,7 +146,7 @@ KEEPING: Final = (
         LETTERS,
         "AND NEW.failure_code NOT IN ('cancelled', 'image_deleted')\n",
         "\n",
-        "letters/test_deadletters.py",
+        "letters/test_letters.py",
         ("test_what_is_no_failure_of_ours_leaves_no_letter",),
     ),
     Mutation(
@@ -154,7 +154,7 @@ KEEPING: Final = (
         LETTERS,
         "('cancelled', 'image_deleted', 'failed_by_operator')",
         "('cancelled', 'image_deleted')",
-        "fleet/test_pauses.py",
+        "fleet/test_pauses_by_failure.py",
         ("test_whatever_else_happens_pauses_nothing",),
     ),
     Mutation(

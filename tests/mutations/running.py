@@ -111,7 +111,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN pause.what IS NOT NULL THEN 'paused'",
         "WHEN false THEN 'paused'",
-        "fleet/test_control.py",
+        "fleet/test_pauses.py",
         ("test_a_pause_holds_back_what_matches_and_nothing_else",),
     ),
     Mutation(

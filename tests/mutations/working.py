@@ -150,8 +150,8 @@ WORKING: Final = (
     Mutation(
         "a rejected outcome is asked for again",
         "settling.py",
-        "replace(settlement, outcome=rejected)",
-        "replace(settlement, policy=settlement.policy) if rejected else settlement",
+        "replace(settlement, outcome=refused)",
+        "replace(settlement, policy=settlement.policy) if refused else settlement",
         "worker/test_settler.py",
         (
             "test_a_result_that_cannot_be_stored_fails_its_own_job_alone",

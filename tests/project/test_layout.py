@@ -93,3 +93,25 @@ def test_the_harness_of_the_tests_says_what_each_of_its_modules_is_for() -> None
     there = [one.stem for one in folder.iterdir() if not one.name.startswith("__")]
 
     assert sorted(told) == sorted(there)
+
+
+PAGES = (
+    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs" / "runbooks").glob("*.md"),
+    ROOT / ".github" / "CONTRIBUTING.md",
+    ROOT / "README.md",
+)
+NAMED = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_no_module_that_there_is_not(page: Path) -> None:
+    """Below services/imagefleet, below the root, or by its name alone, wherever it is."""
+    package = ROOT / "services" / "imagefleet"
+    places = (package, ROOT, page.parent)
+    alone = {file.name for folder in (package, ROOT / "tests") for file in folder.rglob("*.py")}
+
+    named = set(NAMED.findall(page.read_text(encoding="utf-8")))
+
+    missing = {path for path in named if not any((place / path).is_file() for place in places)}
+    assert missing - alone == set()

@@ -1,6 +1,5 @@
 """What is sent to the API and expected of its answers, and pictures for it."""
 
-from collections.abc import AsyncIterator
 from functools import cache
 from uuid import UUID
 
@@ -39,17 +38,6 @@ def told(answer: httpx.Response) -> tuple[int, str]:
     assert body["title"]
     assert body["detail"]
     return answer.status_code, body["code"]
-
-
-async def in_pieces(data: bytes, size: int = 7919) -> AsyncIterator[bytes]:
-    """A body whose length nobody declares."""
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
-
-
-def without_date(answer: httpx.Response) -> dict[str, str]:
-    """The headers that a repeat must have too."""
-    return {name: value for name, value in answer.headers.items() if name != "date"}
 
 
 async def submitted(client: httpx.AsyncClient, **job: object) -> JobId:

@@ -10,7 +10,7 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Claim, JobId, Lane, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
-from imagefleet.store.jobs.leases import Hold
+from imagefleet.store.jobs.leases import Renewal
 from tests.support.factories import TENANT, MadeJob, a_submission, a_worker, claim_job
 from tests.support.fleet import an_image_submission
 
@@ -73,8 +73,8 @@ async def claimed_by(worker: Connection, job_id: JobId) -> Claim:
     return answer.claim
 
 
-def hold_of(claim: Claim | MadeJob) -> Hold:
-    return Hold(job_id=claim.job_id, claim_no=claim.claim_no, renewable_for=timedelta(hours=1))
+def renewal_of(claim: Claim | MadeJob) -> Renewal:
+    return Renewal(job_id=claim.job_id, claim_no=claim.claim_no, renewable_for=timedelta(hours=1))
 
 
 async def asked_for(connection: Connection, set_job: JobId) -> Sequence[UUID]:

@@ -13,7 +13,7 @@ from tests.support.eventually import eventually
 from tests.support.images import BLUE, RED, quadrants, saved
 from tests.support.published import a_picture, all_flushed, publish, replace
 from tests.support.stack import Producer, Stack, running_stack
-from tests.walk.trace import IDLE, NOTHING, Walk, read_steps, say, walks
+from tests.walk.trace import IDLE, NOTHING, STARTING, Walk, read_steps, say, walks
 
 IDLE_SECONDS: Final = 8.0  # every ticker that ticks within an upload has ticked by then
 QUIET_SECONDS: Final = 0.7  # after the last thing that can be seen: deletes and counts follow it
@@ -104,7 +104,7 @@ async def walked(idle_seconds: float = IDLE_SECONDS) -> list[Walk]:
     """Start a stack, leave it alone, walk each walk, and tell what was beyond being left alone."""
     with TemporaryDirectory(prefix="imagefleet-walk-") as name:
         folder = Path(name)
-        say(folder, NOTHING)
+        say(folder, STARTING)
         async with (
             running_stack(settings=SETTINGS, walk=folder) as stack,
             stack.producer() as producer,

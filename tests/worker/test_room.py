@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from imagefleet.jobs.model import Claim, Lane
-from imagefleet.store.jobs.leases import Hold
+from imagefleet.store.jobs.leases import Renewal
 from imagefleet.worker import handling
 from imagefleet.worker.handlers.process_image import MUCH_MEMORY_BYTES, needs_much, room_for
 from imagefleet.worker.handling import (
@@ -44,7 +44,7 @@ def an_attempt(shared: Shared, lane: Lane = Lane.GENERAL) -> JobContext:
 
 NOTHING = JobContext(
     claim=cast("Claim", None),
-    hold=cast("Hold", None),
+    renewal=cast("Renewal", None),
     payload=None,
     deadline=0,
     progress=cast("ReportProgress", None),

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 
 from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Keys
-from imagefleet.api.http.heads import Heads
+from imagefleet.api.http.bodies import Heads
 from imagefleet.api.http.intake import Intake
 from imagefleet.api.http.limiting import Limiting, Unhurried
 from imagefleet.api.http.observing import Observed
@@ -23,10 +23,9 @@ from imagefleet.api.operators import letters as operator_letters
 from imagefleet.api.operators import pauses as operator_pauses
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
-from imagefleet.api.operators import sweep as operator_sweep
 from imagefleet.api.operators import tenants as operator_tenants
 from imagefleet.api.operators.queues import Looks
-from imagefleet.api.producers import events, images, jobs, reprocessing, uploads
+from imagefleet.api.producers import events, images, jobs, uploads
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.events import Streams
 from imagefleet.api.public import stable
@@ -40,7 +39,6 @@ OPERATORS: Final = (
     operator_queues,
     operator_breakers,
     operator_edge,
-    operator_sweep,
     operator_tenants,
     operator_audit,
     operator_settings,
@@ -72,7 +70,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, reprocessing, uploads, jobs, events, stable):
+    for part in (images, uploads, jobs, events, stable):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()

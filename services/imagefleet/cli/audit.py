@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import open_api
-from imagefleet.cli.operating import filled, moment, tell_of_more
-from imagefleet.cli.output import Json, print_json, print_table, run_async
-from imagefleet.client.api import Document
+from imagefleet.cli.connection import call
+from imagefleet.cli.options import Cursor, Json
+from imagefleet.cli.output import at, filled, show_list
+from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured
 
 PATH: Final = "/v1/operator/audit"
@@ -31,7 +31,7 @@ def audit(
     what: Annotated[str | None, typer.Option(help="Only this: pause, reset, revoke...")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only what concerns this tenant.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many lines.")] = 1000,
-    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """Tell who did what, to what and why; the newest first.
@@ -60,27 +60,22 @@ def audit(
         "tenant": tenant,
         "cursor": cursor,
     }
-    found = run_async(_read(parameters, limit))
-    if as_json:
-        print_json(found)
-        return
-    rows = [(moment(one["at"]), _who(one), _what(one), one.get("reason")) for one in found["lines"]]
-    print_table(("at (UTC)", "by", "did", "why"), rows)
-    tell_of_more(found)
+    show_list(call(lambda client: _read(client, parameters, limit)), "lines", {
+        "at (UTC)": at("at"), "by": _who, "did": _what, "why": "reason",
+    }, as_json=as_json)  # fmt: skip
 
 
-async def _read(parameters: dict[str, str | None], limit: int) -> Document:
+async def _read(client: ApiClient, parameters: dict[str, str | None], limit: int) -> Document:
     """Page by page, until so many are there or nothing is left."""
     lines: list[Document] = []
-    async with open_api() as client:
-        while True:
-            parameters["limit"] = str(min(PAGE, limit - len(lines)))
-            page = await client.ask("GET", PATH, parameters)
-            lines += page["lines"]
-            cursor = page.get("nextCursor")
-            if cursor is None or len(lines) >= limit:
-                return filled(lines=lines, nextCursor=cursor)
-            parameters["cursor"] = str(cursor)
+    while True:
+        parameters["limit"] = str(min(PAGE, limit - len(lines)))
+        page = await client.ask("GET", PATH, parameters)
+        lines += page["lines"]
+        cursor = page.get("nextCursor")
+        if cursor is None or len(lines) >= limit:
+            return filled(lines=lines, nextCursor=cursor)
+        parameters["cursor"] = str(cursor)
 
 
 def _moment(told: str, now: datetime) -> str:

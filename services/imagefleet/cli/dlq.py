@@ -1,37 +1,55 @@
-"""`imagefleet dlq`: dead letters, looked at, acknowledged and replayed."""
+"""`imagefleet dlq`: dead letters, looked at, acknowledged and replayed.
 
+Many are replayed page by page, at a pace, with an eye on how the replayed jobs fare.
+"""
+
+import asyncio
 import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
-from imagefleet.cli.operating import Reason, Yes, ask, confirm, filled, moment, tell_of_more
+from imagefleet.cli.connection import ask, below, call, ends_in, looks
+from imagefleet.cli.options import (
+    WITHIN,
+    Cursor,
+    Json,
+    Limit,
+    OfTenant,
+    OfType,
+    Reason,
+    Yes,
+    group,
+)
 from imagefleet.cli.output import (
     ExitCode,
-    Json,
+    Facts,
+    Tell,
+    at,
     complain,
+    confirm,
+    filled,
     finish,
-    print_json,
-    print_table,
-    run_async,
-    say,
-    show_document,
+    show,
+    show_fields,
+    show_list,
+    waiting,
 )
-from imagefleet.cli.replaying import Pace, Replay, dry_run, replay_all
+from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured
 
 PATH: Final = "/v1/operator/dead-letters"
+OUTCOMES: Final = "/v1/operator/jobs:outcomes"
 MOST_IDS: Final = 100  # of one replay
+MOST_ON_A_PAGE: Final = 100
+MOST_WATCHED: Final = 1000  # of one request
+FEW: Final = 10  # jobs; the share among fewer says nothing yet, unless there are no more
 
-app = typer.Typer(
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    help="Look at dead letters, acknowledge and replay them.",
-)
+app = group("Look at dead letters, acknowledge and replay them.")
 
-Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
-JobType = Annotated[str | None, typer.Option("--type", help="Only of this type.")]
 Code = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault.")]
 Letters = Annotated[
@@ -47,15 +65,15 @@ StopRatio = Annotated[
 
 @app.command("list")
 def list_letters(
-    tenant: Tenant = None,
-    job_type: JobType = None,
+    tenant: OfTenant = None,
+    job_type: OfType = None,
     code: Code = None,
     fingerprint: Fingerprint = None,
     everything: Annotated[
         bool, typer.Option("--history", help="Also what was dealt with.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List open dead letters, the oldest first.
@@ -67,26 +85,20 @@ def list_letters(
     """
     parameters = _parameters(tenant, job_type, code, fingerprint)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
-    page = ask("GET", PATH, parameters)
-    if as_json:
-        print_json(page)
-        return
-    rows = [
-        (one["id"], one.get("tenant"), one.get("jobType"), one["reason"], moment(one["diedAt"]),
-         one["fingerprint"][:12], _dealt_with(one.get("replayedAs"), one.get("acknowledgedBy")))
-        for one in page["letters"]
-    ]  # fmt: skip
-    columns = ("letter", "tenant", "type", "code", "died (UTC)", "fault", "dealt with")
-    print_table(columns, rows)
-    tell_of_more(page)
+    show_list(ask("GET", PATH, parameters), "letters", {
+        "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
+        "died (UTC)": at("diedAt"), "fault": lambda one: one["fingerprint"][:12],
+        "dealt with": _dealt_with,
+    }, as_json=as_json)  # fmt: skip
 
 
-def _dealt_with(replayed_as: str | None, by: str | None) -> str | None:
-    return f"replayed as {replayed_as}" if replayed_as else by
+def _dealt_with(letter: Document) -> object:
+    replayed_as = letter.get("replayedAs")
+    return f"replayed as {replayed_as}" if replayed_as else letter.get("acknowledgedBy")
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_letter(
     letter: Annotated[str, typer.Argument(metavar="LETTER", help="Its id, or that of its job.")],
     as_json: Json = False,
 ) -> None:
@@ -96,13 +108,13 @@ def show(
 
         imagefleet dlq show 0199a5c2-...
     """
-    show_document(ask("GET", f"{PATH}/{quote(letter, safe='')}"), as_json=as_json)
+    show_fields(ask("GET", below(PATH, letter)), as_json=as_json)
 
 
 @app.command()
 def groups(
-    tenant: Tenant = None,
-    job_type: JobType = None,
+    tenant: OfTenant = None,
+    job_type: OfType = None,
     code: Code = None,
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
@@ -117,36 +129,21 @@ def groups(
         imagefleet dlq groups --by-tenant
     """
     parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
-    found = ask("GET", f"{PATH}/groups", parameters)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (one["letters"], one.get("tenant") or one["tenants"], one["replayable"],
-         one.get("jobType"), one["reason"], moment(one["firstDiedAt"]), moment(one["lastDiedAt"]),
-         one["fingerprint"], one["example"])
-        for one in found["groups"]
-    ]  # fmt: skip
-    columns = (
-        "letters",
-        "tenant" if by_tenant else "tenants",
-        "replayable",
-        "type",
-        "code",
-        "first (UTC)",
-        "last (UTC)",
-        "fault",
-        "e.g.",
-    )
-    print_table(columns, rows)
+    show_list(ask("GET", below(PATH, "groups"), parameters), "groups", {
+        "letters": "letters",
+        "tenant" if by_tenant else "tenants": lambda one: one.get("tenant") or one["tenants"],
+        "replayable": "replayable", "type": "jobType", "code": "reason",
+        "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
+        "e.g.": "example",
+    }, as_json=as_json)  # fmt: skip
 
 
 @app.command()
 def ack(
     note: Annotated[str, typer.Option("--note", help="Why nothing is to be done.")],
     letters: Letters = None,
-    tenant: Tenant = None,
-    job_type: JobType = None,
+    tenant: OfTenant = None,
+    job_type: OfType = None,
     code: Code = None,
     fingerprint: Fingerprint = None,
     everything: Everything = False,
@@ -168,18 +165,15 @@ def ack(
     while more:
         found = ask("POST", f"{PATH}:acknowledge", document=body | {"note": note})
         count, more = count + found["acknowledged"], found["more"]
-    if as_json:
-        print_json({"acknowledged": count})
-    else:
-        say(f"{count} acknowledged")
+    show({"acknowledged": count}, lambda _: f"{count} acknowledged", as_json=as_json)
 
 
 @app.command()
 def replay(
     reason: Reason,
     letters: Letters = None,
-    tenant: Tenant = None,
-    job_type: JobType = None,
+    tenant: OfTenant = None,
+    job_type: OfType = None,
     code: Code = None,
     fingerprint: Fingerprint = None,
     everything: Everything = False,
@@ -187,7 +181,7 @@ def replay(
     canary: Canary = 0,
     rate: Rate = 20,
     stop_on_failure_ratio: StopRatio = 0.5,
-    within: Annotated[float, typer.Option(help="Seconds to wait for how they fare.")] = 300,
+    within: Annotated[float, typer.Option(help="Seconds to wait for how they fare.")] = WITHIN,
     force: Annotated[bool, typer.Option("--force", help="Also what was acknowledged.")] = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -207,26 +201,17 @@ def replay(
     what = _which(letters, chosen, everything=everything, most=MOST_IDS)
     what |= {"reason": reason, "force": force}
     if dry:
-        _print(run_async(dry_run(what)), as_json=as_json)
-        return
-    if "filter" in what:
-        _confirm("Replay", chosen, yes=yes)
-    pace = Pace(canary=canary, rate=rate, stop_ratio=stop_on_failure_ratio, within=within)
-    done = run_async(replay_all(what, pace))
-    _print(done, as_json=as_json)
-    finish(ExitCode.FAILED if done.stopped or done.failed else ExitCode.DONE)
-
-
-def _print(done: Replay, *, as_json: bool) -> None:
-    if as_json:
-        print_json(done.document())
-        return
-    rows = [("letters " + name.replace("_", " "), count) for name, count in done.outcomes.items()]
-    if done.jobs:
-        rows += [("jobs " + name, count) for name, count in done.fates.items()]
-    print_table(("", ""), rows or [("letters", 0)])
-    if done.stopped:
+        done = call(lambda client: _dry_run(client, what))
+    else:
+        if "filter" in what:
+            _confirm("Replay", chosen, yes=yes)
+        pace = Pace(canary=canary, rate=rate, stop_ratio=stop_on_failure_ratio, within=within)
+        with waiting("replaying") as tell:
+            done = call(lambda client: _replay(client, what, pace, tell))
+    show(done.document(), lambda _: done.counts(), as_json=as_json)
+    if done.stopped and not as_json:
         complain(done.stopped)
+    finish(ExitCode.FAILED if done.stopped or done.failed else ExitCode.DONE)
 
 
 def _parameters(
@@ -252,12 +237,127 @@ def _which(
         raise Misconfigured(detail)
     if not given:
         return {"filter": filled(**chosen)}
-    return {"ids": [ask("GET", f"{PATH}/{quote(one, safe='')}")["id"] for one in given]}
+    return {"ids": [ask("GET", below(PATH, one))["id"] for one in given]}
 
 
 def _confirm(verb: str, chosen: dict[str, str | None], *, yes: bool) -> None:
     if yes:
         return
-    found = ask("GET", f"{PATH}/groups", chosen | {"limit": "100"})["groups"]
+    found = ask("GET", below(PATH, "groups"), chosen | {"limit": "100"})["groups"]
     count = sum(one["letters"] for one in found)
     confirm(f"{verb} {count} dead letters of {len(found)} faults?", yes=yes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast, and when to stop."""
+
+    canary: int
+    rate: float
+    stop_ratio: float
+    within: float
+
+    @property
+    def page(self) -> int:
+        """Letters of one request: about a second's worth."""
+        return max(1, min(MOST_ON_A_PAGE, round(self.rate)))
+
+
+@dataclass(slots=True)
+class Replay:
+    """How far it is."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Of letters."""
+    jobs: list[str] = field(default_factory=list)
+    fates: dict[str, int] = field(default_factory=dict)
+    """Of the jobs, as they were last seen."""
+    stopped: str | None = None
+    cursor: str | None = None
+    as_of: str | None = None
+    """What failed again meanwhile is not replayed another time."""
+
+    @property
+    def failed(self) -> int:
+        """Jobs that failed again."""
+        return self.fates.get("failed", 0)
+
+    def document(self) -> Mapping[str, object]:
+        """For scripts."""
+        return {
+            "letters": dict(self.outcomes),
+            "jobs": self.fates,
+            "jobIds": self.jobs,
+            "stopped": self.stopped,
+        }
+
+    def counts(self) -> Facts:
+        """For people."""
+        counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
+        if self.jobs:
+            counts |= {"jobs " + name: of for name, of in self.fates.items()}
+        return Facts(counts or {"letters": 0})
+
+
+async def _dry_run(client: ApiClient, what: Mapping[str, object]) -> Replay:
+    """What would happen to each letter; nothing does."""
+    done = Replay()
+    while await _page(client, {**what, "dryRun": True}, MOST_ON_A_PAGE, done):
+        pass
+    return done
+
+
+async def _replay(client: ApiClient, what: Mapping[str, object], pace: Pace, tell: Tell) -> Replay:
+    """Replay the canary, then the rest, unless too many fail again."""
+    done, more = Replay(), True
+    if pace.canary:
+        more = await _page(client, what, pace.canary, done)
+        await _watch(client, pace, done, tell)
+        if done.stopped is None and done.fates["open"]:
+            done.stopped = "stopped: the canary has not ended in time"
+    while more and done.stopped is None:
+        before = len(done.jobs)
+        more = await _page(client, what, pace.page, done)
+        await asyncio.sleep((len(done.jobs) - before) / pace.rate)
+        await _look(client, pace, done, tell)
+    if done.stopped is None:
+        await _watch(client, pace, done, tell)
+    return done
+
+
+async def _page(client: ApiClient, what: Mapping[str, object], limit: int, done: Replay) -> bool:
+    """Replay one page; whether there may be another."""
+    asked = dict(what)
+    # What a filter names is open: if it was replayed already, an answer got lost on the way.
+    replayed = {"replayed", "already_replayed"} if "filter" in what else {"replayed"}
+    if "filter" in what:
+        asked |= {"limit": limit} | filled(after=done.cursor, diedUntil=done.as_of)
+    found = await client.ask("POST", f"{PATH}:replay", document=asked)
+    for one in found["replays"]:
+        done.outcomes[one["outcome"]] += 1
+        if one["outcome"] in replayed and one.get("replayedAs"):
+            done.jobs.append(one["replayedAs"])
+    done.cursor = found.get("nextCursor")
+    done.as_of = done.as_of or found.get("asOf")
+    return done.cursor is not None and len(found["replays"]) == limit
+
+
+async def _watch(client: ApiClient, pace: Pace, done: Replay, tell: Tell) -> None:
+    """Look until all have ended, too many have failed, or the time is over."""
+    async for _ in looks(ends_in(pace.within)):
+        await _look(client, pace, done, tell)
+        if not done.fates["open"] or done.stopped is not None:
+            return
+
+
+async def _look(client: ApiClient, pace: Pace, done: Replay, tell: Tell) -> None:
+    fates: Counter[str] = Counter({"open": 0, "completed": 0, "failed": 0})
+    for start in range(0, len(done.jobs), MOST_WATCHED):
+        ids = done.jobs[start : start + MOST_WATCHED]
+        found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
+        fates.update({name: found[name] for name in ("open", "completed", "failed")})
+    done.fates = dict(fates)
+    tell(f"{len(done.jobs)} replayed: {fates['completed']} completed, {fates['failed']} failed")
+    ended = fates["completed"] + fates["failed"]
+    if fates["failed"] > pace.stop_ratio * max(ended, min(len(done.jobs), FEW)):
+        done.stopped = f"stopped: {fates['failed']} of {ended} that ended failed again"

@@ -1,12 +1,37 @@
 """`imagefleet doctor`: is everything there that a process needs, and if not, what is to be done."""
 
-from dataclasses import asdict
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from imagefleet.cli.output import ExitCode, Json, finish, print_checks, print_json, run_async
+from imagefleet.cli.options import Json
+from imagefleet.cli.output import ExitCode, finish, print_checks, print_json, run_async
+from imagefleet.errors import FleetError, Misconfigured, NotFound
+from imagefleet.jobs.model import Lane
+from imagefleet.settings import Aws, Database, load
+from imagefleet.store.database import Connection, connect
+from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.schema.roles import OWNER, ROLES, describe_session
+
+if TYPE_CHECKING:
+    from imagefleet.aws.session import AwsSession
+
+# A signature is good for five minutes. Due times and leases are the database's own.
+MOST_SKEW: Final = timedelta(seconds=30)
+WITHIN: Final = 30.0  # seconds for one check
+
+LOOK_AT_POSTGRES: Final = "Is it up, is DATABASE_URL right, may this machine reach it?"
+LOOK_AT_AWS: Final = "Do region, endpoint, credentials and names belong to the same installation?"
+MIGRATE: Final = "Run `imagefleet migrate` with DATABASE_URL of imagefleet_owner."
+OWN_ROLE: Final = "Give every process its own role; only `migrate` is the owner."
+SET_CLOCKS: Final = "Let NTP set the clocks: requests to AWS are refused beyond five minutes."
 
 
 class Role(StrEnum):
@@ -33,12 +58,178 @@ def doctor(
 
         imagefleet doctor --as worker
     """
-    from imagefleet.cli.checks import examine  # noqa: PLC0415 - with it comes the AWS SDK
-
-    checks = run_async(examine(role=role.value if role else None))
+    checks = run_async(_examine(role=role.value if role else None))
     failed = [check for check in checks if not check.ok]
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
     else:
         print_checks([(check.ok, check.name, check.found, check.advice) for check in checks])
     finish(ExitCode.FAILED if failed else ExitCode.DONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The answer to one question."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+    milliseconds: int = 0
+
+
+class Wrong(Exception):
+    """A dependency answers, but not as it should."""
+
+
+async def _ask(name: str, question: Callable[[], Awaitable[str]], advice: str) -> Check:
+    """Ask; whatever comes instead of an answer is one as well."""
+    begun = time.perf_counter()
+    try:
+        async with asyncio.timeout(WITHIN):
+            found, ok = await question(), True
+    except FleetError as error:
+        found, ok = error.detail or error.public_message, False
+    except Wrong as error:
+        found, ok = str(error), False
+    except TimeoutError:
+        found, ok = f"no answer within {WITHIN:.0f} s", False
+    spent = round((time.perf_counter() - begun) * 1000)
+    return Check(name=name, ok=ok, found=found, advice="" if ok else advice, milliseconds=spent)
+
+
+async def _examine(*, role: str | None) -> list[Check]:
+    """Ask the database and AWS, as this environment describes them."""
+    checks: list[Check] = []
+    try:
+        database = load(Database)
+        checks.append(Check(name="settings: database", ok=True, found="complete"))
+    except Misconfigured as error:
+        checks.append(_unusable("settings: database", error))
+    else:
+        checks += await _examine_database(database, role)
+    try:
+        aws = load(Aws)
+        checks.append(Check(name="settings: aws", ok=True, found="complete"))
+    except Misconfigured as error:
+        checks.append(_unusable("settings: aws", error))
+    else:
+        checks += await _examine_aws(aws)
+    return checks
+
+
+def _unusable(name: str, error: Misconfigured) -> Check:
+    faults = " ".join((error.detail or "").split())
+    return Check(name=name, ok=False, found=faults, advice="docs/settings.md lists all variables.")
+
+
+async def _examine_database(settings: Database, role: str | None) -> list[Check]:
+    url = settings.url.get_secret_value()
+
+    async def reach() -> str:
+        async with connect(url, process="doctor") as connection:
+            return f"Postgres {(await describe_session(connection)).version}"
+
+    reached = await _ask("postgres", reach, LOOK_AT_POSTGRES)
+    if not reached.ok:
+        return [reached]
+
+    def asked(question: Callable[[Connection], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
+        async def on_a_connection() -> str:
+            async with connect(url, process="doctor") as connection:
+                return await question(connection)
+
+        return on_a_connection
+
+    return [
+        reached,
+        await _ask("postgres: schema", asked(_schema), MIGRATE),
+        await _ask("postgres: role", asked(lambda connection: _role(connection, role)), OWN_ROLE),
+        await _ask("clock: postgres", asked(_database_clock), SET_CLOCKS),
+    ]
+
+
+async def _schema(connection: Connection) -> str:
+    await require_schema(connection)
+    return "current"
+
+
+async def _role(connection: Connection, wanted: str | None) -> str:
+    session = await describe_session(connection)
+    if wanted is not None and session.role != f"imagefleet_{wanted}":
+        message = f"{session.role}, not imagefleet_{wanted}"
+        raise Wrong(message)
+    if session.superuser or session.role == OWNER or session.role not in ROLES:
+        message = f"{session.role}{', a superuser' if session.superuser else ''}"
+        raise Wrong(message)
+    return session.role
+
+
+async def _database_clock(connection: Connection) -> str:
+    return _skew_of((await describe_session(connection)).now)
+
+
+async def _examine_aws(settings: Aws) -> list[Check]:
+    from imagefleet.aws.session import open_session  # noqa: PLC0415 - no other verb waits for it
+
+    async with open_session(settings) as session:
+        questions = [
+            (f"sqs: {name}", _queue(session, url))
+            for name, url in (
+                *((lane.value, settings.queue_url(lane)) for lane in Lane),
+                ("dead letters", settings.dead_letter_queue_url),
+            )
+        ]
+        questions += [
+            (f"s3: {bucket}", _bucket(session, bucket))
+            for bucket in (settings.originals_bucket, settings.outputs_bucket)
+        ]
+        if settings.distribution_id is not None:
+            questions.append(("cloudfront", _distribution(session, settings.distribution_id)))
+        return [await _ask(name, question, LOOK_AT_AWS) for name, question in questions]
+
+
+def _queue(session: "AwsSession", url: str) -> Callable[[], Awaitable[str]]:
+    async def question() -> str:
+        depth = await (await session.queue(url)).depth()
+        return f"{depth.visible} waiting, {depth.in_flight} in flight"
+
+    return question
+
+
+def _bucket(session: "AwsSession", bucket: str) -> Callable[[], Awaitable[str]]:
+    """Write an object, find it, delete it; its age tells the difference of the clocks."""
+    from imagefleet.aws.objects import Headers  # noqa: PLC0415 - as above
+
+    async def question() -> str:
+        objects = await session.objects(bucket)
+        key = f"doctor/{secrets.token_hex(8)}"
+        await objects.put(key, b"imagefleet doctor", Headers(content_type="text/plain"))
+        facts = await objects.head(key)
+        deleted = await objects.delete([key])
+        if deleted.failures:
+            message = f"deleting {key}: {', '.join(deleted.failures.values())}"
+            raise Wrong(message)
+        return f"put, head and delete; clock {_skew_of(facts.modified_at)}"
+
+    return question
+
+
+def _distribution(session: "AwsSession", distribution_id: str) -> Callable[[], Awaitable[str]]:
+    async def question() -> str:
+        edge = await session.edge(distribution_id)
+        try:
+            await edge.get_invalidation("DOCTORDOCTOR1")
+        except NotFound:
+            return f"{distribution_id} answers"
+        return f"{distribution_id} answers"
+
+    return question
+
+
+def _skew_of(theirs: datetime) -> str:
+    skew = datetime.now(UTC) - theirs
+    if abs(skew) > MOST_SKEW:
+        message = f"differs from this machine's by {abs(skew).total_seconds():.0f} s"
+        raise Wrong(message)
+    return f"within {MOST_SKEW.total_seconds():.0f} s of this machine's"

@@ -1,26 +1,31 @@
 """`imagefleet edge`: how the edge stands, and telling it by hand."""
 
-import asyncio
+from collections.abc import Iterator
 from typing import Annotated, Final
 from uuid import UUID
 
 import typer
 
-from imagefleet.cli.connection import open_api
-from imagefleet.cli.operating import ask, filled, moment
-from imagefleet.cli.output import Json, print_json, print_table, run_async, say, waiting
-from imagefleet.client.api import Document
+from imagefleet.cli.connection import ask, below, ends_in, looks, open_api
+from imagefleet.cli.options import Json, WithinSeconds, group
+from imagefleet.cli.output import (
+    Facts,
+    Part,
+    at,
+    filled,
+    run_async,
+    section,
+    show,
+    show_list,
+    waiting,
+)
+from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Unavailable
 
 STATUS: Final = "/v1/operator/edge"
 INVALIDATIONS: Final = f"{STATUS}/invalidations"
-POLL: Final = 1.0  # seconds
 
-app = typer.Typer(
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    help="Look at what CloudFront is owed, and tell it by hand.",
-)
+app = group("Look at what CloudFront is owed, and tell it by hand.")
 
 Images = Annotated[list[UUID], typer.Argument(metavar="IMAGE…", help="Up to 100 images.")]
 
@@ -34,31 +39,26 @@ def status(as_json: Json = False) -> None:
         imagefleet edge status
         imagefleet edge status --json | jq .month
     """
-    found = ask("GET", STATUS)
-    if as_json:
-        print_json(found)
-        return
-    month, flusher = found["month"], found.get("flusher")
-    ratio = f"{month['debts'] / month['paths']:.2f}" if month["paths"] else "none"
+    show(ask("GET", STATUS), _stands, as_json=as_json)
+
+
+def _stands(found: Document) -> Iterator[Part]:
+    month = found["month"]
     over = ", over budget" if month["overBudget"] else ""
-    rows = [
-        ("owed", f"{found['owed']} images, the oldest for {found['oldestOwedFor']:.0f} s"),
-        ("in flight", f"{found['pathsInFlight']} paths"),
-        ("this month", f"{month['paths']} of {month['budget']} paths{over}"),
-        ("debts a path", ratio),
-        ("flusher", _office(flusher)),
-        ("last error", found.get("lastError") or "none"),
-    ]
-    print_table(("", ""), rows)
-    if found["batches"]:
-        say()
-        batches = [
-            (one["batchId"], one["paths"], one["sends"], moment(one["createdAt"]),
-             moment(one.get("acceptedAt")), moment(one.get("completedAt")), one.get("lastError"))
-            for one in found["batches"]
-        ]  # fmt: skip
-        columns = ("batch", "paths", "sends", "made (UTC)", "accepted", "complete", "error")
-        print_table(columns, batches)
+    yield Facts(
+        {
+            "owed": f"{found['owed']} images, the oldest for {found['oldestOwedFor']:.0f} s",
+            "in flight": f"{found['pathsInFlight']} paths",
+            "this month": f"{month['paths']} of {month['budget']} paths{over}",
+            "debts a path": f"{month['debts'] / month['paths']:.2f}" if month["paths"] else "none",
+            "flusher": _office(found.get("flusher")),
+            "last error": found.get("lastError") or "none",
+        }
+    )
+    yield from section(found["batches"], {
+        "batch": "batchId", "paths": "paths", "sends": "sends", "made (UTC)": at("createdAt"),
+        "accepted": at("acceptedAt"), "complete": at("completedAt"), "error": "lastError",
+    })  # fmt: skip
 
 
 def _office(flusher: Document | None) -> str:
@@ -75,7 +75,7 @@ def invalidate(
         str | None, typer.Option("--reason", help="Why; kept with the invalidation.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the edge agrees.")] = False,
-    within: Annotated[float, typer.Option(help="How many seconds --wait waits.")] = 900,
+    within: WithinSeconds = 900,
     as_json: Json = False,
 ) -> None:
     """Have the edge forget images, of any tenant; each costs one path.
@@ -88,28 +88,29 @@ def invalidate(
     found = ask("POST", INVALIDATIONS, document=asked)
     if wait:
         found = {"invalidations": run_async(_completed(found["invalidations"], within))}
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (one["imageId"], one["tenant"], one["invalidationId"], moment(one.get("completedAt")))
-        for one in found["invalidations"]
-    ]
-    print_table(("image", "tenant", "invalidation", "complete (UTC)"), rows)
+    show_list(found, "invalidations", {
+        "image": "imageId", "tenant": "tenant", "invalidation": "invalidationId",
+        "complete (UTC)": at("completedAt"),
+    }, as_json=as_json)  # fmt: skip
 
 
 async def _completed(owed: list[Document], within: float) -> list[Document]:
-    clock = asyncio.get_running_loop().time
-    ends_at = clock() + within
+    ends_at = ends_in(within)
     done: list[Document] = []
     async with open_api() as client:
         with waiting("waiting for CloudFront"):
             for one in owed:
-                path = f"{INVALIDATIONS}/{one['invalidationId']}"
-                while "completedAt" not in (found := await client.ask("GET", path)):
-                    if clock() >= ends_at:
-                        sentence = f"{len(owed) - len(done)} are not complete; they stay owed."
-                        raise Unavailable("not_complete", sentence)
-                    await asyncio.sleep(POLL)
+                found = await _completed_by(client, one["invalidationId"], ends_at)
+                if found is None:
+                    sentence = f"{len(owed) - len(done)} are not complete; they stay owed."
+                    raise Unavailable("not_complete", sentence)
                 done.append(found)
     return done
+
+
+async def _completed_by(client: ApiClient, invalidation: str, ends_at: float) -> Document | None:
+    async for _ in looks(ends_at):
+        found = await client.ask("GET", below(INVALIDATIONS, invalidation))
+        if "completedAt" in found:
+            return found
+    return None

@@ -1,58 +1,241 @@
 """`imagefleet images`: look at images and the addresses they are published at, change them."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import open_api
-from imagefleet.cli.image_changes import delete, replace, show_receipt
-from imagefleet.cli.output import Json, complain, print_json, print_table, run_async, say
-from imagefleet.cli.reprocessing import reprocess
-from imagefleet.client.api import Reply
-from imagefleet.jobs.shapes.images import ImagePage, ImageView
-
-app = typer.Typer(
-    rich_markup_mode="markdown", no_args_is_help=True, help="Look at images, change them."
+from imagefleet.cli.connection import call, ends_in, looks
+from imagefleet.cli.options import (
+    WITHIN,
+    Cursor,
+    ImageId,
+    Json,
+    Limit,
+    WithinEach,
+    Yes,
+    group,
 )
-app.command()(reprocess)
-app.command()(replace)
-app.command()(delete)
+from imagefleet.cli.output import (
+    Columns,
+    ExitCode,
+    Facts,
+    Part,
+    Table,
+    confirm,
+    filled,
+    moment,
+    run_async,
+    show,
+    show_list,
+)
+from imagefleet.cli.several import Result, each, tell, wait_for
+from imagefleet.client.api import ApiClient
+from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.images import Deletion, ImageView
+
+_ONE_SET: Final = "name images, or exactly one of --all, --reference and --recipe-was"
+
+app = group("Look at images, change them.")
+
+WithinImage = Annotated[
+    float, typer.Option(metavar="SECONDS", help="How long --wait waits for each image.")
+]
 
 
 @app.command()
-def show(
-    image_id: Annotated[str, typer.Argument(metavar="IMAGE", help="The image's id.")],
+def reprocess(
+    images: Annotated[
+        list[str] | None, typer.Argument(metavar="IMAGE", help="Ids of images.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Which variants are made; each image's own if not given.")
+    ] = None,
+    every_image: Annotated[bool, typer.Option("--all", help="All images of the tenant.")] = False,
+    reference: Annotated[str | None, typer.Option(help="Those with this reference.")] = None,
+    recipe_was: Annotated[
+        str | None, typer.Option("--recipe-was", help="Those that have this recipe.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of each job that is printed.")
+    ] = False,
+    within: WithinEach = WITHIN,
     as_json: Json = False,
 ) -> None:
+    """Render images again, from the originals that they have.
+
+    Prints a job for every image. For a set it is one job, which submits the others: waiting for it
+    is waiting until every image has its job.
+
+    For example:
+
+        imagefleet images reprocess --recipe avif 0199a5c2-...
+        imagefleet images reprocess --recipe-was default --recipe avif --wait
+    """
+    named = filled(all_images=every_image or None, reference=reference, recipe_was=recipe_was)
+    if len(named) + bool(images) != 1:
+        raise Misconfigured(_ONE_SET)
+    nothing = dict.fromkeys(("jobId", "status", "error"))
+    results = [Result(image, {"imageId": image, **nothing}) for image in images or ()]
+
+    async def again(client: ApiClient, result: Result) -> None:
+        result.accepted(await client.reprocess(result.name, recipe=recipe))
+
+    if named:
+        payload = named | filled(recipe=recipe or None)
+        accepted = call(lambda client: client.submit_job("reprocess_images", payload)).shape
+        results = [Result(str(accepted.job_id), {**nothing})]
+        results[0].accepted(accepted)
+    run_async(each(results, None if named else again, within if wait else None))
+    columns = {"image": "imageId", "status": "status", "job": "jobId", "progress": "progress"}
+    tell(results, columns, as_json=as_json)
+
+
+@app.command()
+def replace(
+    image_id: ImageId,
+    file: Annotated[
+        Path, typer.Argument(help="Its new original.", exists=True, dir_okay=False, readable=True)
+    ],
+    recipe: Annotated[
+        str | None, typer.Option(help="Which variants are made; as before if not given.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
+    within: WithinImage = WITHIN,
+    as_json: Json = False,
+) -> None:
+    """Give an image another original; until that is made, the present one is shown.
+
+    For example:
+
+        imagefleet images replace --wait 0199a5c2-... photo.jpg
+    """
+
+    async def replaced(client: ApiClient) -> Result:
+        accepted = await client.replace_image(image_id, file, recipe=recipe)
+        result = Result(str(file), {"imageId": str(accepted.image_id)})
+        result.accepted(accepted)
+        if wait:
+            await wait_for(client, result, within)
+        return result
+
+    columns = {"image": "imageId", "status": "status", "job": "jobId"}
+    tell([call(replaced)], columns, as_json=as_json, alone=True)
+
+
+@app.command()
+def delete(
+    image_ids: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="The images' ids.")],
+    yes: Yes = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until nothing is shown any more.")
+    ] = False,
+    within: WithinImage = WITHIN,
+    as_json: Json = False,
+) -> None:
+    """Delete images with everything they ever published. This cannot be undone.
+
+    With --wait it prints the receipts: what S3 had, and when the edge had forgotten it.
+
+    For example:
+
+        imagefleet images delete --wait 0199a5c2-...
+    """
+    confirm(f"Delete {len(image_ids)} images for good?", yes=yes)
+    results = [Result(image_id, {"imageId": image_id}) for image_id in image_ids]
+
+    async def deleted(client: ApiClient, result: Result) -> None:
+        accepted = await client.delete_image(result.name)
+        result.accepted(accepted)
+        if wait:
+            await _wait_until_dark(client, result, within)
+        elif accepted.status is JobState.FAILED:
+            result.code = ExitCode.FAILED
+
+    run_async(each(results, deleted))
+    columns = {
+        "image": "imageId", "status": "status", "job": "jobId", "objects": "objects",
+        "dark (UTC)": "darkAt",
+    }  # fmt: skip
+    tell(results, columns, as_json=as_json)
+
+
+async def _wait_until_dark(client: ApiClient, result: Result, within: float) -> None:
+    ends_at = ends_in(within)
+    await wait_for(client, result, within)
+    if result.code is ExitCode.FAILED:
+        return
+    async for _ in looks(ends_at):
+        answer = await client.image(result.name)
+        gone = answer.shape.deletion
+        if gone is None:
+            return
+        if gone.dark_at is not None:
+            result.document |= answer.document
+            objects = gone.objects.deleted if gone.objects else None
+            result.more |= {"objects": objects, "darkAt": moment(gone.dark_at)}
+            return
+    sentence = f"The objects of {result.name} are deleted; the edge has not answered yet."
+    raise Unavailable("not_dark_yet", sentence)
+
+
+@app.command("show")
+def show_image(image_id: ImageId, as_json: Json = False) -> None:
     """Show one image and where its variants are published.
 
     For example:
 
         imagefleet images show --json 0199a5c2-... | jq -r '.variants[].url'
     """
-    answer = run_async(_show(image_id))
-    if as_json:
-        print_json(answer.document)
-        return
-    image = answer.shape
+    show(call(lambda client: client.image(image_id)), _seen, as_json=as_json)
+
+
+def _seen(image: ImageView) -> Iterator[Part]:
     source = image.source
     size = f", {source.format} of {source.width}x{source.height}" if source else ""
     revision = f", revision {image.revision}" if image.revision is not None else ""
-    say(f"{image.image_id}  {image.status}{revision}{size}")
-    rows = [
-        (one.name, one.format, f"{one.width}x{one.height}", f"{one.bytes:,}", one.url)
-        for one in image.variants
-    ]
-    if rows:
-        print_table(("variant", "format", "size", "bytes", "address"), rows)
-    show_receipt(image)
+    yield f"{image.image_id}  {image.status}{revision}{size}"
+    if image.variants:
+        columns: Columns = {
+            "variant": "name",
+            "format": "format",
+            "size": lambda one: f"{one.width}x{one.height}",
+            "bytes": lambda one: f"{one.bytes:,}",
+            "address": "url",
+        }
+        yield Table(image.variants, columns)
+    if image.deletion is not None:
+        yield _receipt(image.deletion)
+
+
+def _receipt(gone: Deletion) -> Facts:
+    """The deletion of an image."""
+    lines: dict[str, object] = {
+        "asked for (UTC)": moment(gone.requested_at),
+        "objects deleted (UTC)": moment(gone.objects_deleted_at) or "not yet",
+    }
+    if gone.objects is not None:
+        lines |= {
+            "  keys deleted": gone.objects.deleted,
+            "  not there any more": gone.objects.not_there,
+            "  refused at first": gone.objects.errors,
+        }
+    lines |= {
+        "invalidation": gone.invalidation_id,
+        "dark (UTC)": moment(gone.dark_at) or "not yet",
+    }
+    if gone.seconds_to_dark is not None:
+        lines["  after"] = f"{gone.seconds_to_dark:.1f} s"
+    return Facts(lines)
 
 
 @app.command("list")
 def list_images(
     reference: Annotated[str | None, typer.Option(help="Only of this reference.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List images, the newest first.
@@ -61,23 +244,11 @@ def list_images(
 
         imagefleet images list --reference holiday/1.jpg
     """
-    page = run_async(_list({"reference": reference, "limit": str(limit), "cursor": cursor}))
-    if as_json:
-        print_json(page.document)
-        return
-    rows = [
-        (one.image_id, one.status, one.reference, len(one.variants)) for one in page.shape.images
-    ]
-    print_table(("image", "status", "reference", "variants"), rows)
-    if page.shape.next_cursor:
-        complain(f"there are more: --cursor {page.shape.next_cursor}")
-
-
-async def _show(image_id: str) -> Reply[ImageView]:
-    async with open_api() as client:
-        return await client.image(image_id)
-
-
-async def _list(parameters: dict[str, str | None]) -> Reply[ImagePage]:
-    async with open_api() as client:
-        return await client.images(parameters)
+    asked = {"reference": reference, "limit": str(limit), "cursor": cursor}
+    columns: Columns = {
+        "image": "image_id",
+        "status": "status",
+        "reference": "reference",
+        "variants": lambda one: len(one.variants),
+    }
+    show_list(call(lambda client: client.images(asked)), "images", columns, as_json=as_json)

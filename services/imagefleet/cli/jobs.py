@@ -1,46 +1,131 @@
-"""`imagefleet jobs`: submit one, look at jobs, list them, follow one."""
+"""`imagefleet jobs`: look at jobs, submit and follow one; operators explain and end them."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Final
 
 import httpx
 import typer
 
-from imagefleet.cli import job_orders, new_jobs
-from imagefleet.cli.connection import open_api
-from imagefleet.cli.operating import ask
+from imagefleet.cli.connection import ask, below, call, open_api
+from imagefleet.cli.options import (
+    Cursor,
+    JobId,
+    Json,
+    Limit,
+    OfType,
+    Reason,
+    group,
+)
 from imagefleet.cli.output import (
     ExitCode,
-    Json,
-    complain,
+    Facts,
+    Part,
+    at,
+    filled,
     finish,
-    print_json,
     print_json_line,
-    print_table,
     run_async,
     say,
-    show_document,
+    show,
+    show_fields,
+    show_list,
 )
-from imagefleet.client.api import ApiClient, Reply
+from imagefleet.cli.submit import submit_job
+from imagefleet.client.api import ApiClient, Document, Reply
 from imagefleet.errors import Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.jobs import JobView
 
 POLL: Final = 2.0  # seconds; where events do not get through, a look now and then will do
+PATH: Final = "/v1/operator/jobs"
 
-app = typer.Typer(
-    rich_markup_mode="markdown", no_args_is_help=True, help="Submit jobs, and look at them."
-)
-
-JobId = job_orders.JobId
-for _order in job_orders.ORDERS:
-    app.command()(_order)
-app.command()(new_jobs.submit)
+app = group("Submit jobs, and look at them.")
 
 
 @app.command()
-def show(
+def explain(job_id: JobId, as_json: Json = False) -> None:
+    """Say why a job does not run, by the rule that claims obey.
+
+    For example:
+
+        imagefleet jobs explain 0199a5c2-...
+    """
+    show(ask("GET", below(PATH, job_id, "explain")), _explained, as_json=as_json)
+
+
+def _explained(found: Document) -> list[Part]:
+    names = (
+        "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
+        "announcedAt",
+    )  # fmt: skip
+    return [found["sentence"], Facts({name: found[name] for name in names if name in found})]
+
+
+@app.command()
+def attempts(job_id: JobId, as_json: Json = False) -> None:
+    """List how each claim of a job ended.
+
+    For example:
+
+        imagefleet jobs attempts 0199a5c2-...
+    """
+    found = ask("GET", below(PATH, job_id, "attempts"))
+    show_list(found, "attempts", {
+        "claim": "claimNo", "claimed (UTC)": at("claimedAt"),
+        "took": lambda one: f"{one['duration']:.1f} s", "outcome": "outcome", "why": "why",
+        "detail": "detail", "worker": "workerId",
+    }, as_json=as_json)  # fmt: skip
+
+
+@app.command()
+def cancel(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
+    """Cancel a job of any tenant; it leaves no dead letter.
+
+    For example:
+
+        imagefleet jobs cancel --reason "asked for by the producer" 0199a5c2-...
+    """
+    _end(job_id, "cancel", reason, as_json=as_json)
+
+
+@app.command()
+def fail(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
+    """Fail a job as `failed_by_operator`; it leaves a dead letter.
+
+    For example:
+
+        imagefleet jobs fail --reason "blocks its target" 0199a5c2-...
+    """
+    _end(job_id, "fail", reason, as_json=as_json)
+
+
+def _end(job_id: str, verb: str, reason: str, *, as_json: bool) -> None:
+    ordered = ask("POST", below(PATH, job_id, verb), document={"reason": reason})
+    show(ordered, lambda found: f"ordered by job {found['jobId']}", as_json=as_json)
+
+
+@app.command()
+def retry_now(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
+    """Make a waiting job due now, and ring it.
+
+    For example:
+
+        imagefleet jobs retry-now --reason "S3 is back" 0199a5c2-...
+    """
+
+    def told(found: Document) -> str:
+        return "rung" if found["rung"] else f"nothing to do: it is {found['status']}"
+
+    show(ask("POST", below(PATH, job_id, "retry-now"), {"reason": reason}), told, as_json=as_json)
+
+
+app.command("submit")(submit_job)
+
+
+@app.command("show")
+def show_job(
     job_id: JobId,
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", help="Answer when it is over, or after this long.")
@@ -60,23 +145,36 @@ def show(
         imagefleet jobs show --all --json 0199a5c2-... | jq .payload
     """
     if everything:
-        whole = ask("GET", f"/v1/operator/jobs/{job_id}")
-        show_document(whole, as_json=as_json)
-        finish(ExitCode.FAILED if whole["status"] == JobState.FAILED else ExitCode.DONE)
+        whole = ask("GET", below(PATH, job_id))
+        show_fields(whole, as_json=as_json)
+        _finish_with(whole["status"])
         return
-    job = run_async(_show(job_id, wait))
-    if as_json:
-        print_json(job.document)
-    else:
-        lines = _lines(job.shape)
-        print_table(("", ""), [(name, value) for name, value in lines if value is not None])
-    _finish_with(job.shape)
+    given = timedelta(seconds=wait) if wait else None
+    answer = call(lambda client: client.job(job_id, wait=given))
+    show(answer, _seen, as_json=as_json)
+    _finish_with(answer.shape.status)
+
+
+def _seen(job: JobView) -> Facts:
+    lines = {
+        "job": job.job_id,
+        "type": job.job_type,
+        "status": job.status.value,
+        "image": job.image_id,
+        "progress": job.steps,
+        "created": job.created_at,
+        "updated": job.updated_at,
+        "finished": job.finished_at,
+        "next attempt": job.next_attempt_at,
+        "failure": f"{job.failure.code}: {job.failure.message}" if job.failure else None,
+    }
+    return Facts(filled(**lines))
 
 
 @app.command("list")
 def list_jobs(
     status: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
-    job_type: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    job_type: OfType = None,
     correlation_id: Annotated[str | None, typer.Option(help="That belong together.")] = None,
     parent: Annotated[str | None, typer.Option(metavar="JOB", help="Children of this one.")] = None,
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Of this image.")] = None,
@@ -85,8 +183,8 @@ def list_jobs(
     everybody: Annotated[
         bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List jobs, the newest first: by status and type, or by one of the other filters.
@@ -108,23 +206,26 @@ def list_jobs(
     }
     if everybody or tenant is not None:
         about = target if image is None else f"image:{image}"
-        job_orders.oversee(parameters | {"tenant": tenant, "target": about}, as_json=as_json)
+        _oversee(parameters | {"tenant": tenant, "target": about}, as_json=as_json)
         return
     if target is not None:
         detail = "--target is for operators, with --tenant or --every-tenant"
         raise Misconfigured(detail)
-    page = run_async(_list(parameters | {"imageId": image}))
-    if as_json:
-        print_json(page.document)
-        return
-    rows = [
-        (job.job_id, job.job_type, job.status.value, f"{job.created_at:%Y-%m-%d %H:%M:%S}",
-         job.steps, job.failure.code if job.failure else None)
-        for job in page.shape.jobs
-    ]  # fmt: skip
-    print_table(("job", "type", "status", "created (UTC)", "progress", "failure"), rows)
-    if page.shape.next_cursor:
-        complain(f"there are more: --cursor {page.shape.next_cursor}")
+    page = call(lambda client: client.jobs(parameters | {"imageId": image}))
+    show_list(page, "jobs", {
+        "job": "job_id", "type": "job_type", "status": "status",
+        "created (UTC)": at("created_at"), "progress": "steps",
+        "failure": lambda job: job.failure.code if job.failure else None,
+    }, as_json=as_json)  # fmt: skip
+
+
+def _oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
+    """The list of operators."""
+    show_list(ask("GET", PATH, parameters), "jobs", {
+        "job": "jobId", "tenant": "tenant", "type": "jobType", "status": "status", "lane": "lane",
+        "priority": "priority", "tried": lambda job: f"{job['attempts']}/{job['maxAttempts']}",
+        "created (UTC)": at("createdAt"), "due (UTC)": at("runAt"), "failure": "failureCode",
+    }, as_json=as_json)  # fmt: skip
 
 
 @app.command()
@@ -138,17 +239,7 @@ def watch(job_id: JobId, as_json: Json = False) -> None:
 
         imagefleet jobs watch 0199a5c2-...
     """
-    _finish_with(run_async(_watch(job_id, as_json=as_json)))
-
-
-async def _show(job_id: str, wait: float) -> Reply[JobView]:
-    async with open_api() as client:
-        return await client.job(job_id, wait=timedelta(seconds=wait) if wait else None)
-
-
-async def _list(parameters: dict[str, str | None]) -> Reply[JobPage]:
-    async with open_api() as client:
-        return await client.jobs(parameters)
+    _finish_with(run_async(_watch(job_id, as_json=as_json)).status)
 
 
 async def _watch(job_id: str, *, as_json: bool) -> JobView:
@@ -186,20 +277,5 @@ def _told_if_new(answer: Reply[JobView], seen: JobView | None, *, as_json: bool)
     return job
 
 
-def _lines(job: JobView) -> list[tuple[str, object]]:
-    return [
-        ("job", job.job_id),
-        ("type", job.job_type),
-        ("status", job.status.value),
-        ("image", job.image_id),
-        ("progress", job.steps),
-        ("created", job.created_at),
-        ("updated", job.updated_at),
-        ("finished", job.finished_at),
-        ("next attempt", job.next_attempt_at),
-        ("failure", f"{job.failure.code}: {job.failure.message}" if job.failure else None),
-    ]
-
-
-def _finish_with(job: JobView) -> None:
-    finish(ExitCode.FAILED if job.status is JobState.FAILED else ExitCode.DONE)
+def _finish_with(status: str) -> None:
+    finish(ExitCode.FAILED if status == JobState.FAILED else ExitCode.DONE)

@@ -6,25 +6,11 @@ from typing import Final
 
 import typer
 
-from imagefleet.cli import (
-    breaker,
-    dlq,
-    edge,
-    images,
-    jobs,
-    keys,
-    migrate,
-    queue,
-    settings,
-    tenants,
-    workers,
-)
+from imagefleet.cli import database, dlq, edge, fleet, images, jobs, queue, settings, tenants
 from imagefleet.cli.audit import audit
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
-from imagefleet.cli.prune import ledger, prune
 from imagefleet.cli.submit import submit
-from imagefleet.cli.sweep import sweep
 from imagefleet.cli.up import up
 from imagefleet.errors import FleetError, Misconfigured
 
@@ -59,16 +45,16 @@ app.add_typer(settings.app, name="settings", rich_help_panel=OPERATORS)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
 app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=OPERATORS)
-app.add_typer(breaker.app, name="breaker", rich_help_panel=OPERATORS)
+app.add_typer(fleet.breaker, name="breaker", rich_help_panel=OPERATORS)
 app.add_typer(edge.app, name="edge", rich_help_panel=OPERATORS)
-app.add_typer(workers.app, name="workers", rich_help_panel=OPERATORS)
+app.add_typer(fleet.workers, name="workers", rich_help_panel=OPERATORS)
 app.command(rich_help_panel=OPERATORS)(audit)
-app.command(rich_help_panel=OPERATORS)(ledger)
-app.command(rich_help_panel=OPERATORS)(prune)
-app.command(rich_help_panel=OPERATORS)(sweep)
+app.command(rich_help_panel=OPERATORS)(fleet.ledger)
+app.command(rich_help_panel=OPERATORS)(fleet.prune)
+app.command(rich_help_panel=OPERATORS)(fleet.sweep)
 app.command(rich_help_panel=OPERATIONS)(doctor)
-app.add_typer(migrate.app, name="migrate", rich_help_panel=OPERATIONS)
-app.add_typer(keys.app, name="keys", rich_help_panel=OPERATIONS)
+app.add_typer(database.migrate, name="migrate", rich_help_panel=OPERATIONS)
+app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 
 
 @app.command(rich_help_panel=HERE)

@@ -6,22 +6,27 @@ read in an operator's terminal: here they lose whatever steers it, and are never
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
-from typing import Annotated, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import orjson
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Column, Table
+from rich.table import Column
+from rich.table import Table as Grid
 from rich.text import Text
 
+from imagefleet.client.api import Document, Reply
 from imagefleet.errors import FleetError, Misconfigured, RequestRejected, Unavailable
 from imagefleet.telemetry.plain import Visible, plain
 
 Result = TypeVar("Result")
+Tell: TypeAlias = Callable[[str], None]
 
 STYLES: Final[Mapping[str, str]] = {
     "completed": "green",
@@ -34,7 +39,8 @@ STYLES: Final[Mapping[str, str]] = {
 
 UNFOLDED: Final = 10_000  # columns
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
+Cell: TypeAlias = Callable[[Any], object]
+Columns: TypeAlias = Mapping[str, str | Cell]
 
 
 class ExitCode(IntEnum):
@@ -92,9 +98,16 @@ def complain(*lines: str) -> None:
     sys.stderr.flush()
 
 
-def agreed(question: str) -> bool:
-    """Ask at the terminal."""
-    return typer.confirm(plain(question), err=True)
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if the operator agrees; end the verb if not, or if there is nobody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        detail = f"{question} Say --yes where nobody can be asked."
+        raise Misconfigured(detail)
+    if not typer.confirm(plain(question), err=True):
+        complain("nothing was done")
+        finish(ExitCode.FAILED)
 
 
 def finish(code: ExitCode) -> None:
@@ -144,6 +157,95 @@ def _encodable(value: object) -> object:
             return value
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A row for each of some things; a column is one of their fields, or what is made of them."""
+
+    things: Iterable[Any]
+    columns: Columns
+    whole: int = 0
+    """So many of the first columns are never folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A line for each field of one thing."""
+
+    fields: Mapping[str, object]
+    heads: tuple[str, str] = ("", "")
+
+
+Part: TypeAlias = str | Table | Facts
+View: TypeAlias = Callable[[Any], Part | Iterable[Part]]
+
+
+def show(answer: object, view: View, *, as_json: bool) -> None:
+    """An answer: itself for scripts, whatever newer fields it has; for people what they look at."""
+    document, shape = (
+        (answer.document, answer.shape) if isinstance(answer, Reply) else (answer, answer)
+    )
+    if as_json:
+        print_json(document)
+        return
+    seen = view(shape)
+    for part in [seen] if isinstance(seen, Part) else seen:
+        match part:
+            case str():
+                say(part)
+            case Facts(fields, heads):
+                print_table(heads, [*fields.items()])
+            case Table(things, columns, whole):
+                rows = [_cells(one, columns) for one in things]
+                print_table([*columns], rows, whole=whole)
+
+
+def show_list(page: Document | Reply[Any], name: str, columns: Columns, *, as_json: bool) -> None:
+    """A page of things, its columns in order, and how to go on if there are more."""
+    show(page, lambda found: Table(_field(found, name), columns), as_json=as_json)
+    document = page.document if isinstance(page, Reply) else page
+    if not as_json and (cursor := document.get("nextCursor")):
+        complain(f"there are more: --cursor {cursor}")
+
+
+def show_fields(document: Mapping[str, object], *, as_json: bool) -> None:
+    """One thing whole: as it was answered, or a line for each of its fields."""
+    show(document, lambda found: Facts(filled(**found)), as_json=as_json)
+
+
+def filled(**fields: object) -> dict[str, object]:
+    """Only what has a value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def section(things: Sequence[Any], columns: Columns) -> Iterator[Part]:
+    """A table below others, if there is anything in it."""
+    if things:
+        yield ""
+        yield Table(things, columns)
+
+
+def at(name: str) -> Cell:
+    """A column of times."""
+    return lambda one: moment(_field(one, name))
+
+
+def _field(one: Any, name: str) -> Any:  # noqa: ANN401 - of a document or a shape
+    return one.get(name) if isinstance(one, Mapping) else getattr(one, name)
+
+
+def _cells(one: object, columns: Columns) -> list[object]:
+    return [
+        _field(one, column) if isinstance(column, str) else column(one)
+        for column in columns.values()
+    ]
+
+
+def moment(told: object) -> str | None:
+    """A time of the API as tables show it."""
+    when = datetime.fromisoformat(told) if isinstance(told, str) else told
+    return f"{when:%Y-%m-%d %H:%M:%S}" if when else None
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, whole: int = 0
 ) -> None:
@@ -152,28 +254,17 @@ def print_table(
     Where there is no terminal, no cell is.
     """
     heads = (Column(name, no_wrap=place < whole) for place, name in enumerate(columns))
-    table = Table(*heads, box=None, pad_edge=False, header_style="bold")
+    table = Grid(*heads, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
     width = None if sys.stdout.isatty() else UNFOLDED
     Console(file=sys.stdout, highlight=False, width=width).print(table)
 
 
-def show_document(document: Mapping[str, object], *, as_json: bool) -> None:
-    """One thing: as it was answered, or a line for each of its fields."""
-    if as_json:
-        print_json(document)
-        return
-    rows = [
-        (name, orjson.dumps(value).decode() if isinstance(value, dict | list) else value)
-        for name, value in document.items()
-        if value is not None
-    ]
-    print_table(("", ""), rows)
-
-
 def cell(value: object) -> Text:
     """A value as it stands in a table; states have a colour."""
+    if isinstance(value, dict | list):
+        value = orjson.dumps(value).decode()
     text = "" if value is None else str(value)
     return Text(plain(text), style=STYLES.get(text, ""))
 
@@ -191,7 +282,7 @@ def print_checks(checks: Sequence[tuple[bool, str, str, str]]) -> None:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[Callable[[str], None]]:
+def waiting(what: str) -> Iterator[Tell]:
     """Show at the terminal that something goes on; what is yielded says what by now."""
     with _messages().status(Text(plain(what))) as status:
         yield lambda now: status.update(Text(plain(now)))

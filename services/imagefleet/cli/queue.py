@@ -1,33 +1,42 @@
 """`imagefleet queue`: how the queues are, and what is paused."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import open_api
-from imagefleet.cli.operating import Reason, Yes, ask, confirm, filled, moment
-from imagefleet.cli.output import (
+from imagefleet.cli.connection import POLL, ask, call, ends_in
+from imagefleet.cli.options import (
+    DRAINED_WITHIN,
     Json,
+    Reason,
+    WaitDrained,
+    WithinSeconds,
+    Yes,
+    group,
+)
+from imagefleet.cli.output import (
+    Part,
+    Table,
+    Tell,
+    at,
     complain,
-    print_json,
-    print_table,
-    run_async,
-    say,
+    confirm,
+    filled,
+    section,
+    show,
+    show_list,
     waiting,
 )
-from imagefleet.client.api import Document
+from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, Unavailable
 
 PAUSES: Final = "/v1/operator/pauses"
-POLL: Final = 1.0  # seconds
 LOOKS: Final = 2
 """A claim that began before the pause may commit after the first look."""
 
-app = typer.Typer(
-    rich_markup_mode="markdown", no_args_is_help=True, help="Look at queues, pause and resume them."
-)
+app = group("Look at queues, pause and resume them.")
 
 JobType = Annotated[str | None, typer.Option("--type", help="Jobs of this type.")]
 Lane = Annotated[str | None, typer.Option(help="The lane: fast, general or quarantine.")]
@@ -47,61 +56,49 @@ def stats(as_json: Json = False) -> None:
         imagefleet queue stats
         imagefleet queue stats --json | jq '.lanes[] | {lane, waiting}'
     """
-    found = ask("GET", "/v1/operator/queues")
-    if as_json:
-        print_json(found)
-        return
-    _print_load(found)
-    _print_trouble(found)
-    say("", f"{found['unacknowledged']} dead letters wait for somebody")
+    show(ask("GET", "/v1/operator/queues"), _stand, as_json=as_json)
 
 
-def _print_load(found: Document) -> None:
-    lanes = [
-        (one["lane"], one["workers"], f"{one['busy']}/{one['slots']}", one["processing"],
-         one["waiting"], f"{one['announced']} of {one['window']}",
-         (one.get("messages") or {}).get("visible", "?"))
-        for one in found["lanes"]
-    ]  # fmt: skip
-    columns = ("lane", "workers", "busy", "processing", "waiting", "announced", "messages")
-    print_table(columns, lanes)
-    depths = [
-        (one["jobType"], one["lane"], one["status"], one["jobs"], moment(one["oldestDue"]),
-         "unroutable" if one["unroutable"] else None)
-        for one in found["depths"]
-    ]  # fmt: skip
-    _section(("type", "lane", "status", "jobs", "oldest due (UTC)", ""), depths)
-    tenants = [
-        (one["tenant"], moment(one.get("oldestDue")), one["waiting"], one["announced"],
-         one["processing"], "paused" if one["paused"] else None)
-        for one in found["tenants"]
-    ]  # fmt: skip
-    _section(("tenant", "waits since (UTC)", "waiting", "announced", "processing", ""), tenants)
-    flows = [
-        (one["jobType"], one["lane"], one["outcome"], one["attempts"],
-         f"{one['meanDuration']:.2f} s", f"{one['meanQueueTime']:.2f} s")
-        for one in found["throughput"]
-    ]  # fmt: skip
-    _section(("last hour", "lane", "outcome", "attempts", "mean", "waited"), flows)
+def _stand(found: Document) -> Iterator[Part]:
+    yield from _load(found)
+    yield from _trouble(found)
+    yield ""
+    yield f"{found['unacknowledged']} dead letters wait for somebody"
 
 
-def _print_trouble(found: Document) -> None:
-    failures = [
-        (one["jobType"], one["code"], one["failures"], moment(one["latest"]))
-        for one in found["failures"]
-    ]
-    _section(("failed, last hour", "code", "jobs", "latest (UTC)"), failures)
-    stuck = [
-        (one["jobId"], one["tenant"], one["jobType"], moment(one["claimedAt"]), one.get("host"))
-        for one in found["stuck"]
-    ]
-    _section(("stuck", "tenant", "type", "claimed (UTC)", "host"), stuck)
+def _load(found: Document) -> Iterator[Part]:
+    yield Table(found["lanes"], {
+        "lane": "lane", "workers": "workers", "busy": lambda one: f"{one['busy']}/{one['slots']}",
+        "processing": "processing", "waiting": "waiting",
+        "announced": lambda one: f"{one['announced']} of {one['window']}",
+        "messages": lambda one: (one.get("messages") or {}).get("visible", "?"),
+    })  # fmt: skip
+    yield from section(found["depths"], {
+        "type": "jobType", "lane": "lane", "status": "status", "jobs": "jobs",
+        "oldest due (UTC)": at("oldestDue"),
+        "": lambda one: "unroutable" if one["unroutable"] else None,
+    })  # fmt: skip
+    yield from section(found["tenants"], {
+        "tenant": "tenant", "waits since (UTC)": at("oldestDue"), "waiting": "waiting",
+        "announced": "announced", "processing": "processing",
+        "": lambda one: "paused" if one["paused"] else None,
+    })  # fmt: skip
+    yield from section(found["throughput"], {
+        "last hour": "jobType", "lane": "lane", "outcome": "outcome", "attempts": "attempts",
+        "mean": lambda one: f"{one['meanDuration']:.2f} s",
+        "waited": lambda one: f"{one['meanQueueTime']:.2f} s",
+    })  # fmt: skip
 
 
-def _section(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:
-    if rows:
-        say()
-        print_table(columns, rows)
+def _trouble(found: Document) -> Iterator[Part]:
+    yield from section(found["failures"], {
+        "failed, last hour": "jobType", "code": "code", "jobs": "failures",
+        "latest (UTC)": at("latest"),
+    })  # fmt: skip
+    yield from section(found["stuck"], {
+        "stuck": "jobId", "tenant": "tenant", "type": "jobType", "claimed (UTC)": at("claimedAt"),
+        "host": "host",
+    })  # fmt: skip
 
 
 @app.command()
@@ -112,16 +109,11 @@ def pauses(as_json: Json = False) -> None:
 
         imagefleet queue pauses
     """
-    found = ask("GET", PAUSES)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (_named(one), one["running"], "yes" if one["refuseNew"] else "no",
-         moment(one["pausedAt"]), one["pausedBy"], one["reason"])
-        for one in found["pauses"]
-    ]  # fmt: skip
-    print_table(("paused", "still running", "refuses new", "since (UTC)", "by", "reason"), rows)
+    show_list(ask("GET", PAUSES), "pauses", {
+        "paused": _named, "still running": "running",
+        "refuses new": lambda one: "yes" if one["refuseNew"] else "no",
+        "since (UTC)": at("pausedAt"), "by": "pausedBy", "reason": "reason",
+    }, as_json=as_json)  # fmt: skip
 
 
 @app.command()
@@ -135,10 +127,8 @@ def pause(
     refuse_new: Annotated[
         bool, typer.Option("--refuse-new", help="Refuse new jobs of this kind as well.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until nothing of it is processing.")
-    ] = False,
-    within: Annotated[float, typer.Option(help="How many seconds --wait waits.")] = 3600,
+    wait: WaitDrained = False,
+    within: WithinSeconds = DRAINED_WITHIN,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -157,31 +147,31 @@ def pause(
     if found.get("known") is False:
         complain(f"the API knows no type {found['name']}: see `imagefleet queue stats` for names")
     if wait:
-        found = run_async(_drained(scope, found, within))
-    if as_json:
-        print_json(found)
-    else:
-        say(f"{_named(found)} is paused, {found['running']} still running")
-
-
-async def _drained(scope: dict[str, object], found: Document, within: float) -> Document:
-    clock = asyncio.get_running_loop().time
-    ends_at, quiet = clock() + within, 0
-    async with open_api() as client:
         with waiting("waiting") as tell:
-            while quiet < LOOKS:
-                if clock() >= ends_at:
-                    sentence = f"{found['running']} jobs still run; the pause stands."
-                    raise Unavailable("still_running", sentence)
-                await asyncio.sleep(POLL)
-                listed = (await client.ask("GET", PAUSES))["pauses"]
-                standing = [one for one in listed if _is(one, scope)]
-                if not standing:
-                    sentence = "Somebody has lifted the pause."
-                    raise Unavailable("pause_lifted", sentence)
-                found = standing[0]
-                quiet = 0 if found["running"] else quiet + 1
-                tell(f"{found['running']} still running")
+            found = call(lambda client: _drained(client, scope, found, within, tell))
+
+    def told(pause: Document) -> str:
+        return f"{_named(pause)} is paused, {pause['running']} still running"
+
+    show(found, told, as_json=as_json)
+
+
+async def _drained(
+    client: ApiClient, scope: dict[str, object], found: Document, within: float, tell: Tell
+) -> Document:
+    ends_at, quiet = ends_in(within), 0
+    while quiet < LOOKS:
+        if ends_in(0) >= ends_at:
+            sentence = f"{found['running']} jobs still run; the pause stands."
+            raise Unavailable("still_running", sentence)
+        await asyncio.sleep(POLL)
+        listed = (await client.ask("GET", PAUSES))["pauses"]
+        standing = [one for one in listed if _is(one, scope)]
+        if not standing:
+            raise Unavailable("pause_lifted", "Somebody has lifted the pause.")
+        found = standing[0]
+        quiet = 0 if found["running"] else quiet + 1
+        tell(f"{found['running']} still running")
     return found
 
 
@@ -203,11 +193,11 @@ def resume(
     """
     scope = _scope(job_type, lane, target, tenant, everything=everything)
     asked = {name: str(value) for name, value in scope.items()}
-    found = ask("DELETE", PAUSES, asked | {"reason": reason})
-    if as_json:
-        print_json(found)
-    else:
-        say(f"{_named(found)} is resumed; what waited is announced within a second")
+
+    def told(pause: Document) -> str:
+        return f"{_named(pause)} is resumed; what waited is announced within a second"
+
+    show(ask("DELETE", PAUSES, asked | {"reason": reason}), told, as_json=as_json)
 
 
 def _scope(

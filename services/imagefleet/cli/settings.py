@@ -2,12 +2,12 @@
 
 import json
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
-from imagefleet.cli.operating import Reason, ask, moment
-from imagefleet.cli.output import Json, complain, print_json, print_table, say
+from imagefleet.cli.connection import ask, below
+from imagefleet.cli.options import Json, Reason
+from imagefleet.cli.output import Columns, Table, complain, moment, say, show
 from imagefleet.client.api import Document
 from imagefleet.settings import reference
 
@@ -44,13 +44,9 @@ def list_settings(turned: Turned = False, as_json: Json = False) -> None:
     """
     found = ask("GET", PATH)
     wanted = [one for one in found["settings"] if one["turned"] or not turned]
-    if as_json:
-        print_json({"settings": wanted})
-        return
-    columns = ("name", "value", "default", "by", "when", "why")
-    print_table(columns, [_row(one) for one in wanted], whole=3)
-    for one in wanted:
-        _warn(one)
+    show({"settings": wanted}, lambda _: Table(wanted, COLUMNS, whole=3), as_json=as_json)
+    if not as_json:
+        _warn(*wanted)
 
 
 @live.command("set")
@@ -66,9 +62,8 @@ def turn(
 
         imagefleet settings live set slots.lane.general 2 --reason "spare the database"
     """
-    _changed(
-        ask("PUT", _path(name), document={"value": _read(value), "reason": reason}), as_json=as_json
-    )
+    body = {"value": _read(value), "reason": reason}
+    _tell(ask("PUT", below(PATH, name), document=body), as_json=as_json)
 
 
 @live.command("reset")
@@ -79,11 +74,7 @@ def turn_back(name: Name, reason: Reason, as_json: Json = False) -> None:
 
         imagefleet settings live reset slots.lane.general --reason "the database is well"
     """
-    _changed(ask("DELETE", _path(name), {"reason": reason}), as_json=as_json)
-
-
-def _path(name: str) -> str:
-    return f"{PATH}/{quote(name, safe='')}"
+    _tell(ask("DELETE", below(PATH, name), {"reason": reason}), as_json=as_json)
 
 
 def _read(value: str) -> object:
@@ -93,37 +84,44 @@ def _read(value: str) -> object:
         return value
 
 
-def _row(one: Document) -> tuple[object, ...]:
+def _when(one: Document) -> str | None:
     at = moment(one.get("setAt"))
-    return (
-        one["name"],
-        _shown(one.get("value")),
-        _shown(one.get("default")),
-        (one.get("setBy") or "").partition(" (")[0],  # the key's name, without its id
-        at and at[5:16],
-        one.get("reason"),
-    )
+    return at and at[5:16]
 
 
-def _shown(value: object) -> str | None:
+def _value(value: object) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, int | float) else None
 
 
-def _warn(one: Document) -> None:
-    if one.get("ignored"):
-        complain(f"{one['name']} is ignored: {one['ignored']}")
-    elif one["turned"] and one.get("known") is False:
-        complain(f"the API knows nothing that {one['name']} is about")
+COLUMNS: Final[Columns] = {
+    "name": "name",
+    "value": lambda one: _value(one.get("value")),
+    "default": lambda one: _value(one.get("default")),
+    "by": lambda one: (one.get("setBy") or "").partition(" (")[0],  # the key's name, without its id
+    "when": _when,
+    "why": "reason",
+}
 
 
-def _changed(one: Document, *, as_json: bool) -> None:
-    if as_json:
-        print_json(one)
-        return
-    value, default = _shown(one.get("value")), _shown(one.get("default"))
-    by_default = "" if default is None else f" (by default {default})"
-    holds = f"{one['name']} is {value}{by_default}" if one["turned"] else None
-    say(holds or f"{one['name']} is as by default{'' if not default else f', {default}'}")
-    _warn(one)
+def _warn(*settings: Document) -> None:
+    for one in settings:
+        if one.get("ignored"):
+            complain(f"{one['name']} is ignored: {one['ignored']}")
+        elif one["turned"] and one.get("known") is False:
+            complain(f"the API knows nothing that {one['name']} is about")
+
+
+def _tell(setting: Document, *, as_json: bool) -> None:
+    show(setting, _holds, as_json=as_json)
+    if not as_json:
+        _warn(setting)
+
+
+def _holds(one: Document) -> str:
+    value, default = _value(one.get("value")), _value(one.get("default"))
+    if one["turned"]:
+        by_default = "" if default is None else f" (by default {default})"
+        return f"{one['name']} is {value}{by_default}"
+    return f"{one['name']} is as by default{f', {default}' if default else ''}"

@@ -1,46 +1,31 @@
-"""`imagefleet submit`: upload images, a few at a time, and wait for them if that is wished."""
+"""`imagefleet submit` and `imagefleet jobs submit`: images and other jobs, waited for if wished."""
 
-import asyncio
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
+import orjson
 import typer
 
-from imagefleet.cli.connection import open_api
+from imagefleet.cli.connection import call
+from imagefleet.cli.options import WITHIN, Json, WithinEach
 from imagefleet.cli.output import (
     ExitCode,
-    Json,
     complain,
     counting,
-    exit_code_of,
+    filled,
     finish,
-    print_json,
-    print_table,
     run_async,
-    told,
+    show,
 )
-from imagefleet.client.api import ApiClient
-from imagefleet.errors import FleetError
+from imagefleet.cli.several import Result, each, tell, why
+from imagefleet.client.api import ApiClient, Reply
+from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
 
-UPLOADS_AT_ONCE: Final = 4
-WAIT_WITHIN: Final = 300  # seconds
-
-
-@dataclass(slots=True)
-class Submitted:
-    """What came of one file."""
-
-    file: str
-    job_id: str | None = None
-    image_id: str | None = None
-    status: str | None = None
-    error: str | None = None
-    code: ExitCode = ExitCode.DONE
+MOST_BYTES: Final = 2**20  # of a payload; the API takes less, and says so
 
 
 def submit(
@@ -56,9 +41,7 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until every image is made, or failed.")
     ] = False,
-    within: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long --wait waits for each.")
-    ] = WAIT_WITHIN,
+    within: WithinEach = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Upload images.
@@ -72,68 +55,109 @@ def submit(
         imagefleet submit --wait --recipe avif *.png
         imagefleet submit --json photo.jpg | jq -r '.[].imageId'
     """
-    given = within if wait else None
-    results = run_async(_submit_all(files, recipe, given, with_reference=reference))
-    if as_json:
-        print_json([_document(result) for result in results])
-    else:
-        rows = [(one.file, one.status, one.job_id, one.image_id) for one in results]
-        print_table(("file", "status", "job", "image"), rows)
-    for result in results:
-        if result.error:
-            complain(f"{result.file}: {result.error}")
-    finish(max(result.code for result in results))
+    nothing = dict.fromkeys(("jobId", "imageId", "status", "error"))
+    results = [Result(str(file), {"file": str(file), **nothing}) for file in files]
 
+    async def upload(client: ApiClient, result: Result) -> None:
+        file = Path(result.name)
+        # A name need not be UTF-8; a reference has to be.
+        name = os.fsencode(file).decode(errors="replace")
+        accepted = await client.submit(
+            file, name=file.name, recipe=recipe, reference=name if reference else None
+        )
+        result.accepted(accepted)
+        result.document["imageId"] = str(accepted.image_id)
 
-async def _submit_all(
-    files: Sequence[Path], recipe: str | None, within: float | None, *, with_reference: bool
-) -> list[Submitted]:
-    slots = asyncio.Semaphore(UPLOADS_AT_ONCE)
     with counting("submit", len(files)) as advance:
-
-        async def one(client: ApiClient, file: Path) -> Submitted:
-            result = Submitted(str(file))
-            # A name need not be UTF-8; a reference has to be.
-            name = os.fsencode(file).decode(errors="replace")
-            reference = name if with_reference else None
-            try:
-                async with slots:
-                    await _upload(client, file, recipe, reference, result)
-                if within is not None:
-                    await _wait(client, within, result)
-            except FleetError as error:
-                result.error, result.code = told(error), exit_code_of(error)
-            advance()
-            return result
-
-        async with open_api() as client, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(client, file)) for file in files]
-    return [task.result() for task in tasks]
+        run_async(each(results, upload, within if wait else None, told_of_one=advance))
+    columns = {"file": "file", "status": "status", "job": "jobId", "image": "imageId"}
+    tell(results, columns, as_json=as_json)
 
 
-async def _upload(
-    client: ApiClient, file: Path, recipe: str | None, reference: str | None, result: Submitted
+def submit_job(
+    job_type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as noop.")],
+    payload: Annotated[
+        str, typer.Option(metavar="JSON", help="What the type asks for; @FILE reads a file.")
+    ] = "{}",
+    priority: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Lower is earlier; below 50 is urgent.")
+    ] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before; without a zone it is UTC.")
+    ] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option(help="One open job of the type may have it.")
+    ] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="What belongs together.")] = None,
+    parent: Annotated[str | None, typer.Option(metavar="JOB", help="A job of yours.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, max=100)] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key and request is the same job, another day too.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
+    within: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long --wait waits.")
+    ] = WITHIN,
+    as_json: Json = False,
 ) -> None:
-    accepted = await client.submit(file, name=file.name, recipe=recipe, reference=reference)
-    result.job_id, result.image_id = str(accepted.job_id), str(accepted.image_id)
-    result.status = accepted.status.value
+    """Submit a job; images have verbs of their own.
+
+    With --wait it exits with 1 when the job failed.
+
+    For example:
+
+        imagefleet jobs submit noop --payload '{"milliseconds": 10}' --wait
+        imagefleet jobs submit noop --priority 10 --run-at 2030-01-01T06:00 --dedup-key nightly
+    """
+    more = filled(
+        priority=priority,
+        runAt=None if run_at is None else _later(run_at),
+        dedupKey=dedup_key,
+        correlationId=correlation_id,
+        parentJobId=parent,
+        maxAttempts=max_attempts,
+    )
+    content = _payload(payload)
+
+    async def submitted(client: ApiClient) -> Reply[AcceptedJob] | Reply[JobView]:
+        accepted = await client.submit_job(job_type, content, more, idempotency_key)
+        if not wait:
+            return accepted
+        job_id = str(accepted.shape.job_id)
+        return await client.finished_job(job_id, within=timedelta(seconds=within))
+
+    answer = call(submitted)
+    show(answer, lambda job: f"{job.job_id} is {job.status}", as_json=as_json)
+    job = answer.shape
+    if isinstance(job, JobView) and job.status is JobState.FAILED:
+        complain(why(job))
+        finish(ExitCode.FAILED)
 
 
-async def _wait(client: ApiClient, within: float, result: Submitted) -> None:
-    ended = await client.finished_job(result.job_id or "", within=timedelta(seconds=within))
-    job = ended.shape
-    result.status = job.status.value
-    if job.status is JobState.FAILED:
-        result.code = ExitCode.FAILED
-        result.error = job.failure.message if job.failure else "failed"
+def _payload(text: str) -> dict[str, object]:
+    try:
+        content = _file(Path(text[1:])) if text.startswith("@") else text.encode()
+        found = orjson.loads(content)
+    except OSError as error:
+        detail = f"{text[1:]} cannot be read: {error.strerror}"
+        raise Misconfigured(detail) from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        detail = "--payload is a JSON object, or @ and the name of a file with one"
+        raise Misconfigured(detail)
+    return found
 
 
-def _document(result: Submitted) -> dict[str, object]:
-    found = asdict(result)
-    return {
-        "file": found["file"],
-        "jobId": found["job_id"],
-        "imageId": found["image_id"],
-        "status": found["status"],
-        "error": found["error"],
-    }
+def _file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES)
+
+
+def _later(text: str) -> str:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        detail = "--run-at is a time such as 2030-01-01T06:00 or 2030-01-01T06:00+02:00"
+        raise Misconfigured(detail) from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).isoformat()

@@ -1,31 +1,30 @@
 """`imagefleet tenants`: whose jobs there are, what limits them, and an end to all of them."""
 
+from collections.abc import Iterator
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
 from imagefleet.cli import queue
-from imagefleet.cli.operating import (
+from imagefleet.cli.connection import ask, below
+from imagefleet.cli.options import (
+    DRAINED_WITHIN,
+    Cursor,
+    Json,
+    Limit,
     Reason,
+    WaitDrained,
+    WithinSeconds,
     Yes,
-    ask,
-    confirm,
-    filled,
-    moment,
-    tell_of_more,
+    group,
 )
-from imagefleet.cli.output import Json, print_json, print_table, say, show_document
+from imagefleet.cli.output import Facts, Part, Table, at, confirm, filled, show, show_list
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
 PATH: Final = "/v1/operator/tenants"
 
-app = typer.Typer(
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    help="Look at tenants, limit and pause them, cancel what they have.",
-)
+app = group("Look at tenants, limit and pause them, cancel what they have.")
 
 Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")]
 JobType = Annotated[str | None, typer.Option("--type", help="Only its jobs of this type.")]
@@ -33,8 +32,8 @@ JobType = Annotated[str | None, typer.Option("--type", help="Only its jobs of th
 
 @app.command("list")
 def list_tenants(
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on behind the last list.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List tenants with what they have open. `keys create` makes new ones.
@@ -44,27 +43,23 @@ def list_tenants(
         imagefleet tenants list
     """
     page = ask("GET", PATH, {"limit": str(limit), "cursor": cursor})
-    if as_json:
-        print_json(page)
-        return
-    rows = [
-        (one["tenant"], _at_least(one["openJobs"], one["openJobsIsAtLeast"]), one["maxOpenJobs"],
-         one["weight"], _paused(one), moment(one["createdAt"]))
-        for one in page["tenants"]
-    ]  # fmt: skip
-    print_table(("tenant", "open", "at most", "weight", "paused", "created (UTC)"), rows)
-    tell_of_more(page)
+    show_list(page, "tenants", {
+        "tenant": "tenant",
+        "open": lambda one: _at_least(one["openJobs"], one["openJobsIsAtLeast"]),
+        "at most": "maxOpenJobs", "weight": "weight", "paused": _paused,
+        "created (UTC)": at("createdAt"),
+    }, as_json=as_json)  # fmt: skip
 
 
-@app.command()
-def show(tenant: Tenant, as_json: Json = False) -> None:
+@app.command("show")
+def show_tenant(tenant: Tenant, as_json: Json = False) -> None:
     """Show what a tenant has open, and its limits beside their defaults.
 
     For example:
 
         imagefleet tenants show shop
     """
-    _show(ask("GET", _path(tenant)), as_json=as_json)
+    show(ask("GET", below(PATH, tenant)), _seen, as_json=as_json)
 
 
 @app.command("limit")
@@ -100,7 +95,7 @@ def set_limits(
         detail = "name what to --set or to --reset"
         raise Misconfigured(detail)
     body = {"limits": wanted, "reason": reason}
-    _show(ask("PUT", _path(tenant, "/limits"), document=body), as_json=as_json)
+    show(ask("PUT", below(PATH, tenant, "limits"), document=body), _seen, as_json=as_json)
 
 
 @app.command()
@@ -111,10 +106,8 @@ def pause(
     refuse_new: Annotated[
         bool, typer.Option("--refuse-new", help="Refuse its new jobs as well.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until nothing of it is processing.")
-    ] = False,
-    within: Annotated[float, typer.Option(help="How many seconds --wait waits.")] = 3600,
+    wait: WaitDrained = False,
+    within: WithinSeconds = DRAINED_WITHIN,
     as_json: Json = False,
 ) -> None:
     """Hold back a tenant's jobs; those that run, finish. Deletions and cancellations go on.
@@ -176,37 +169,29 @@ def cancel(
         imagefleet tenants cancel shop --type process_image --yes --reason "a runaway import"
     """
     body = filled(jobType=job_type, lane=lane, submittedBefore=before, reason=reason)
-    path = _path(tenant, "/cancel")
+    path = below(PATH, tenant, "cancel")
     found = ask("POST", path, document=body | {"dryRun": True})
     jobs = _at_least(found["jobs"], found["jobsIsAtLeast"])
     if not dry_run:
         confirm(f"Cancel {jobs} open jobs of {tenant} for good?", yes=yes)
         found = ask("POST", path, document=body)
-    if as_json:
-        print_json(found)
-    elif dry_run:
-        say(f"{jobs} open jobs would be cancelled")
-    else:
-        say(f"{jobs} open jobs are cancelled by job {found['jobId']}")
+
+    def told(answer: Document) -> str:
+        if dry_run:
+            return f"{jobs} open jobs would be cancelled"
+        return f"{jobs} open jobs are cancelled by job {answer['jobId']}"
+
+    show(found, told, as_json=as_json)
 
 
-def _path(tenant: str, what: str = "") -> str:
-    return f"{PATH}/{quote(tenant, safe='')}{what}"
-
-
-def _show(found: Document, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _seen(found: Document) -> Iterator[Part]:
     facts = {name: found[name] for name in ("tenant", "queued", "processing", "failedRetryable")}
-    show_document(facts | {"paused": _paused(found) or "no"}, as_json=False)
-    rows = [
-        (one["name"], one.get("value"), one.get("default"),
-         one.get("used"), one.get("setBy"), one.get("reason"))
-        for one in found["limits"]
-    ]  # fmt: skip
-    say()
-    print_table(("limit", "value", "default", "used", "set by", "reason"), rows)
+    yield Facts(facts | {"paused": _paused(found) or "no"})
+    yield ""
+    yield Table(found["limits"], {
+        "limit": "name", "value": "value", "default": "default", "used": "used",
+        "set by": "setBy", "reason": "reason",
+    })  # fmt: skip
 
 
 def _at_least(count: int, at_least: bool) -> str:  # noqa: FBT001 - both are of one answer

@@ -18,6 +18,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 
 from imagefleet.jobs.drafts import Draft
+from imagefleet.jobs.images import Original
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, ProcessImage, ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
@@ -86,7 +87,7 @@ _RENDERING: Final = BUILT_IN["process_image"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Original):
     """An image and its newest original, as they stand while its target is locked."""
 
     image_id: UUID
@@ -95,11 +96,6 @@ class Candidate:
     deleted: bool
     source_seq: int
     """The revision that brought it."""
-    key: str
-    bytes: int
-    sha256: str | None
-    etag: str | None
-    content_type: str
 
     def payload(self, recipe: str | None) -> dict[str, Any]:
         """What a job is told that renders it; None is the recipe that the image has."""

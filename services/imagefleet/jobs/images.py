@@ -108,16 +108,22 @@ def _padded(text: str, digit: str) -> UUID:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewSource:
-    """An original that is stored and about to be accepted with its job."""
+class Original:
+    """A file that a producer uploaded, as it is stored."""
 
-    image_id: UUID
-    tenant_id: TenantId
     key: str
     bytes: int
     content_type: str
     etag: str | None = None
     sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSource(Original):
+    """An original that is about to be accepted with its job."""
+
+    image_id: UUID
+    tenant_id: TenantId
     width: int | None = None
     height: int | None = None
     reference: str | None = None

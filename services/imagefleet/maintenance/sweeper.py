@@ -22,7 +22,7 @@ from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
 from imagefleet.store.database import Pool
 from imagefleet.store.fleet.elections import begin_period
-from imagefleet.store.images.superseded import Superseded, list_superseded, record_swept
+from imagefleet.store.images.pruning import Superseded, list_superseded, record_swept
 from imagefleet.store.images.sweeping import WALK, forget_uploads, read_walk, save_walk
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 

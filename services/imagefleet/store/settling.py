@@ -1,47 +1,46 @@
 """What a worker's attempts came to, written down: many outcomes in one transaction, each fenced.
 
+The protocol, as the transaction below goes through it: lock the targets, then the claims that still
+stand; decide each outcome under that lock; flip the pointers of what completes; end the claims,
+each with its one row of `attempts`; submit what follows; free the targets and ring who is next.
+
+What it promises: an attempt's outcome counts once, and only while its claim `(job_id, claim_no)`
+stands and is this worker's. A job is completed if and only if its image was published or found
+superseded, its deletion has its receipt, and its follow-ups are there. No target stays taken by a
+job that ended. The worker deletes the message afterwards: a crash in between costs a verdict.
+
 Settling is idempotent. A claim that does not stand any more is looked up in `attempts`: if this
 worker itself ended it, the reply of an earlier settle was lost on the way and nothing is left to
 do; otherwise the claim is lost. So after a broken connection the worker just settles again.
+
+What an attempt asks for is not what is written: `decide` sees the flags, crashes and charges of the
+locked row, so that a cancellation that came first wins, whatever the worker had heard of it. And
+many are settled at once for the price of one commit; but one outcome that the database refuses
+would take its neighbours with it. So after a refusal each is settled alone, and what is refused
+alone fails as `settle_rejected`, with a word of ours and never the refused value. A savepoint for
+each job would make every batch pay for what a broken one needs.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
+from typing import TypeAlias
 
 import structlog
 
 from imagefleet.errors import IllegalTransition, StoreRejected, Unavailable
-from imagefleet.jobs.lifecycle import (
-    Completed,
-    Failed,
-    Outcome,
-    ResultReason,
-    decide,
-    failure_sentence,
-)
-from imagefleet.jobs.model import (
-    Claim,
-    Ended,
-    Fence,
-    JobId,
-    JobState,
-    Lane,
-    Ring,
-    TenantId,
-    WorkerId,
-)
+from imagefleet.jobs.lifecycle import Completed, Outcome, ResultReason, decide
+from imagefleet.jobs.model import Claim, Ended, Fence, JobId, Ring, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.images.emptying import record_emptied
 from imagefleet.store.images.images import publish_images
-from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
+from imagefleet.store.jobs.endings import Held, end_claims, lock_claims, rejected
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submissions
 from imagefleet.store.jobs.targets import free_targets, lock_targets
+from imagefleet.store.jobs.unheard import find_own_ends
 
 log = structlog.get_logger()
 
@@ -131,14 +130,11 @@ async def _settle_alone(
             outcome=type(settlement.outcome).__name__,
             detail=error.detail,
         )
-        why = error.code  # a fixed word: the refused value must not come back in by it
+        refused = rejected(error.code)
     except Exception:
         log.exception("settle.broken", job_id=str(settlement.job_id))
-        why = None
-    rejected = Failed(
-        code="settle_rejected", message=failure_sentence("settle_rejected"), detail=why
-    )
-    return await _settle_at_once(connection, worker_id, [replace(settlement, outcome=rejected)])
+        refused = rejected(None)
+    return await _settle_at_once(connection, worker_id, [replace(settlement, outcome=refused)])
 
 
 async def _settle_at_once(
@@ -151,25 +147,36 @@ async def _settle_at_once(
 async def _settle_in_transaction(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
+    """Write them; the order of the locks is that of everybody who locks jobs."""
     job_ids = [settlement.job_id for settlement in settlements]
     targets = await lock_targets(connection, job_ids)
     held = await lock_claims(connection, [one.fence for one in settlements])
-    mine = {fence: one for fence, one in held.items() if one.worker_id == worker_id}
-    endings = {
-        one.fence: (mine[one.fence], _decided(one, mine[one.fence]))
-        for one in settlements
-        if one.fence in mine
-    }
+    endings = _decide(worker_id, settlements, held)
     await _publish(connection, endings)
     ended = await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
     rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
-    unheld = [one.job_id for one in settlements if one.fence not in endings]
-    ended += await _ended_by(connection, worker_id, unheld)
+    if unheld := [one.job_id for one in settlements if one.fence not in endings]:
+        ended += await find_own_ends(connection, worker_id, unheld)
     known = {one.fence: one for one in ended}
     return SettleReport(
         receipts=tuple(_receipt(one, endings, known) for one in settlements), rings=tuple(rings)
     )
+
+
+_Endings: TypeAlias = dict[Fence, tuple[Held, Outcome]]
+
+
+def _decide(
+    worker_id: WorkerId, settlements: Sequence[Settlement], held: dict[Fence, Held]
+) -> _Endings:
+    """What becomes of the claims that are this worker's own, as their locked rows say."""
+    mine = {fence: one for fence, one in held.items() if one.worker_id == worker_id}
+    return {
+        one.fence: (mine[one.fence], _decided(one, mine[one.fence]))
+        for one in settlements
+        if one.fence in mine
+    }
 
 
 def _decided(settlement: Settlement, held: Held) -> Outcome:
@@ -177,20 +184,7 @@ def _decided(settlement: Settlement, held: Held) -> Outcome:
     return decide(settlement.outcome, held.standing, settlement.policy, held.now, jitter=dice)
 
 
-def _receipt(
-    settlement: Settlement,
-    endings: dict[Fence, tuple[Held, Outcome]],
-    known: dict[Fence, Ended],
-) -> Receipt:
-    outcome, settled, ended = None, Settled.LOST, known.get(settlement.fence)
-    if settlement.fence in endings:
-        outcome, settled = endings[settlement.fence][1], Settled.WRITTEN
-    elif ended is not None:
-        settled = Settled.ALREADY
-    return Receipt(job_id=settlement.job_id, settled=settled, outcome=outcome, ended=ended)
-
-
-async def _publish(connection: Connection, endings: dict[Fence, tuple[Held, Outcome]]) -> None:
+async def _publish(connection: Connection, endings: _Endings) -> None:
     """Flip the pointers of what completes; whoever finds something newer there is superseded.
 
     And write the receipts of what was deleted.
@@ -206,7 +200,9 @@ async def _publish(connection: Connection, endings: dict[Fence, tuple[Held, Outc
         if held.job_id not in flipped and isinstance(outcome, Completed):
             endings[fence] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
     completed = [one for _, one in endings.values() if isinstance(one, Completed)]
-    await record_emptied(connection, [one.emptied for one in completed if one.emptied is not None])
+    emptied = [one.emptied for one in completed if one.emptied is not None]
+    if emptied:
+        await record_emptied(connection, emptied)
 
 
 async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outcome]]) -> list[Ring]:
@@ -223,55 +219,10 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
     return list(rings_for(zip(follow_ups, answers, strict=True)))
 
 
-# A run that was given back was charged while it lasted; of a worker's own ends only the settling of
-# a flagged job, which fails it, never was.
-ENDED_BY: Final = """
-SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
-       attempts.worker_id, attempts.duration, attempts.queue_time, attempts.outcome, attempts.why,
-       (SELECT count(*) FROM attempts AS earlier
-         WHERE earlier.job_id = attempts.job_id AND earlier.claim_no < attempts.claim_no
-           AND earlier.charged)
-       + (attempts.charged OR attempts.outcome <> 'failed')::int AS attempts,
-       jobs.max_attempts, jobs.correlation_id, jobs.traceparent
-  FROM attempts
-  JOIN jobs ON jobs.id = attempts.job_id
- WHERE attempts.job_id = ANY ($1::uuid[])
-   AND attempts.worker_id = $2
-   AND attempts.outcome IN ('completed', 'retried', 'failed', 'released')
-"""
-LEAVES: Final = MappingProxyType(
-    {
-        "completed": JobState.COMPLETED,
-        "retried": JobState.FAILED_RETRYABLE,
-        "failed": JobState.FAILED,
-        "released": JobState.FAILED_RETRYABLE,
-    }
-)
-
-
-async def _ended_by(
-    connection: Connection, worker_id: WorkerId, job_ids: Sequence[JobId]
-) -> list[Ended]:
-    if not job_ids:
-        return []
-    rows = await connection.fetch(ENDED_BY, list(job_ids), worker_id)
-    return [
-        Ended(
-            job_id=JobId(row["job_id"]),
-            claim_no=row["claim_no"],
-            tenant_id=TenantId(row["tenant_id"]),
-            type=row["type"],
-            lane=Lane(row["lane"]),
-            worker_id=worker_id,
-            duration=row["duration"],
-            queue_time=row["queue_time"],
-            outcome=row["outcome"],
-            why=row["why"],
-            state=LEAVES[row["outcome"]],
-            attempts=row["attempts"],
-            max_attempts=row["max_attempts"],
-            correlation_id=row["correlation_id"],
-            traceparent=row["traceparent"],
-        )
-        for row in rows
-    ]
+def _receipt(settlement: Settlement, endings: _Endings, known: dict[Fence, Ended]) -> Receipt:
+    outcome, settled, ended = None, Settled.LOST, known.get(settlement.fence)
+    if settlement.fence in endings:
+        outcome, settled = endings[settlement.fence][1], Settled.WRITTEN
+    elif ended is not None:
+        settled = Settled.ALREADY
+    return Receipt(job_id=settlement.job_id, settled=settled, outcome=outcome, ended=ended)

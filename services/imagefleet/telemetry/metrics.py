@@ -136,7 +136,7 @@ class ApiMetrics(AwsMetrics):
         self._uploads.labels(image_type(mime_type)).observe(size_bytes)
 
     def authentication_failed(self, reason: str) -> None:
-        """Count a request whose key was refused, by the reason that refusals.py has for it."""
+        """Count a request whose key was refused, by the reason that auth.py has for it."""
         self._refused_keys.labels(self._refusal(reason)).inc()
 
     def query(self, operation: str, table: str) -> Timed:

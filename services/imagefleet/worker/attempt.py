@@ -22,7 +22,7 @@ from imagefleet.jobs.kinds import JobKind, Payload, read_payload
 from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released
 from imagefleet.jobs.model import Claim, Fence, JsonObject
 from imagefleet.runtime import Parts
-from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.settling import Receipt, Settled, Settlement
 from imagefleet.telemetry.logs import bind_job
 from imagefleet.telemetry.tracing import Tracing, extract
@@ -77,7 +77,7 @@ class Attempt:
         self._begun = asyncio.get_running_loop().time()
         self._scope: asyncio.Timeout | None = None
         self._stopping = asyncio.Event()
-        self.hold = Hold(
+        self.renewal = Renewal(
             job_id=claim.job_id,
             claim_no=claim.claim_no,
             renewable_for=self._timeout + RENEWAL_MARGIN,
@@ -159,7 +159,7 @@ class Attempt:
             completed: object = await self._handler.run(
                 JobContext(
                     claim=self.claim,
-                    hold=self.hold,
+                    renewal=self.renewal,
                     payload=payload,
                     deadline=deadline,
                     progress=self._report_progress,
@@ -198,7 +198,7 @@ class Attempt:
     ) -> None:
         async with self._equipment.pool.use("report_progress") as connection:
             cancelled = await report_progress(
-                connection, self.hold, done=done, total=total, cursor=cursor
+                connection, self.renewal, done=done, total=total, cursor=cursor
             )
         if cancelled:
             self.stop(Stop.CANCELLED)

@@ -17,14 +17,15 @@ from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, NotFound, Unavailable
 from imagefleet.imaging.limits import Limits
+from imagefleet.jobs.images import Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.images.reads import Original, find_original
-from imagefleet.store.jobs.leases import Hold
+from imagefleet.store.images.uploads import find_original
+from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
@@ -127,7 +128,7 @@ class JobContext:
     """One attempt, as its handler sees it: the one door to whatever it needs."""
 
     claim: Claim
-    hold: Hold
+    renewal: Renewal
     """The claim as statements name it, for progress that is part of a larger transaction."""
     payload: Any
     """The payload, as an instance of the kind's own model."""

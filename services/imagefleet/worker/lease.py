@@ -166,10 +166,12 @@ class Lease:
     async def _beat_once(self, connection: Connection) -> Beat:
         sent_at = asyncio.get_running_loop().time()
         named = dict(self._attempts.running)
-        holds = [attempt.hold for attempt in named.values()]
+        renewals = [attempt.renewal for attempt in named.values()]
         with self._metrics.query("beat"):
             async with asyncio.timeout(BEAT_WITHIN):
-                beat = await renew_claims(connection, self._worker_id, holds, self._hearing.told())
+                beat = await renew_claims(
+                    connection, self._worker_id, renewals, self._hearing.told()
+                )
         if not beat.alive:
             raise ClaimLost.of_worker(self._worker_id)
         self.pulse.felt()

@@ -18,9 +18,8 @@ from fastapi.routing import iter_route_contexts
 from structlog.testing import capture_logs
 
 from imagefleet.api import operators
-from imagefleet.api.http import refusals
-from imagefleet.api.http.auth import Keys, Operator
-from imagefleet.api.http.refusals import Refusals
+from imagefleet.api.http import auth
+from imagefleet.api.http.auth import Keys, Operator, Refusals
 from imagefleet.api.http.tools import Tools, tools_of
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState
@@ -735,7 +734,7 @@ def test_a_flood_of_guesses_is_counted_and_is_no_flood_of_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(refusals, "monotonic", lambda: now)
+    monkeypatch.setattr(auth, "monotonic", lambda: now)
     metrics = ApiMetrics()
     refused = Refusals(cast("Tools", SimpleNamespace(metrics=metrics)))
 
@@ -754,7 +753,7 @@ def test_a_flood_of_guesses_is_counted_and_is_no_flood_of_lines(
         logs[-1][name] for name in ("reason", "key_id", "untold")
     )
     assert told + 1 == len(logs)
-    assert refusals.MOST_AT_ONCE == flood
-    assert refusals.LINES_A_SECOND == told - flood
+    assert auth.MOST_AT_ONCE == flood
+    assert auth.LINES_A_SECOND == told - flood
     assert 10_000 - flood == logs[flood]["untold"]
     assert b'auth_failures_total{reason="unknown"} 20000.0' in metrics.exposition()

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import httpx
@@ -24,9 +25,15 @@ from tests.support.api import (
 )
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
-from tests.support.http import a_jpeg, a_png, claimed, in_pieces, is_problem, submitted, told
+from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted, told
 from tests.support.images import quadrants, saved
 from tests.support.rows import job_row
+
+
+async def in_pieces(data: bytes, size: int = 7919) -> AsyncIterator[bytes]:
+    """A body whose length nobody declares."""
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
 
 
 async def nothing_is_recorded(owner: Connection) -> None:

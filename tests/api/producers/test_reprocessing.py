@@ -14,7 +14,7 @@ from tests.api.producers.test_events import listening
 from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
-from tests.support.image_sets import bury, hold_of
+from tests.support.image_sets import bury, renewal_of
 from tests.support.rows import job_row
 
 
@@ -184,7 +184,7 @@ async def test_progress_is_shown_by_the_job_the_list_and_the_events(
     job = await claimed(worker, job_id)
     async with listening(acme, job_id) as listener:
         before = (await listener.event())[1]
-        await report_progress(worker, hold_of(job), done=25, total=60, cursor={"before": "x"})
+        await report_progress(worker, renewal_of(job), done=25, total=60, cursor={"before": "x"})
         told_by_event = (await listener.event())[1]
 
     shown = (await acme.get(f"/v1/jobs/{job_id}")).json()

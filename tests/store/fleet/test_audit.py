@@ -353,8 +353,8 @@ async def test_who_acts_and_does_not_say_so_is_told_of_all_the_same(
     await operator.execute("UPDATE fleet SET retention = interval '90 days'")
     await operator.execute("UPDATE fleet SET retention = interval '90 days'")
     terms = (True, "ben", "why")
-    await operator.execute(older("pauses.PAUSE"), "type", "", "noop", *terms)
-    await operator.execute(older("pauses.RESUME"), "type", "", "noop")
+    await operator.execute(older("control.PAUSE"), "type", "", "noop", *terms)
+    await operator.execute(older("control.RESUME"), "type", "", "noop")
     await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
     await operator.execute(older("breakers.RESET_BREAKER"), "s3", "ben")
 
@@ -421,10 +421,10 @@ async def test_older_processes_are_told_of_too(
 ) -> None:
     me, holder = uuid4(), uuid4()
     await worker.execute(
-        older("workers.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [1]
+        older("control.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [1]
     )
     await maintenance.execute(older("elections.HOLD_ELECTION"), "flusher", holder)
-    await worker.execute(older("workers.RETIRE_WORKER"), me)
+    await worker.execute(older("control.RETIRE_WORKER"), me)
 
     assert [
         f"start worker {me}",

@@ -22,7 +22,7 @@ from imagefleet.store.fleet.ledger import (
 )
 from imagefleet.store.fleet.statistics import read_queue_health
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.leases import Hold, renew_claims
+from imagefleet.store.jobs.leases import Renewal, renew_claims
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.support.database import Database, driver_of
@@ -133,8 +133,8 @@ async def test_a_beat_leaves_no_entry(worker: Connection, superuser: Connection)
     await superuser.execute("UPDATE jobs SET locked_at = locked_at - interval '5 minutes'")
     before = await superuser.fetchval("SELECT count(*) FROM ledger_entries")
 
-    hold = Hold(job_id=job.job_id, claim_no=1, renewable_for=timedelta(hours=1))
-    await renew_claims(worker, job.worker_id, [hold])
+    renewal = Renewal(job_id=job.job_id, claim_no=1, renewable_for=timedelta(hours=1))
+    await renew_claims(worker, job.worker_id, [renewal])
 
     assert before == await superuser.fetchval("SELECT count(*) FROM ledger_entries")
 

@@ -133,10 +133,10 @@ async def test_who_turned_it_and_why_is_kept(operator: Connection) -> None:
     await turn(operator, "slots.lane.fast", 2, by="me", reason="the first")
     await turn(operator, "slots.lane.fast", 1, by="you", reason="the second")
 
-    (row,) = await list_turned(operator)
+    ((name, row),) = (await list_turned(operator)).items()
 
     assert ("slots.lane.fast", 1, "you", "the second") == (
-        row.name,
+        name,
         row.value,
         row.set_by,
         row.reason,

@@ -1,235 +1,254 @@
-"""A type may ask that a failed job pauses its target; whoever fails it need not know of that."""
+"""Pauses: what each holds back, what it lets pass, and what a resume lets go."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry
-from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, Verdict
-from imagefleet.store.database import Connection
-from imagefleet.store.fleet.pauses import (
-    Pause,
-    list_pauses,
-    pause,
-    resume,
+from imagefleet.jobs.model import (
+    JobId,
+    JobState,
+    Lane,
+    PauseScope,
+    TenantId,
+    Verdict,
 )
-from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.pauses import Pause, find_refusal, pause, resume
 from imagefleet.store.jobs.submissions import submit_job
-from tests.conftest import OpenConnection
-from tests.support.database import driver_of
 from tests.support.factories import (
     CORRUPT,
     TENANT,
-    UNAVAILABLE,
     MadeJob,
     a_job,
     a_submission,
-    a_worker,
     claim_job,
-    make_due,
     settle_job,
 )
+from tests.support.rows import job_row, ring_row
 
-PROCESSING = JobState.PROCESSING
-TARGET = "album:1"
-CRASH = Retry(code="crashed", message="It crashed.", crashed=True)
-UNWRITABLE = Completed(result={"a": "\0"})  # jsonb has no such character
+IMAGE = "image:1"
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """Each part of the product under its own role; the superuser moves time."""
-
-    worker: Connection
-    maintenance: Connection
-    superuser: Connection
+EVERYTHING = Pause(scope=PauseScope.ALL)
 
 
-@pytest.fixture
-def roles(worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection) -> Roles:
-    return Roles(worker, maintenance, superuser)
+TYPE = Pause(scope=PauseScope.TYPE, name="noop")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """The job that is to end; its type asks for the pause unless told otherwise."""
-
-    asked: bool = True
-    target: str | None = TARGET
-    lane: Lane = Lane.FAST
-    max_attempts: int = 5
-    flag: CancelCode | None = None
-    flagged_before_claim: bool = False
-    lock_expired: bool = False
+LANE = Pause(scope=PauseScope.LANE, name="fast")
 
 
-async def running(roles: Roles, wish: Wish) -> MadeJob:
-    return await a_job(
-        roles.worker,
-        roles.superuser,
-        state=PROCESSING,
-        flag=wish.flag,
-        flagged_before_claim=wish.flagged_before_claim,
-        lock_expired=wish.lock_expired,
-        submission=a_submission(
-            target=wish.target,
-            lane=wish.lane,
-            max_attempts=wish.max_attempts,
-            pause_target_on_failure=wish.asked,
+TARGET = Pause(scope=PauseScope.TARGET, name=IMAGE, tenant_id=TENANT)
+
+
+OF_TENANT = Pause(scope=PauseScope.TENANT, tenant_id=TENANT)
+
+
+OF_TENANT_AND_TYPE = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop")
+
+
+EACH_SCOPE = pytest.mark.parametrize(
+    "what", [EVERYTHING, TYPE, LANE, TARGET, OF_TENANT, OF_TENANT_AND_TYPE], ids=str
+)
+
+
+async def due_now(connection: Connection, job_id: JobId) -> bool:
+    """Without any message, and with nothing to wait for but its turn."""
+    ring = await ring_row(connection, job_id)
+    assert ring is not None
+    if ring["parked"] or ring["sent_at"] is not None:
+        return False
+    return bool(ring["next_in"] <= timedelta(0) and ring["sends"] == 0)
+
+
+async def push_rings_forward(superuser: Connection) -> None:
+    """As after some rounds of ringing."""
+    await superuser.execute(
+        "UPDATE rings SET next_at = now() + interval '1 hour', sent_at = now(), sends = 7"
+    )
+
+
+# Pauses.
+
+
+async def three_jobs(worker: Connection, superuser: Connection) -> tuple[MadeJob, MadeJob, MadeJob]:
+    """Due, for later, and one about something else altogether."""
+    return (
+        await a_job(worker, superuser, submission=a_submission(target=IMAGE)),
+        await a_job(worker, superuser, submission=a_submission(target=IMAGE), due=False),
+        await a_job(
+            worker,
+            superuser,
+            submission=a_submission(type="process_image", lane=Lane.GENERAL, target="image:2"),
         ),
     )
 
 
-End: TypeAlias = Callable[[Roles], Awaitable[MadeJob]]
-
-
-def settled(outcome: Outcome, wish: Wish = Wish()) -> End:
-    async def end(roles: Roles) -> MadeJob:
-        job = await running(roles, wish)
-        await settle_job(roles.worker, job, outcome)
-        return job
-
-    return end
-
-
-def exhausted(wish: Wish) -> End:
-    async def end(roles: Roles) -> MadeJob:
-        job = await running(roles, wish)
-        answer = await claim_job(roles.worker, job.job_id, await a_worker(roles.worker))
-        assert answer.verdict is Verdict.EXHAUSTED
-        return job
-
-    return end
-
-
-def rescued(wish: Wish) -> End:
-    async def end(roles: Roles) -> MadeJob:
-        job = await running(roles, wish)
-        for seen in await look_at_workers(roles.maintenance):
-            await rescue_worker(roles.maintenance, seen)
-        return job
-
-    return end
-
-
-EXPIRED = Wish(lock_expired=True, max_attempts=1)
-SUSPECT = Wish(lane=Lane.QUARANTINE)
-EXPIRED_SUSPECT = Wish(lock_expired=True, max_attempts=1, lane=Lane.QUARANTINE)
-
-FAILURES: dict[str, End] = {
-    "a permanent error": settled(CORRUPT),
-    "the last attempt": settled(UNAVAILABLE, Wish(max_attempts=1)),
-    "a crash in quarantine": settled(CRASH, SUSPECT),
-    "a result that cannot be written": settled(UNWRITABLE),
-    "a lock that expired on the last attempt": exhausted(EXPIRED),
-    "a lock that expired in quarantine": exhausted(EXPIRED_SUSPECT),
-    "a worker lost in quarantine": rescued(SUSPECT),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-async def test_each_way_to_fail_pauses_the_target(name: str, roles: Roles) -> None:
-    job = await FAILURES[name](roles)
-
-    (standing,) = await list_pauses(roles.worker)
-    named = (standing.scope, standing.tenant, standing.name)
-    assert (PauseScope.TARGET, TENANT, TARGET) == named
-    assert ("policy", f"job {job.job_id} failed") == (standing.paused_by, standing.reason)
-    assert not standing.refuse_new
-
-
-NO_FAILURES: dict[str, End] = {
-    "completed": settled(Completed()),
-    "to be retried": settled(UNAVAILABLE),
-    "released": settled(Released(why="drain")),
-    "its worker was lost": rescued(Wish()),
-    "cancelled": settled(UNAVAILABLE, Wish(flag=CancelCode.CANCELLED)),
-    "cancelled before it was claimed": settled(
-        Released(why="flagged"), Wish(flag=CancelCode.CANCELLED, flagged_before_claim=True)
-    ),
-    "cancelled, and its worker was lost": rescued(
-        Wish(flag=CancelCode.CANCELLED, lane=Lane.QUARANTINE)
-    ),
-    "its image was deleted": settled(UNAVAILABLE, Wish(flag=CancelCode.IMAGE_DELETED)),
-    "ended by an operator": settled(
-        Released(why="drain"), Wish(flag=CancelCode.FAILED_BY_OPERATOR)
-    ),
-    "a failure of a type that does not ask": settled(CORRUPT, Wish(asked=False)),
-    "a poison of a type that does not ask": rescued(Wish(asked=False, lane=Lane.QUARANTINE)),
-    "a failure of a job without a target": settled(CORRUPT, Wish(target=None)),
-}
-
-
-@pytest.mark.parametrize("name", NO_FAILURES)
-async def test_whatever_else_happens_pauses_nothing(name: str, roles: Roles) -> None:
-    await NO_FAILURES[name](roles)
-
-    assert [] == await list_pauses(roles.worker)
-
-
-async def behind(roles: Roles) -> JobId:
-    """Another job of the target, of a type that asks for nothing, and due."""
-    job = await a_job(roles.worker, roles.superuser, submission=a_submission(target=TARGET))
-    await make_due(roles.superuser, job.job_id)
-    return job.job_id
-
-
-@pytest.mark.parametrize("name", FAILURES)
-async def test_what_is_behind_it_waits_until_somebody_resumes(
-    name: str, roles: Roles, operator: OpenConnection
+@EACH_SCOPE
+async def test_a_pause_holds_back_what_matches_and_nothing_else(
+    what: Pause,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
-    await FAILURES[name](roles)
-    waiting = await behind(roles)
-    me = await a_worker(roles.worker)
+    held, _, other = await three_jobs(worker, superuser)
+    await pause(operator, what, by="tests", reason="why")
 
-    held = await claim_job(roles.worker, waiting, me)
-    explained = await explain_job(operator, waiting)
-    lifted = await resume(operator, Pause(scope=PauseScope.TARGET, tenant_id=TENANT, name=TARGET))
+    verdicts = [
+        (await claim_job(worker, job.job_id, job.worker_id)).verdict for job in (held, other)
+    ]
 
-    assert (Verdict.PAUSED, f"target:{TARGET}") == (held.verdict, held.why)
-    assert (held.verdict, held.why) == (explained.verdict, explained.why)
-    assert 1 == lifted
-    assert (await claim_job(roles.worker, waiting, me)).claim is not None
+    others = Verdict.PAUSED if what in {EVERYTHING, OF_TENANT} else Verdict.CLAIMED
+    assert [Verdict.PAUSED, others] == verdicts
 
 
-async def test_the_same_target_of_another_tenant_goes_on(roles: Roles) -> None:
-    await FAILURES["a permanent error"](roles)
-    other = a_submission(tenant_id=TenantId("other"), target=TARGET)
-    await submit_job(roles.worker, other)
-
-    answer = await claim_job(roles.worker, other.job_id, await a_worker(roles.worker))
-
-    assert answer.claim is not None
-
-
-async def test_a_pause_that_stands_keeps_its_own_reason(
-    roles: Roles, operator: OpenConnection
+@pytest.mark.parametrize(
+    "what",
+    [
+        Pause(scope=PauseScope.TENANT, tenant_id="rival"),
+        Pause(scope=PauseScope.TENANT, tenant_id="rival", name="noop"),
+        Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="process_image"),
+    ],
+    ids=str,
+)
+async def test_a_pause_of_another_tenant_or_of_another_type_of_it_holds_nothing_of_ours(
+    what: Pause,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
 ) -> None:
-    job = await running(roles, Wish())
-    what = Pause(scope=PauseScope.TARGET, tenant_id=TENANT, name=TARGET)
-    await pause(operator, what, by="ops", reason="moving house", refuse_new=True)
+    job = await a_job(worker, superuser)
+    await pause(operator, what, by="tests", reason="why")
 
-    receipt = await settle_job(roles.worker, job, CORRUPT)
-
-    assert isinstance(receipt.outcome, Failed)
-    (standing,) = await list_pauses(roles.worker)
-    assert ("ops", "moving house", True) == (
-        standing.paused_by,
-        standing.reason,
-        standing.refuse_new,
-    )
+    assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
 
 
-async def test_a_failure_that_is_rolled_back_pauses_nothing(roles: Roles) -> None:
-    job = await running(roles, Wish())
+async def test_what_is_submitted_for_a_paused_tenant_is_not_rung_by_who_submits(
+    api: Connection, operator: Connection
+) -> None:
+    """But what no pause holds back is, and so is what others submit."""
+    await pause(operator, OF_TENANT_AND_TYPE, by="tests", reason="why")
+    wishes: list[dict[str, Any]] = [
+        {},
+        {"preempts": True},
+        {"type": "process_image"},
+        {"tenant_id": TenantId("rival")},
+    ]
 
-    undo = driver_of(roles.worker).transaction()
-    await undo.start()
-    await settle_job(roles.worker, job, CORRUPT)
-    inside = await list_pauses(roles.worker)
-    await undo.rollback()
+    rung = [(await submit_job(api, a_submission(**one))).next_at is not None for one in wishes]
 
-    assert (1, []) == (len(inside), await list_pauses(roles.worker))
+    assert [False, True, True, True] == rung
+
+
+@EACH_SCOPE
+async def test_a_preempting_job_ignores_every_pause(
+    what: Pause,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    await pause(operator, what, by="tests", reason="why")
+    job = await a_job(worker, superuser, submission=a_submission(target=IMAGE, preempts=True))
+
+    assert Verdict.CLAIMED is (await claim_job(worker, job.job_id, job.worker_id)).verdict
+
+
+@EACH_SCOPE
+async def test_a_running_job_finishes_under_a_pause(
+    what: Pause,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    submission = a_submission(target=IMAGE)
+    job = await a_job(worker, superuser, state=JobState.PROCESSING, submission=submission)
+    await pause(operator, what, by="tests", reason="why")
+
+    await settle_job(worker, job, CORRUPT)
+
+    assert JobState.FAILED == (await job_row(worker, job.job_id))["state"]
+
+
+@EACH_SCOPE
+async def test_resume_lets_go_what_was_held_back_and_writes_no_row_but_the_head_of_a_target(
+    what: Pause,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    """A pause of a million jobs is one row, and so is its end."""
+    held, _, _ = await three_jobs(worker, superuser)
+    await pause(operator, what, by="tests", reason="why")
+    await push_rings_forward(superuser)
+    before = await superuser.fetch("SELECT * FROM rings ORDER BY job_id")
+
+    assert await resume(operator, what)
+
+    after = await superuser.fetch("SELECT * FROM rings ORDER BY job_id")
+    changed = [row["job_id"] for row, was in zip(after, before, strict=True) if row != was]
+    assert ([held.job_id] if what is TARGET else []) == changed
+    assert await due_now(worker, held.job_id) is (what is TARGET)
+    assert [] == await operator.fetch("SELECT FROM pauses")
+    assert Verdict.CLAIMED is (await claim_job(worker, held.job_id, held.worker_id)).verdict
+
+
+@EACH_SCOPE
+async def test_resume_says_when_nothing_was_paused(
+    what: Pause,
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
+) -> None:
+    held, _, _ = await three_jobs(worker, superuser)
+    await push_rings_forward(superuser)
+
+    assert not await resume(operator, what)
+    assert not await due_now(worker, held.job_id)
+
+
+async def test_a_second_pause_tells_its_own_reason(operator: Connection) -> None:
+    await pause(operator, TYPE, by="ada", reason="first", refuse_new=True)
+
+    await pause(operator, TYPE, by="ben", reason="second")
+
+    rows = await operator.fetch("SELECT paused_by, reason, refuse_new FROM pauses")
+    assert [("ben", "second", False)] == [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (EVERYTHING, "all: maintenance"),
+        (TYPE, "type noop: maintenance"),
+        (LANE, "lane fast: maintenance"),
+        (OF_TENANT, "tenant: maintenance"),
+        (OF_TENANT_AND_TYPE, "tenant noop: maintenance"),
+    ],
+)
+async def test_a_pause_that_refuses_new_jobs_says_why(
+    what: Pause, expected: str, api: Connection, operator: Connection
+) -> None:
+    await pause(operator, what, by="tests", reason="maintenance", refuse_new=True)
+
+    assert expected == await find_refusal(api, "noop", Lane.FAST, TENANT)
+
+
+async def test_a_pause_that_refuses_nothing_is_no_refusal(
+    api: Connection, operator: Connection
+) -> None:
+    await pause(operator, EVERYTHING, by="tests", reason="why")
+
+    assert await find_refusal(api, "noop", Lane.FAST, TENANT) is None
+
+
+async def test_a_refusal_of_other_jobs_is_none_of_ours(
+    api: Connection, operator: Connection
+) -> None:
+    await pause(operator, TYPE, by="tests", reason="why", refuse_new=True)
+    await pause(operator, LANE, by="tests", reason="why", refuse_new=True)
+    await pause(operator, OF_TENANT_AND_TYPE, by="tests", reason="why", refuse_new=True)
+    rivals = Pause(scope=PauseScope.TENANT, tenant_id="rival")
+    await pause(operator, rivals, by="tests", reason="why", refuse_new=True)
+
+    assert await find_refusal(api, "process_image", Lane.GENERAL, TENANT) is None

@@ -38,7 +38,7 @@ from tests.support.image_sets import (
     asked_for,
     bury,
     claimed_by,
-    hold_of,
+    renewal_of,
     some_images,
 )
 from tests.support.rows import job_row, ring_row
@@ -61,7 +61,7 @@ async def walked(worker: Connection, **payload: object) -> tuple[JobId, list[Sub
     claim, wanted, walk = await begun(worker, **payload)
     pages: list[SubmittedPage] = []
     while not pages or not pages[-1].over:
-        pages.append(await submit_page(worker, claim, hold_of(claim), wanted, walk))
+        pages.append(await submit_page(worker, claim, renewal_of(claim), wanted, walk))
         walk = pages[-1].walk
     return claim.job_id, pages
 
@@ -217,13 +217,13 @@ async def test_a_later_attempt_goes_on_behind_the_last_page(
 ) -> None:
     images = await some_images(api, PAGE + 3)
     claim, wanted, walk = await begun(worker)
-    await submit_page(worker, claim, hold_of(claim), wanted, walk)
+    await submit_page(worker, claim, renewal_of(claim), wanted, walk)
     await settle_job(worker, await held(worker, claim), Released(why="drain"))
 
     again = await claimed_by(worker, claim.job_id)
     resumed = SetWalk.of(again.cursor)
     assert resumed is not None
-    page = await submit_page(worker, again, hold_of(again), wanted, resumed)
+    page = await submit_page(worker, again, renewal_of(again), wanted, resumed)
 
     assert (images[PAGE - 1], PAGE) == (resumed.before, resumed.submitted)
     assert (True, PAGE + 3) == (page.over, page.walk.submitted)
@@ -244,7 +244,7 @@ async def test_without_the_claim_nothing_of_a_page_is_submitted(
     taken_over = await claimed_by(worker, claim.job_id)
 
     with pytest.raises(ClaimLost):
-        await submit_page(worker, claim, hold_of(claim), wanted, walk)
+        await submit_page(worker, claim, renewal_of(claim), wanted, walk)
 
     assert [] == list(await asked_for(worker, claim.job_id))
     assert taken_over.claim_no == claim.claim_no + 1
@@ -263,7 +263,7 @@ async def test_a_page_is_written_whole_or_not_at_all(
         " FOR EACH ROW EXECUTE FUNCTION fall()"
     )
     with pytest.raises(Exception, match="in the middle"):
-        await submit_page(worker, claim, hold_of(claim), wanted, walk)
+        await submit_page(worker, claim, renewal_of(claim), wanted, walk)
     await superuser.execute("DROP TRIGGER fall ON jobs")
 
     assert [] == list(await asked_for(worker, claim.job_id))
@@ -281,7 +281,7 @@ async def test_two_claims_of_one_set_ask_for_each_image_once(
 
     async def step(mine: Claim) -> SubmittedPage:
         async with database.connect("worker") as connection:
-            return await submit_page(connection, mine, hold_of(mine), wanted, walk)
+            return await submit_page(connection, mine, renewal_of(mine), wanted, walk)
 
     results = await asyncio.gather(*map(step, (claim, newer)), return_exceptions=True)
 
@@ -295,8 +295,8 @@ async def test_an_image_is_asked_for_once_though_the_cursor_were_lost(
     images = await some_images(api, 3)
     claim, wanted, walk = await begun(worker)
 
-    await submit_page(worker, claim, hold_of(claim), wanted, walk)
-    again = await submit_page(worker, claim, hold_of(claim), wanted, walk)
+    await submit_page(worker, claim, renewal_of(claim), wanted, walk)
+    again = await submit_page(worker, claim, renewal_of(claim), wanted, walk)
 
     assert images == list(await asked_for(worker, claim.job_id))
     assert () == again.rings
@@ -309,7 +309,7 @@ async def test_nothing_of_a_page_is_submitted_once_its_set_is_cancelled(
     claim, wanted, walk = await begun(worker)
     await cancel_job(worker, claim.job_id, code=CancelCode.CANCELLED, detail=None)
 
-    page = await submit_page(worker, claim, hold_of(claim), wanted, walk)
+    page = await submit_page(worker, claim, renewal_of(claim), wanted, walk)
 
     assert SubmittedPage(walk=walk, over=False, cancelled=True, rings=()) == page
     assert [] == list(await asked_for(worker, claim.job_id))
@@ -395,7 +395,7 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
     await bury(api, image_id)
 
     async def set_page() -> SubmittedPage:
-        return await submit_page(worker, claim, hold_of(claim), wanted, walk)
+        return await submit_page(worker, claim, renewal_of(claim), wanted, walk)
 
     async def single() -> None:
         async with database.connect("api") as connection:

@@ -35,8 +35,7 @@ from imagefleet.store.images.emptying import (
     list_to_empty_again,
     record_emptied_again,
 )
-from imagefleet.store.images.images import get_image, submit_image
-from imagefleet.store.images.reads import find_current
+from imagefleet.store.images.images import find_current, get_image, submit_image
 from imagefleet.store.images.tombstones import Deleting, delete_image, get_deletion
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job

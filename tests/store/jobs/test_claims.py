@@ -23,7 +23,7 @@ from imagefleet.store.fleet.breakers import force_open
 from imagefleet.store.fleet.pauses import Pause, pause
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.leases import Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings
 from imagefleet.store.jobs.submissions import submit_job
@@ -137,19 +137,19 @@ async def test_a_takeover_raises_the_claim_number_and_ends_the_lost_claim(
 
 
 async def beat(worker: Connection, zombie: MadeJob) -> None:
-    hold = Hold(job_id=zombie.job_id, claim_no=zombie.claim_no, renewable_for=HOUR)
+    renewal = Renewal(job_id=zombie.job_id, claim_no=zombie.claim_no, renewable_for=HOUR)
 
-    answer = await renew_claims(worker, zombie.worker_id, [hold])
+    answer = await renew_claims(worker, zombie.worker_id, [renewal])
 
     assert answer.alive
     assert answer.lost == {(zombie.job_id, zombie.claim_no)}
 
 
 async def progress(worker: Connection, zombie: MadeJob) -> None:
-    hold = Hold(job_id=zombie.job_id, claim_no=zombie.claim_no, renewable_for=HOUR)
+    renewal = Renewal(job_id=zombie.job_id, claim_no=zombie.claim_no, renewable_for=HOUR)
 
     with pytest.raises(ClaimLost):
-        await report_progress(worker, hold, done=9, total=9, cursor={"at": 9})
+        await report_progress(worker, renewal, done=9, total=9, cursor={"at": 9})
 
 
 def settle(outcome: Outcome) -> Callable[[Connection, MadeJob], Awaitable[None]]:
@@ -220,8 +220,8 @@ async def test_another_claim_of_the_same_worker_is_another_claim(
     await claim_job(worker, first.job_id, first.worker_id)
 
     again = await settle_job(worker, first, Completed())
-    hold = Hold(job_id=first.job_id, claim_no=1, renewable_for=HOUR)
-    answer = await renew_claims(worker, first.worker_id, [hold])
+    renewal = Renewal(job_id=first.job_id, claim_no=1, renewable_for=HOUR)
+    answer = await renew_claims(worker, first.worker_id, [renewal])
 
     assert again.settled is Settled.ALREADY  # it was released, by this very worker
     assert answer.lost == {(first.job_id, 1)}

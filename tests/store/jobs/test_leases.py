@@ -10,7 +10,7 @@ from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import CancelCode, JobState, Verdict
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.leases import Beat, Hold, renew_claims, report_progress
+from imagefleet.store.jobs.leases import Beat, Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settled
@@ -38,8 +38,8 @@ UPDATE jobs SET locked_at = locked_at - $2::interval, claimed_at = claimed_at - 
 """
 
 
-def hold_of(job: MadeJob, renewable_for: timedelta = HOUR) -> Hold:
-    return Hold(job_id=job.job_id, claim_no=job.claim_no, renewable_for=renewable_for)
+def renewal_of(job: MadeJob, renewable_for: timedelta = HOUR) -> Renewal:
+    return Renewal(job_id=job.job_id, claim_no=job.claim_no, renewable_for=renewable_for)
 
 
 async def test_a_beat_counts_and_says_that_its_worker_is_alive(worker: OpenConnection) -> None:
@@ -73,7 +73,7 @@ async def test_a_lock_is_renewed_when_a_third_is_over_and_the_run_is_not_too_lon
     await superuser.execute(AGE, job.job_id, locked, claimed)
     before = await job_row(worker, job.job_id)
 
-    beat = await renew_claims(worker, job.worker_id, [hold_of(job)])
+    beat = await renew_claims(worker, job.worker_id, [renewal_of(job)])
 
     after = await job_row(worker, job.job_id)
     assert beat.alive
@@ -88,8 +88,8 @@ async def test_a_beat_renews_no_claim_but_the_one_it_names(
     await superuser.execute(AGE, job.job_id, 5 * MINUTE, 5 * MINUTE)
     before = await job_row(worker, job.job_id)
 
-    await renew_claims(worker, job.worker_id, [hold_of(replace(job, claim_no=2))])
-    await renew_claims(worker, await a_worker(worker), [hold_of(job)])
+    await renew_claims(worker, job.worker_id, [renewal_of(replace(job, claim_no=2))])
+    await renew_claims(worker, await a_worker(worker), [renewal_of(job)])
 
     assert before == await job_row(worker, job.job_id)
 
@@ -100,7 +100,7 @@ async def test_a_beat_tells_what_was_flagged(
     job = await a_job(worker, superuser, state=JobState.PROCESSING)
     await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
 
-    beat = await renew_claims(worker, job.worker_id, [hold_of(job)])
+    beat = await renew_claims(worker, job.worker_id, [renewal_of(job)])
 
     assert beat.cancelled == {(job.job_id, job.claim_no)}
 
@@ -114,7 +114,7 @@ async def test_a_beat_that_names_two_claims_of_one_job_is_answered_for_each(
     await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
 
     beat = await renew_claims(
-        worker, job.worker_id, [hold_of(job), hold_of(replace(job, claim_no=2))]
+        worker, job.worker_id, [renewal_of(job), renewal_of(replace(job, claim_no=2))]
     )
 
     assert beat.lost == {(job.job_id, 1)}
@@ -129,9 +129,9 @@ async def test_progress_is_kept_renews_the_lock_and_tells_of_a_flag(
     await superuser.execute(AGE, job.job_id, MINUTE, MINUTE)
     before = await job_row(worker, job.job_id)
 
-    first = await report_progress(worker, hold_of(job), done=3, total=9, cursor={"at": 3})
+    first = await report_progress(worker, renewal_of(job), done=3, total=9, cursor={"at": 3})
     await cancel_job(worker, job.job_id, code=CancelCode.CANCELLED, detail=None)
-    second = await report_progress(worker, hold_of(job), done=4, total=9, cursor=None)
+    second = await report_progress(worker, renewal_of(job), done=4, total=9, cursor=None)
 
     row = await job_row(worker, job.job_id)
     assert (first, second) == (False, True)
@@ -148,7 +148,7 @@ async def test_nothing_is_told_of_a_claim_that_has_ended(
     before = await job_row(worker, job.job_id)
 
     with pytest.raises(ClaimLost):
-        await report_progress(worker, hold_of(job), done=3, total=9, cursor={"at": 3})
+        await report_progress(worker, renewal_of(job), done=3, total=9, cursor={"at": 3})
 
     assert before == await job_row(worker, job.job_id)
 
@@ -160,7 +160,7 @@ async def test_progress_does_not_renew_a_run_that_is_too_long(
     await superuser.execute(AGE, job.job_id, MINUTE, 2 * MINUTE)
     before = await job_row(worker, job.job_id)
 
-    await report_progress(worker, hold_of(job, MINUTE), done=3, total=9, cursor=None)
+    await report_progress(worker, renewal_of(job, MINUTE), done=3, total=9, cursor=None)
 
     assert (await job_row(worker, job.job_id))["locked_at"] == before["locked_at"]
 
@@ -217,7 +217,7 @@ async def test_a_beat_in_flight_saves_its_worker_from_the_rescuer(
 
     transaction = driver_of(worker).transaction()
     await transaction.start()
-    await renew_claims(worker, job.worker_id, [hold_of(job)])
+    await renew_claims(worker, job.worker_id, [renewal_of(job)])
     async with meanwhile(superuser, worker, maintenance, rescue_worker(maintenance, seen)) as task:
         await transaction.commit()
 
@@ -237,7 +237,7 @@ async def test_a_beat_beside_the_rescue_of_its_worker_learns_of_its_death(
     transaction = driver_of(maintenance).transaction()
     await transaction.start()
     assert await rescue_worker(maintenance, seen) is not None
-    beat = renew_claims(worker, job.worker_id, [hold_of(job)])
+    beat = renew_claims(worker, job.worker_id, [renewal_of(job)])
     async with meanwhile(superuser, maintenance, worker, beat) as task:
         await transaction.commit()
 

@@ -32,8 +32,8 @@ from imagefleet.store.fleet.pauses import Pause, pause, resume
 from imagefleet.store.fleet.workers import retire_worker, start_drain
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.inspection import explain_job
+from imagefleet.store.jobs.leases import Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.reports import get_job
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
@@ -135,13 +135,13 @@ async def claim(connection: Connection, job: MadeJob) -> None:
 
 
 async def renew(connection: Connection, job: MadeJob) -> None:
-    hold = Hold(job_id=job.job_id, claim_no=job.claim_no, renewable_for=timedelta(days=1))
-    await renew_claims(connection, job.worker_id, [hold])
+    renewal = Renewal(job_id=job.job_id, claim_no=job.claim_no, renewable_for=timedelta(days=1))
+    await renew_claims(connection, job.worker_id, [renewal])
 
 
 async def progress(connection: Connection, job: MadeJob) -> None:
-    hold = Hold(job_id=job.job_id, claim_no=job.claim_no, renewable_for=timedelta(days=1))
-    await report_progress(connection, hold, done=1, total=2, cursor={"at": 1})
+    renewal = Renewal(job_id=job.job_id, claim_no=job.claim_no, renewable_for=timedelta(days=1))
+    await report_progress(connection, renewal, done=1, total=2, cursor={"at": 1})
 
 
 def settle(outcome: Outcome) -> Callable[[Connection, MadeJob], Awaitable[None]]:

@@ -28,8 +28,12 @@ from imagefleet.store.fleet.pauses import (
     pause,
 )
 from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
-from imagefleet.store.jobs.explanations import EXPLAIN_JOB, explain_job
-from imagefleet.store.jobs.inspection import get_operator_job, list_attempts
+from imagefleet.store.jobs.inspection import (
+    EXPLAIN_JOB,
+    explain_job,
+    get_operator_job,
+    list_attempts,
+)
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY

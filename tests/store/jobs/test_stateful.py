@@ -35,7 +35,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import Pause, pause, resume
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.leases import Hold, renew_claims, report_progress
+from imagefleet.store.jobs.leases import Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads, ring_now
 from imagefleet.store.jobs.submissions import submit_job
@@ -285,11 +285,11 @@ class Life(RuleBasedStateMachine):
         async def both() -> None:
             _, job_id, claim_no = self._recent(number)
             now = await self._clear_now()
-            hold = Hold(job_id=job_id, claim_no=claim_no, renewable_for=timedelta(days=9))
+            renewal = Renewal(job_id=job_id, claim_no=claim_no, renewable_for=timedelta(days=9))
             stands = self.fleet.progress(job_id, claim_no, done, {"at": done}, now)
             try:
                 flagged = await report_progress(
-                    self.world.worker, hold, done=done, total=9, cursor={"at": done}
+                    self.world.worker, renewal, done=done, total=9, cursor={"at": done}
                 )
             except ClaimLost:
                 assert not stands
@@ -313,7 +313,7 @@ class Life(RuleBasedStateMachine):
                 self.world.worker,
                 me,
                 # Not long enough to renew any lock: the model does not know of renewals.
-                [Hold(job_id=i, claim_no=no, renewable_for=timedelta(0)) for i, no in named],
+                [Renewal(job_id=i, claim_no=no, renewable_for=timedelta(0)) for i, no in named],
             )
             assert answer.alive
             assert answer.strays == held

@@ -181,7 +181,7 @@ async def test_they_pass_over_the_pause_of_a_tenant(
     of_tenant = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop")
     await pause(operator, of_tenant, by="tests", reason="why", refuse_new=True)
 
-    assert await api.fetch(older("pauses.FIND_REFUSAL"), "noop", "fast") == []
+    assert await api.fetch(older("control.FIND_REFUSAL"), "noop", "fast") == []
     assert await older_claim(worker, job_id, await a_worker(worker)) == "claimed"
 
 
@@ -192,7 +192,7 @@ async def test_what_they_make_due_is_announced_anew(
     rings = rings_for([(submission, await submit_job(api, submission))])
     await confirm_rings(api, rings)
 
-    await operator.fetch(older("rings.RING_JOB"), submission.job_id)
+    await operator.fetch(older("control.RING_JOB"), submission.job_id)
 
     (level,) = await find_levels(maintenance, Lane.FAST, FIRST_PLACE, limit=9)
     ((_, ring),) = await take_rings(maintenance, Lane.FAST, [(level, 5)])
@@ -204,7 +204,7 @@ async def test_their_beat_and_their_workers_are_taken(
 ) -> None:
     me = uuid4()
     await worker.execute(
-        older("workers.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [3]
+        older("control.REGISTER_WORKER"), me, "h", 1, "0.2.0", ["fast"], ["noop"], [3]
     )
     rows: list[Any] = await worker.fetch(older("leases.RENEW_CLAIMS"), me, [], [], [])
 

@@ -4,6 +4,12 @@ Comparing is the index's work on a hash that nobody can choose, so there is no t
 key that was found is believed for `TRUST`, which is how long a revoked one may live on; one that
 was not found is unknown for `ABSENT_FOR` more, so a new key works at once, unless it was tried
 before it was made. However many unknown keys come, they are looked for together (`lookups`).
+
+Refused requests are for those who watch for attacks: counted all, told some. A flood of guesses
+must not become a flood of lines, so a process tells so many a second of each reason, and the next
+line says how many of it were kept back; whoever floods with one reason hides no other. No line
+holds what was presented: a key that is known is told by its id, one that is not by the beginning of
+its digest, which is enough to see that it is the same one again.
 """
 
 import re
@@ -12,7 +18,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
+from uuid import UUID
 
 import structlog
 from fastapi import Depends, Request, Security
@@ -20,9 +27,7 @@ from fastapi.security import HTTPBearer
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
-from imagefleet.api.http.refusals import Refusals
-from imagefleet.api.http.tools import Tools
-from imagefleet.api.http.whence import whence
+from imagefleet.api.http.tools import Tools, whence
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, digest_of, seek_keys, touch_keys
 
@@ -37,7 +42,66 @@ _CREDENTIALS: Final = re.compile(r"[Bb]earer +(if_[A-Za-z0-9_-]{20,100}) *")
 _UNAUTHORIZED: Final = "A valid API key is needed: Authorization: Bearer <key>."
 _FORBIDDEN: Final = "This API key may not do that: it lacks the scope `{}`."
 
+Refused = Literal["missing", "malformed", "unknown", "revoked", "expired", "forbidden"]
+
+LINES_A_SECOND: Final = 2.0
+MOST_AT_ONCE: Final = 10
+DIGEST_SHOWN: Final = 12  # hex digits
+
 log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What may still be told of one reason."""
+
+    at: float
+    left: float = float(MOST_AT_ONCE)
+    untold: int = 0
+
+    def take(self) -> int | None:
+        """How many were not told before this one, which is; None: it is not either."""
+        now = monotonic()
+        self.left = min(MOST_AT_ONCE, self.left + (now - self.at) * LINES_A_SECOND)
+        self.at = now
+        if self.left < 1:
+            self.untold += 1
+            return None
+        self.left -= 1
+        untold, self.untold = self.untold, 0
+        return untold
+
+
+class Refusals:
+    """What a process tells of them."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._lines = {reason: _Lines(monotonic()) for reason in get_args(Refused)}
+
+    def refused(
+        self,
+        reason: Refused,
+        *,
+        key_id: UUID | None = None,
+        digest: bytes | None = None,
+        address: str | None = None,
+        scope: str | None = None,
+    ) -> None:
+        """Count one; tell it, unless many were told just now."""
+        self._tools.metrics.authentication_failed(reason)
+        untold = self._lines[reason].take()
+        if untold is None:
+            return
+        log.warning(
+            "key.refused",
+            reason=reason,
+            key_id=None if key_id is None else str(key_id),
+            digest=None if key_id is not None or digest is None else digest.hex()[:DIGEST_SHOWN],
+            address=address,
+            scope=scope,
+            untold=untold,
+        )
 
 
 @dataclass(frozen=True, slots=True)

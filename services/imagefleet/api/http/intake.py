@@ -17,9 +17,8 @@ import orjson
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from imagefleet.api.http.bodies import OVERHEAD, Heads, file_of
 from imagefleet.api.http.errors import InvalidRequest
-from imagefleet.api.http.forms import OVERHEAD, file_of
-from imagefleet.api.http.heads import Heads
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.tools import Tools
 from imagefleet.api.http.turns import Held, Pace, Turns

@@ -73,7 +73,7 @@ class Observed:
             await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, answer = perf_counter(), _Answer(scope, send, self._unhurried)
+        begun, answer = perf_counter(), _Outgoing(scope, send, self._unhurried)
         try:
             refusal = _refusal_of(scope)
             if refusal is not None:
@@ -90,7 +90,7 @@ class Observed:
         finally:
             self._tell(scope, answer, perf_counter() - begun)
 
-    def _tell(self, scope: Scope, answer: "_Answer", seconds: float) -> None:
+    def _tell(self, scope: Scope, answer: "_Outgoing", seconds: float) -> None:
         state: State = scope["state"]
         route = getattr(scope.get("route"), "path", None)
         status = answer.status or CLIENT_LEFT
@@ -111,7 +111,7 @@ class _Stalled(Exception):
     """The client does not take its answer."""
 
 
-class _Answer:
+class _Outgoing:
     """The answer on its way out; a refusal to who showed no valid key is in no hurry."""
 
     def __init__(self, scope: Scope, send: Send, unhurried: Unhurried) -> None:

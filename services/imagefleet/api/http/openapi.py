@@ -58,7 +58,7 @@ def problems(*statuses: int) -> dict[int | str, Piece]:
 
 
 def json_body(model: type[BaseModel], *, required: bool = True) -> Piece:
-    """A JSON body that the route reads by itself."""
+    """A JSON body that the route reads by itself, once it knows whose it is."""
     return {"requestBody": {"required": required, "content": _json_content(model)}}
 
 

@@ -9,8 +9,7 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import problems
 from imagefleet.api.http.tools import ToolsHere, answer
-from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import Why
+from imagefleet.api.operators.schemas import Why, who
 from imagefleet.errors import NotFound
 from imagefleet.jobs.shapes.fleet import Breakers, BreakerView, Workers
 from imagefleet.store.database import Connection

@@ -1,4 +1,4 @@
-"""Operators and the edge: what it is owed, what that costs, and telling it by hand."""
+"""Operators and what is published: what the edge is owed, and what is swept from S3."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -13,11 +13,17 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import ToolsHere, answer
-from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import Reason
+from imagefleet.api.operators.schemas import Reason, who
 from imagefleet.api.producers.schemas import Incoming
 from imagefleet.jobs.model import TenantId
-from imagefleet.jobs.shapes.edge import EdgeStatus, InvalidationView, OwedInvalidations
+from imagefleet.jobs.shapes.edge import (
+    EdgeStatus,
+    InvalidationView,
+    MissingView,
+    OwedInvalidations,
+    SweepView,
+    WalkView,
+)
 from imagefleet.store.edge.reports import (
     find_flusher,
     get_invalidation,
@@ -27,6 +33,8 @@ from imagefleet.store.edge.reports import (
     sample_invalidations,
 )
 from imagefleet.store.fleet.audit import Act
+from imagefleet.store.images.pruning import count_superseded
+from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
 
 MOST_BYTES: Final = 16_384  # of the JSON
 UNFINISHED: Final = 20  # batches that are shown
@@ -113,3 +121,38 @@ async def show_invalidation(invalidation_id: UUID, _key: Operator, tools: ToolsH
     """How far it is: owed, sent with a batch, complete."""
     async with tools.operating("get_invalidation", "invalidations") as connection:
         return answer(await get_invalidation(connection, invalidation_id))
+
+
+MOST_SUPERSEDED: Final = 10_000
+RUNS_SHOWN: Final = 10
+
+
+@router.get(
+    "/v1/operator/sweep",
+    summary="Look at what is swept",
+    response_model=SweepView,
+    responses=problems(),
+)
+async def show_sweep(_key: Operator, tools: ToolsHere) -> Response:
+    """Maintenance sweeps every minute by itself; this tells what came of it, and what is gone."""
+    async with tools.operating("read_walk", "periods") as connection:
+        walk = await read_walk(connection)
+        superseded = await count_superseded(connection, most=MOST_SUPERSEDED)
+        runs = await list_sweep_runs(connection, limit=RUNS_SHOWN)
+    found = () if walk is None else walk.progress.missing
+    return answer(
+        SweepView(
+            superseded=superseded,
+            superseded_is_at_least=superseded >= MOST_SUPERSEDED,
+            walk=None if walk is None else _walk(walk),
+            missing=[MissingView.of(one.model_dump()) for one in found],
+            missing_in_all=0 if walk is None else walk.progress.all_missing,
+            runs=runs,
+        )
+    )
+
+
+def _walk(walk: Walk) -> WalkView:
+    times = {"started_at": walk.started_at, "finished_at": walk.finished_at}
+    place = {} if walk.finished_at is None else {"bucket": None, "after": None}
+    return WalkView.of(walk.progress.model_dump() | times | place)

@@ -14,7 +14,7 @@ from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
 from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
 from imagefleet.jobs.shapes.jobs import ExplanationView
 from imagefleet.store.fleet.statistics import Room
-from imagefleet.store.jobs.explanations import MOST_AHEAD, Explanation
+from imagefleet.store.jobs.inspection import MOST_AHEAD, Explanation
 
 Told: TypeAlias = tuple[str, str]  # a stable word for the reason, and the sentence
 

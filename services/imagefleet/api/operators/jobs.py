@@ -13,8 +13,7 @@ from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
-from imagefleet.api.producers.idempotency import fingerprint
-from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import (
@@ -32,8 +31,12 @@ from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.fleet.pauses import list_pauses
 from imagefleet.store.fleet.statistics import room_for_job
-from imagefleet.store.jobs.explanations import explain_job
-from imagefleet.store.jobs.inspection import get_operator_job, list_attempts, oversee_jobs
+from imagefleet.store.jobs.inspection import (
+    explain_job,
+    get_operator_job,
+    list_attempts,
+    oversee_jobs,
+)
 from imagefleet.store.jobs.reports import JobFilter
 from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job

@@ -14,7 +14,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, Reason
+from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
@@ -28,7 +28,6 @@ from imagefleet.jobs.shapes.letters import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
@@ -101,11 +100,6 @@ class ReplayRequest(_Chosen):
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         return self._has_one_choice(self.ids)
-
-
-def who(key: ApiKey) -> str:
-    """The name that people know, and the id that is never given twice."""
-    return f"{key.name} ({key.id})"
 
 
 @router.get(

@@ -12,8 +12,7 @@ from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why
+from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why, who
 from imagefleet.api.producers.schemas import Incoming
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import Lane, PauseScope, TenantId

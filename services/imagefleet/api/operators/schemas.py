@@ -7,6 +7,7 @@ from fastapi import Query
 from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from imagefleet.api.producers.schemas import Incoming
+from imagefleet.store.fleet.keys import ApiKey
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 TYPE: Final = r"^[a-z][a-z0-9_]{0,62}$"
@@ -20,6 +21,11 @@ Why = Annotated[
     Query(alias="reason", pattern=SENTENCE, description="Why; kept in the audit."),
 ]
 """Of an order without a body."""
+
+
+def who(key: ApiKey) -> str:
+    """The name that people know, and the id that is never given twice."""
+    return f"{key.name} ({key.id})"
 
 
 class Because(Incoming):

@@ -11,8 +11,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import SENTENCE, NewValue
+from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.shapes.rules import Settings, SettingView
 from imagefleet.settings.in_force import contradictions, in_force
@@ -192,13 +191,13 @@ class _Panel:
 
 
 async def _panel(connection: Connection, tools: Tools) -> _Panel:
-    rows = await list_turned(connection)
+    turned = await list_turned(connection)
     told, retention = await read_defaults(connection)
     defaults: dict[str, Value] = {RETENTION: retention}
     for one in told.values():
         held, _ = in_force(one)
         defaults |= held.turned
-    return _Panel(tools=tools, turned={row.name: row for row in rows}, defaults=defaults)
+    return _Panel(tools=tools, turned=turned, defaults=defaults)
 
 
 def _setting(name: str) -> LiveSetting:

@@ -14,11 +14,9 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.letters import who
-from imagefleet.api.operators.schemas import TENANT, TYPE, Reason
-from imagefleet.api.producers.idempotency import fingerprint
+from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.schemas import Incoming, RunAt
-from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane, Submission, TenantId

@@ -1,4 +1,4 @@
-"""Images: uploaded, replaced, looked at, deleted.
+"""Images: uploaded, replaced, rendered again, looked at, deleted.
 
 The original is stored before anything is recorded, and deleted long after.
 """
@@ -11,14 +11,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import Intake, media_type
-from imagefleet.api.http.openapi import idempotency_header, image_body, problems
+from imagefleet.api.http.intake import Intake, media_type, read_json_if_any
+from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
-from imagefleet.api.producers.idempotency import fingerprint, key_of
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import NO_CONTROLS, StoredUpload
-from imagefleet.api.producers.submitting import draft, recipe_of
+from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
 from imagefleet.api.producers.uploads import accept_upload, payload_of
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.drafts import Draft
@@ -28,6 +27,7 @@ from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.images import find_replaceable, get_image, list_images, submit_image
+from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 from imagefleet.store.images.tombstones import delete_image, get_deletion, refuse_deleted
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
@@ -179,6 +179,43 @@ async def remove_image(
     return accepted(AcceptedImage.answering(deleting.answer, image_id))
 
 
+@router.post(
+    "/v1/images/{image_id}/reprocess",
+    status_code=202,
+    summary="Render an image again",
+    response_model=AcceptedImage,
+    responses=problems(400, 404, 408, 409, 413, 415, 429),
+    openapi_extra=json_body(Reprocessing, required=False) | idempotency_header(),
+)
+async def reprocess_image(
+    request: Request,
+    image_id: UUID,
+    key: Submitter,
+    tools: ToolsHere,
+) -> Response:
+    """Make the variants anew of the newest original; until then the present ones are shown."""
+    asked = await read_json_if_any(request, Reprocessing, most_bytes=MOST_BYTES)
+    recipe = None if asked.recipe is None else recipe_of(asked.recipe)
+    wanted = {"image_id": str(image_id), "recipe": recipe}
+    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
+    asking = draft(
+        request,
+        tools.kinds["process_image"],
+        by=key,
+        key=key_of(request, asked.idempotency_key),
+        target=image_target(image_id),
+    )
+    admission: Admission = request.app.state.admission
+    async with tools.pool.use("reprocess_image", "jobs") as connection:
+        await get_image(connection, image_id, key.tenant_id)
+        await admission.admit(connection, asking)
+        submission, submitted = await submit_reprocessing(
+            connection, asking, image_id, recipe=recipe, fingerprint=digest
+        )
+    tools.ring([(submission, submitted)])
+    return accepted(AcceptedImage.answering(submitted, image_id))
+
+
 def _cancelling(
     request: Request, tools: Tools, deletion: Submission, key: ApiKey, job_id: JobId
 ) -> Submission:
@@ -257,3 +294,6 @@ async def _submit(
         submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, source.image_id))
+
+
+MOST_BYTES: Final = 16_384  # of the JSON

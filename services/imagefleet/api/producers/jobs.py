@@ -25,7 +25,6 @@ from imagefleet.api.http.openapi import idempotency_header, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.http.watching import Watcher
 from imagefleet.api.producers.admission import Admission, Admitted
-from imagefleet.api.producers.idempotency import HEADER, fingerprint, key_of
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -34,7 +33,14 @@ from imagefleet.api.producers.schemas import (
     NewJob,
     NewJobs,
 )
-from imagefleet.api.producers.submitting import OF_OPERATORS, compose, draft
+from imagefleet.api.producers.submitting import (
+    HEADER,
+    OF_OPERATORS,
+    compose,
+    draft,
+    fingerprint,
+    key_of,
+)
 from imagefleet.errors import FleetError, LimitReached, RequestRejected
 from imagefleet.jobs.kinds import CancelJob, image_target
 from imagefleet.jobs.model import (

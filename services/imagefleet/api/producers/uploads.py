@@ -9,15 +9,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
-from imagefleet.api.http.heads import Heads
+from imagefleet.api.http.bodies import Heads
 from imagefleet.api.http.intake import Intake, read_json
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
 from imagefleet.api.producers.admission import Admission
-from imagefleet.api.producers.idempotency import fingerprint, key_of
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import draft, recipe_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES

@@ -12,7 +12,7 @@ from uuid import UUID
 from imagefleet.errors import NotFound
 from imagefleet.jobs.shapes.edge import BatchView, FlusherView, InvalidationView, MonthView
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.pruning import Page, Place, page_of
+from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, prune_page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +159,9 @@ async def _get(connection: Connection, ids: Sequence[UUID]) -> list[Invalidation
 
 # Somebody still has to read the completion of what keeps a batch: who sweeps the objects of a
 # superseded revision, and who writes down when a deleted image went dark.
-PRUNE_BATCHES: Final = """
+PRUNE_BATCHES: Final = f"""
 WITH old AS MATERIALIZED (
-    SELECT batches.id, batches.completed_at
+    SELECT batches.id, batches.completed_at AS due_at
       FROM invalidation_batches AS batches
      WHERE batches.completed_at < now() - (SELECT fleet.retention FROM fleet)
        AND batches.completed_at >= coalesce($2::timestamptz, '-infinity')
@@ -194,17 +194,10 @@ pruned AS (
      WHERE invalidation_batches.id = ANY (ARRAY (SELECT free.id FROM free))
     RETURNING invalidation_batches.id
 )
-SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS pruned,
-       last.completed_at AS last_at, last.id AS last_id,
-       now() - (SELECT fleet.retention FROM fleet) - last.completed_at AS behind
-  FROM (SELECT) AS always
-  LEFT JOIN (SELECT old.completed_at, old.id
-               FROM old ORDER BY old.completed_at DESC, old.id DESC LIMIT 1) AS last ON true
-"""
+{PAGE_SEEN}
+"""  # noqa: S608 - composed at import from the constant of jobs/pruning.py
 
 
 async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget batches that were completed before retention, and their debts; looks at `limit`."""
-    row = await connection.fetchrow(PRUNE_BATCHES, limit, *(after or (None, None)))
-    assert row is not None  # noqa: S101 - of one row
-    return page_of(row)
+    return await prune_page(connection, PRUNE_BATCHES, limit, after)

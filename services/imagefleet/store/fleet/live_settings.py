@@ -89,17 +89,16 @@ SELECT live_defaults.process, live_defaults.defaults,
 class Turned:
     """One setting that is not as the environment says."""
 
-    name: str
     value: object
     set_by: str
     reason: str
     set_at: datetime
 
 
-async def list_turned(connection: Connection) -> list[Turned]:
+async def list_turned(connection: Connection) -> dict[str, Turned]:
     """Read every row, by name, also those that no release knows."""
-    rows = await connection.fetch(LIST_TURNED, MOST_SETTINGS)
-    return [Turned(**dict(row)) for row in rows]
+    rows = [dict(row) for row in await connection.fetch(LIST_TURNED, MOST_SETTINGS)]
+    return {row.pop("name"): Turned(**row) for row in rows}
 
 
 async def read_defaults(connection: Connection) -> tuple[dict[str, Mapping[str, object]], int]:

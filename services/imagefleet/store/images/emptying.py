@@ -95,8 +95,7 @@ async def record_emptied(connection: Connection, emptied: Sequence[Emptied]) -> 
 
     Only inside the transaction that completes those jobs.
     """
-    if emptied:
-        await connection.execute(RECORD_EMPTIED, [_document(one) for one in emptied])
+    await connection.execute(RECORD_EMPTIED, [_document(one) for one in emptied])
 
 
 def _document(one: Emptied) -> dict[str, object]:

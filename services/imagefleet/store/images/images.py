@@ -1,8 +1,25 @@
-"""Images: accepted with a job, published by the statement that completes it, read by page."""
+"""Images: accepted with a job, published by the statement that completes it, shown by what is.
+
+How the effect of a job comes to be seen: a worker stores the variants of an attempt under keys that
+no other attempt has, and tells them to settling. In the transaction that completes the job
+PUBLISH_IMAGES lists them as a revision and points `images.revision` at it.
+
+What it promises: an object is never overwritten, so whoever reads one gets what was published. A
+job that ran twice, or whose worker lost its claim half way, leaves objects that nothing points at
+and that the sweep takes away. The pointer moves forward only, by the place of the job in its
+target, and never over a tombstone: what is older, or about an image that was deleted meanwhile,
+completes as superseded. A replacement owes the edge one invalidation, in the same transaction,
+whatever the number of variants; a first publication owes none, since its addresses are new.
+
+So nothing outside Postgres has to happen in order or once: S3 may be written twice, the CDN is told
+afterwards by others (`store/edge`), and no job waits for it. The two ways to do without a pointer
+both fail: fixed keys let a late attempt write over a newer image, and publishing before the job is
+completed shows what may still fail.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from asyncpg import Record
@@ -254,3 +271,39 @@ async def list_images(
     else:
         rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
     return [ImageView.of(row) for row in rows]
+
+
+# Asked of each in turn: as a join it could become a hash of every image there is.
+FIND_CURRENT: Final = """
+SELECT wanted.image_id, wanted.name, wanted.format,
+       (SELECT variants.key
+          FROM images
+          JOIN variants ON variants.image_id = images.id AND variants.revision = images.revision
+         WHERE images.id = wanted.image_id
+           AND variants.name = wanted.name AND variants.format = wanted.format
+           AND (SELECT count(*) FROM image_tombstones AS tombstones
+                 WHERE tombstones.image_id = images.id) = 0) AS key
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS wanted (image_id, name, format)
+"""
+
+
+Address: TypeAlias = tuple[UUID, str, str]
+"""An image, the name of a variant and its format."""
+
+
+async def find_current(
+    connection: Connection, wanted: Sequence[Address], *, within: float
+) -> dict[Address, str]:
+    """The keys of current revisions; none of what is not yet, no more, or never was."""
+    rows = await connection.fetch(
+        FIND_CURRENT,
+        [image_id for image_id, _, _ in wanted],
+        [name for _, name, _ in wanted],
+        [image_format for _, _, image_format in wanted],
+        within=within,
+    )
+    return {
+        (row["image_id"], row["name"], row["format"]): row["key"]
+        for row in rows
+        if row["key"] is not None
+    }

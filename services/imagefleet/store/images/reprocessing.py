@@ -17,7 +17,7 @@ from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.admissions import is_standing
-from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submissions
 
@@ -179,7 +179,7 @@ class _Stopped(Exception):
 async def submit_page(
     connection: Connection,
     claim: Claim,
-    hold: Hold,
+    renewal: Renewal,
     wanted: ReprocessImages,
     walk: SetWalk,
     most: int = PAGE,
@@ -191,7 +191,7 @@ async def submit_page(
     """
     try:
         async with connection.transaction():
-            return await _submit_in_transaction(connection, claim, hold, wanted, walk, most)
+            return await _submit_in_transaction(connection, claim, renewal, wanted, walk, most)
     except _Stopped:
         return SubmittedPage(walk=walk, over=False, cancelled=True, rings=())
 
@@ -199,7 +199,7 @@ async def submit_page(
 async def _submit_in_transaction(
     connection: Connection,
     claim: Claim,
-    hold: Hold,
+    renewal: Renewal,
     wanted: ReprocessImages,
     walk: SetWalk,
     most: int,
@@ -228,7 +228,7 @@ async def _submit_in_transaction(
     # Last, and in the same transaction: targets are locked before jobs, and without the claim
     # nothing of the page is submitted either.
     if await report_progress(
-        connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
+        connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Stopped
     return SubmittedPage(

@@ -1,4 +1,7 @@
-"""Presigned uploads: the row is the gate through which one stored object becomes one job."""
+"""Presigned uploads: the row is the gate through which one stored object becomes one job.
+
+And the originals that came to be, by this gate or with the request, as handlers find them.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,7 +10,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.images import NewSource
+from imagefleet.jobs.images import NewSource, Original
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
@@ -162,3 +165,22 @@ async def find_of_upload(connection: Connection, asking: Draft, fingerprint: str
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."
+
+
+FIND_ORIGINAL: Final = """
+SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.sha256
+  FROM image_sources AS sources
+ WHERE sources.image_id = $1 AND sources.tenant_id = $2
+   AND NOT EXISTS (SELECT FROM image_tombstones
+                    WHERE image_tombstones.image_id = sources.image_id)
+ ORDER BY sources.source_seq DESC
+ LIMIT 1
+"""
+
+
+async def find_original(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Original:
+    """The newest original of an image; NotFound of another tenant's, and of a deleted one."""
+    row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
+    if row is None:
+        raise NotFound("image")
+    return Original(**dict(row))

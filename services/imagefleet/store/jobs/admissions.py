@@ -81,37 +81,31 @@ async def list_parents(
 
 
 # Counts no further than the quota; the caller keeps the answer for a while.
-ROOM_FOR_JOBS: Final = """
+_ROOM: Final = """
 SELECT tenants.max_open_jobs
        - (SELECT count(*)
             FROM (SELECT FROM jobs
                    WHERE jobs.tenant_id = $1
                      AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+"""
+
+_BY_QUOTA: Final = """
                    LIMIT (SELECT quota.max_open_jobs FROM tenants AS quota WHERE quota.id = $1)
                  ) AS open) AS room
   FROM tenants
  WHERE tenants.id = $1
 """
+
+ROOM_FOR_JOBS: Final = f"{_ROOM}{_BY_QUOTA}"
+
+# No set is counted: they wait for this room, and would wait for each other for ever.
+ROOM_FOR_A_SET: Final = f"{_ROOM} AND jobs.type <> 'reprocess_images' {_BY_QUOTA}"
 
 
 async def room_for_jobs(connection: Connection, tenant_id: TenantId) -> int:
     """How many more jobs this tenant may have open; none for a tenant that does not exist."""
     room: int | None = await connection.fetchval(ROOM_FOR_JOBS, tenant_id)
     return room or 0
-
-
-# No set is counted: they wait for this room, and would wait for each other for ever.
-ROOM_FOR_A_SET: Final = """
-SELECT tenants.max_open_jobs
-       - (SELECT count(*)
-            FROM (SELECT FROM jobs
-                   WHERE jobs.tenant_id = $1 AND jobs.type <> 'reprocess_images'
-                     AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-                   LIMIT (SELECT quota.max_open_jobs FROM tenants AS quota WHERE quota.id = $1)
-                 ) AS open) AS room
-  FROM tenants
- WHERE tenants.id = $1
-"""
 
 
 async def room_for_a_set(connection: Connection, tenant_id: TenantId) -> int:

@@ -15,7 +15,7 @@ from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.leases import Hold, report_progress
+from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
@@ -164,7 +164,7 @@ class _Cancelled(Exception):
 
 
 async def flag_page(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
+    connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
     """Flag the next page and move the cursor behind it, both or neither.
 
@@ -172,13 +172,13 @@ async def flag_page(
     """
     try:
         async with connection.transaction():
-            return await _flag_in_transaction(connection, claim, hold, wanted, walk)
+            return await _flag_in_transaction(connection, claim, renewal, wanted, walk)
     except _Cancelled:
         return FlaggedPage(walk=walk, over=False, cancelled=True)
 
 
 async def _flag_in_transaction(
-    connection: Connection, claim: Claim, hold: Hold, wanted: CancelJobs, walk: CancelWalk
+    connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
     page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
     flagged = await connection.fetch(
@@ -202,7 +202,7 @@ async def _flag_in_transaction(
         }
     )
     if await report_progress(
-        connection, hold, done=walked.seen, total=walked.total, cursor=walked.cursor
+        connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Cancelled
     over = len(page) < PAGE or (walk.oldest is not None and page[-1] < walk.oldest)
@@ -238,21 +238,15 @@ async def begin_walk(connection: Connection, wanted: CancelJobs) -> datetime:
     return until
 
 
-COUNT_WALK: Final = """
+_OPEN: Final = """
 SELECT count(*)
   FROM (SELECT FROM jobs
          WHERE jobs.tenant_id = $1
            AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-         LIMIT $2) AS counted
 """
 
-COUNT_WALK_OF_TYPE: Final = """
-SELECT count(*)
-  FROM (SELECT FROM jobs
-         WHERE jobs.tenant_id = $1 AND jobs.type = $3
-           AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-         LIMIT $2) AS counted
-"""
+COUNT_WALK: Final = f"{_OPEN} LIMIT $2) AS counted"
+COUNT_WALK_OF_TYPE: Final = f"{_OPEN} AND jobs.type = $3 LIMIT $2) AS counted"
 
 
 async def count_walk(
@@ -267,41 +261,29 @@ async def count_walk(
     return int(found) if found <= MOST_WALKED else None
 
 
+# In the order of the index: what has ended is never read.
 _CHOSEN: Final = """
 SELECT count(*) FILTER (WHERE NOT open.preempts AND open.cancel_requested_at IS NULL
                           AND ($3::text IS NULL OR open.lane = $3)
                           AND open.created_at < coalesce($4::timestamptz, now())) AS jobs,
        coalesce(max(open.place) < $2, true) AS complete
-"""
-
-# In the order of the index: what has ended is never read.
-COUNT_CHOSEN: Final = f"""
-{_CHOSEN}
-  FROM unnest('{{queued,processing,failed_retryable}}'::text[]) AS states (state)
+  FROM unnest('{queued,processing,failed_retryable}'::text[]) AS states (state)
   CROSS JOIN LATERAL (
       SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
              row_number() OVER () AS place
         FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
                 FROM jobs
                WHERE jobs.tenant_id = $1 AND jobs.state = states.state
-               ORDER BY jobs.id DESC NULLS LAST
-               LIMIT $2) AS jobs
-  ) AS open
-"""  # noqa: S608 - composed at import from the constant above
+"""
 
-COUNT_CHOSEN_OF_TYPE: Final = f"""
-{_CHOSEN}
-  FROM unnest('{{queued,processing,failed_retryable}}'::text[]) AS states (state)
-  CROSS JOIN LATERAL (
-      SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
-             row_number() OVER () AS place
-        FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
-                FROM jobs
-               WHERE jobs.tenant_id = $1 AND jobs.type = $5 AND jobs.state = states.state
+_NEWEST: Final = """
                ORDER BY jobs.id DESC NULLS LAST
                LIMIT $2) AS jobs
   ) AS open
-"""  # noqa: S608 - composed at import from the constant above
+"""
+
+COUNT_CHOSEN: Final = f"{_CHOSEN}{_NEWEST}"
+COUNT_CHOSEN_OF_TYPE: Final = f"{_CHOSEN} AND jobs.type = $5 {_NEWEST}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
 """How a claim ends, in SQL: completed, retried, failed or released, with its one attempts row.
 
-`settlements` (a worker's own outcomes) and `upkeep` (the rescue of a dead worker's claims) both end
-claims, under different roles and for different reasons, but through these statements only. Each
-names `(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left
-alone.
+`settling` (a worker's own outcomes) and `rescue` (of a dead worker's claims) both end claims, under
+different roles and for different reasons, but through these statements only. Each names
+`(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left alone.
 
 Callers lock first, targets before jobs and each in order, and write after: `targets.lock_targets`,
 `lock_claims`, `end_claims`, `targets.free_targets`.
@@ -17,7 +16,15 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, Standing
+from imagefleet.jobs.lifecycle import (
+    Completed,
+    Failed,
+    Outcome,
+    Released,
+    Retry,
+    Standing,
+    failure_sentence,
+)
 from imagefleet.jobs.model import (
     CancelCode,
     Ended,
@@ -106,75 +113,67 @@ RETURNING attempts.job_id, attempts.claim_no, attempts.lane, attempts.worker_id,
 """
 
 
-def _ended(
-    rows: Sequence[Record], endings: Sequence[tuple[Held, Outcome]], state: JobState
-) -> list[Ended]:
-    held = {one.fence: one for one, _ in endings}
-    return [_ended_one(row, held[row["job_id"], row["claim_no"]], state) for row in rows]
+# What stands of the claim, and what is left of it: in each statement the same.
+_CLAIM: Final = """
+           jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
+           jobs.claimed_at, jobs.run_at"""
 
+_STANDS: Final = """
+      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+"""
 
-def _ended_one(row: Record, held: Held, state: JobState) -> Ended:
-    return Ended(
-        job_id=held.job_id,
-        claim_no=held.claim_no,
-        tenant_id=held.tenant_id,
-        type=held.type,
-        lane=Lane(row["lane"]),
-        worker_id=WorkerId(row["worker_id"]),
-        duration=row["duration"],
-        queue_time=row["queue_time"],
-        outcome=row["outcome"],
-        why=row["why"],
-        state=state,
-        attempts=held.standing.attempts,
-        max_attempts=held.standing.max_attempts,
-        correlation_id=held.correlation_id,
-        traceparent=held.traceparent,
-    )
+_LET_GO: Final = """
+           locked_by = NULL, locked_at = NULL, updated_at = now()
+      FROM ended
+     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+    RETURNING jobs.id
+"""
 
+_RING: Final = """
+bell AS (
+    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
+      FROM ended JOIN written ON written.id = ended.id
+)
+"""
 
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, jobs.claim_charged AS charged, 'completed' AS outcome,
+    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome,
            new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason,
            NULL::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[])
            AS new (id, claim_no, result, reason, log_excerpt)
-      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+      {_STANDS}
 ),
 written AS (
     UPDATE jobs
        SET state = 'completed', result = ended.result, result_reason = ended.reason,
-           failure_code = NULL, failure_message = NULL, failure_detail = NULL,
-           locked_by = NULL, locked_at = NULL, finished_at = now(), updated_at = now()
-      FROM ended
-     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
-    RETURNING jobs.id
+           failure_code = NULL, failure_message = NULL, failure_detail = NULL, finished_at = now(),
+           {_LET_GO}
 )
 {WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constant above
+"""  # noqa: S608 - composed at import from the constants above
 
 
-async def complete_jobs(
+async def _complete(
     connection: Connection, endings: Sequence[tuple[Held, Completed]]
 ) -> list[Ended]:
     """Processing -> completed."""
-    rows = await connection.fetch(
+    return await _end(
+        connection,
         COMPLETE_JOBS,
-        [held.job_id for held, _ in endings],
-        [held.claim_no for held, _ in endings],
+        JobState.COMPLETED,
+        endings,
         [outcome.result for _, outcome in endings],
         [outcome.reason for _, outcome in endings],
         [outcome.log_excerpt for _, outcome in endings],
     )
-    return _ended(rows, endings, JobState.COMPLETED)
 
 
 RETRY_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, $10 AS outcome,
+    SELECT {_CLAIM}, $10 AS outcome,
            jobs.claim_charged AND new.charged AS charged,
            jobs.claim_charged AND NOT new.charged AS refund,
            new.code AS why, new.detail, new.log_excerpt,
@@ -183,7 +182,7 @@ WITH ended AS MATERIALIZED (
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
                   $7::boolean[], $8::boolean[], $9::text[], $11::text[])
            AS new (id, claim_no, code, message, detail, due_at, charged, crashed, lane, log_excerpt)
-      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+      {_STANDS}
 ),
 written AS (
     UPDATE jobs
@@ -191,21 +190,13 @@ written AS (
            attempts = jobs.attempts - ended.refund::int,
            crashes = jobs.crashes + ended.crashed::int,
            failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
-           locked_by = NULL, locked_at = NULL, updated_at = now()
-      FROM ended
-     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
-    RETURNING jobs.id
+           {_LET_GO}
 ),
-bell AS (
-    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
-    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
-      FROM ended JOIN written ON written.id = ended.id
-)
-{WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constant above
+{_RING}{WRITE_ATTEMPTS}
+"""  # noqa: S608 - composed at import from the constants above
 
 
-async def retry_jobs(
+async def _retry(
     connection: Connection,
     endings: Sequence[tuple[Held, Retry]],
     *,
@@ -213,10 +204,11 @@ async def retry_jobs(
     ended_by: UUID | None,
 ) -> list[Ended]:
     """Processing -> failed_retryable, charged unless the outcome says otherwise, with its ring."""
-    rows = await connection.fetch(
+    return await _end(
+        connection,
         RETRY_JOBS,
-        [held.job_id for held, _ in endings],
-        [held.claim_no for held, _ in endings],
+        JobState.FAILED_RETRYABLE,
+        endings,
         [outcome.code for _, outcome in endings],
         [outcome.message for _, outcome in endings],
         [outcome.detail for _, outcome in endings],
@@ -228,32 +220,28 @@ async def retry_jobs(
         [outcome.log_excerpt for _, outcome in endings],
         ended_by,
     )
-    return _ended(rows, endings, JobState.FAILED_RETRYABLE)
 
 
 FAIL_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, jobs.claim_charged AS charged, $6 AS outcome,
+    SELECT {_CLAIM}, jobs.claim_charged AS charged, $6 AS outcome,
            new.code AS why, new.detail, new.log_excerpt, new.message, $8::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $7::text[])
            AS new (id, claim_no, code, message, detail, log_excerpt)
-      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+      {_STANDS}
 ),
 written AS (
     UPDATE jobs
        SET state = 'failed',
            failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
-           locked_by = NULL, locked_at = NULL, finished_at = now(), updated_at = now()
-      FROM ended
-     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
-    RETURNING jobs.id
+           finished_at = now(),
+           {_LET_GO}
 )
 {WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constant above
+"""  # noqa: S608 - composed at import from the constants above
 
 
-async def fail_jobs(
+async def _fail(
     connection: Connection,
     endings: Sequence[tuple[Held, Failed]],
     *,
@@ -261,10 +249,11 @@ async def fail_jobs(
     ended_by: UUID | None,
 ) -> list[Ended]:
     """Processing -> failed; the dead letter is written by the database in the same transaction."""
-    rows = await connection.fetch(
+    return await _end(
+        connection,
         FAIL_JOBS,
-        [held.job_id for held, _ in endings],
-        [held.claim_no for held, _ in endings],
+        JobState.FAILED,
+        endings,
         [outcome.code for _, outcome in endings],
         [outcome.message for _, outcome in endings],
         [outcome.detail for _, outcome in endings],
@@ -272,51 +261,70 @@ async def fail_jobs(
         [outcome.log_excerpt for _, outcome in endings],
         ended_by,
     )
-    return _ended(rows, endings, JobState.FAILED)
 
 
 RELEASE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at, false AS charged, 'released' AS outcome,
+    SELECT {_CLAIM}, false AS charged, 'released' AS outcome,
            new.why, NULL AS detail, new.log_excerpt, new.due_at, jobs.priority,
+           jobs.lane AS new_lane,
            jobs.claim_charged AS refund, NULL::uuid AS ended_by
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[])
            AS new (id, claim_no, why, due_at, log_excerpt)
-      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+      {_STANDS}
 ),
 written AS (
     UPDATE jobs
        SET state = 'failed_retryable', run_at = ended.due_at,
            attempts = greatest(jobs.attempts - ended.refund::int, 0),
            failure_code = NULL, failure_message = NULL, failure_detail = NULL,
-           locked_by = NULL, locked_at = NULL, updated_at = now()
-      FROM ended
-     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
-    RETURNING jobs.id
+           {_LET_GO}
 ),
-bell AS (
-    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
-    SELECT ended.id, ended.lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
-      FROM ended JOIN written ON written.id = ended.id
-)
-{WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constant above
+{_RING}{WRITE_ATTEMPTS}
+"""  # noqa: S608 - composed at import from the constants above
 
 
-async def release_jobs(
-    connection: Connection, endings: Sequence[tuple[Held, Released]]
-) -> list[Ended]:
+async def _release(connection: Connection, endings: Sequence[tuple[Held, Released]]) -> list[Ended]:
     """Processing -> failed_retryable, uncharged: it was no fault of the job."""
-    rows = await connection.fetch(
+    return await _end(
+        connection,
         RELEASE_JOBS,
-        [held.job_id for held, _ in endings],
-        [held.claim_no for held, _ in endings],
+        JobState.FAILED_RETRYABLE,
+        endings,
         [outcome.why for _, outcome in endings],
         [outcome.run_at or held.now for held, outcome in endings],
         [outcome.log_excerpt for _, outcome in endings],
     )
-    return _ended(rows, endings, JobState.FAILED_RETRYABLE)
+
+
+async def _end(
+    connection: Connection,
+    statement: str,
+    state: JobState,
+    endings: Sequence[tuple[Held, Outcome]],
+    *columns: object,
+) -> list[Ended]:
+    held = {one.fence: one for one, _ in endings}
+    rows = await connection.fetch(
+        statement,
+        [one.job_id for one, _ in endings],
+        [one.claim_no for one, _ in endings],
+        *columns,
+    )
+    return [_ended(row, state, held[row["job_id"], row["claim_no"]]) for row in rows]
+
+
+def _ended(row: Record, state: JobState, held: Held) -> Ended:
+    return Ended(
+        **dict(row) | {"lane": Lane(row["lane"])},
+        state=state,
+        tenant_id=held.tenant_id,
+        type=held.type,
+        attempts=held.standing.attempts,
+        max_attempts=held.standing.max_attempts,
+        correlation_id=held.correlation_id,
+        traceparent=held.traceparent,
+    )
 
 
 async def end_claims(
@@ -351,11 +359,21 @@ async def end_claims(
                 assert_never(outcome)
     ended: list[Ended] = []
     if completed:
-        ended += await complete_jobs(connection, completed)
+        ended += await _complete(connection, completed)
     if retried:
-        ended += await retry_jobs(connection, retried, ended_as=retried_as, ended_by=ended_by)
+        ended += await _retry(connection, retried, ended_as=retried_as, ended_by=ended_by)
     if failed:
-        ended += await fail_jobs(connection, failed, ended_as=failed_as, ended_by=ended_by)
+        ended += await _fail(connection, failed, ended_as=failed_as, ended_by=ended_by)
     if released:
-        ended += await release_jobs(connection, released)
+        ended += await _release(connection, released)
     return ended
+
+
+def rejected(detail: str | None) -> Failed:
+    """What becomes of a claim whose outcome the database refuses; `detail` is a word of ours.
+
+    The refused value must not come back in by it.
+    """
+    return Failed(
+        code="settle_rejected", message=failure_sentence("settle_rejected"), detail=detail
+    )

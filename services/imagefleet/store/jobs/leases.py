@@ -1,4 +1,22 @@
-"""Keeping jobs: the beat that renews a worker's claims, and the progress its handlers report."""
+"""Keeping jobs: the beat that renews a worker's claims, and the progress its handlers report.
+
+The protocol: every two seconds a worker names all that it holds, each as `(job_id, claim_no)`. One
+statement marks the worker's row, renews those claims, and answers with what the worker must let go:
+claims that are flagged to be cancelled, claims that are lost, and claims that it has without
+knowing, because the answer of a claim never arrived. A claim is renewed for as long as its type
+lets it run and no longer, so a handler that hangs loses its job though its worker lives.
+
+What it promises: one beat for a worker, not one for each job, so that a worker is alive or dead as
+a whole. Whoever was declared dead is told so by his next beat, and what he held belongs to others.
+That nobody works on what another has been given is the worker's own part (`worker/lease.py`): it
+stops by its own clock 20 s after it sent the last beat that was acknowledged, and a rescuer that
+watches needs 30 s of silence. Where nobody watches, a lock that was not renewed for ten minutes is
+taken over by the next claim.
+
+Two things this does not rest on. Clocks of different machines are never compared: beats are
+counted, and every time is the database's. And a beat that comes too late does no harm, since what
+is written later names the claim: a lease saves work, the fence keeps the truth.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +31,7 @@ from imagefleet.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Renewal:
     """What a beat names: a claim, and for how long its type lets it renew the lock."""
 
     job_id: JobId
@@ -101,16 +119,16 @@ SELECT NULL, NULL, EXISTS (SELECT FROM me), false, false, false
 async def renew_claims(
     connection: Connection,
     worker_id: WorkerId,
-    holds: Sequence[Hold],
+    renewals: Sequence[Renewal],
     heard: Heard = NOTHING_HEARD,
 ) -> Beat:
     """The beat of one worker process: says what it holds, learns what it must stop."""
     rows = await connection.fetch(
         RENEW_CLAIMS,
         worker_id,
-        [hold.job_id for hold in holds],
-        [hold.claim_no for hold in holds],
-        [hold.renewable_for for hold in holds],
+        [renewal.job_id for renewal in renewals],
+        [renewal.claim_no for renewal in renewals],
+        [renewal.renewable_for for renewal in renewals],
         list(heard.silent_for),
         list(heard.heard_at),
     )
@@ -139,7 +157,7 @@ RETURNING cancel_requested_at IS NOT NULL AS cancelled
 
 async def report_progress(
     connection: Connection,
-    hold: Hold,
+    renewal: Renewal,
     *,
     done: int,
     total: int | None,
@@ -147,8 +165,14 @@ async def report_progress(
 ) -> bool:
     """Write how far the job is and extend its lock; True when somebody asked it to stop."""
     row = await connection.fetchrow(
-        REPORT_PROGRESS, hold.job_id, hold.claim_no, done, total, cursor, hold.renewable_for
+        REPORT_PROGRESS,
+        renewal.job_id,
+        renewal.claim_no,
+        done,
+        total,
+        cursor,
+        renewal.renewable_for,
     )
     if row is None:
-        raise ClaimLost.of_job(hold.job_id, hold.claim_no)
+        raise ClaimLost.of_job(renewal.job_id, renewal.claim_no)
     return bool(row["cancelled"])

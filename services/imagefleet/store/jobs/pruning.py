@@ -40,6 +40,26 @@ def page_of(row: Record) -> Page:
     )
 
 
+# What a statement tells of its `old`: ids, and when each was due but for retention.
+PAGE_SEEN: Final = """
+SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS pruned,
+       last.due_at AS last_at, last.id AS last_id,
+       now() - (SELECT fleet.retention FROM fleet) - last.due_at AS behind
+  FROM (SELECT) AS always
+  LEFT JOIN (SELECT old.due_at, old.id
+               FROM old ORDER BY old.due_at DESC, old.id DESC LIMIT 1) AS last ON true
+"""
+
+
+async def prune_page(
+    connection: Connection, statement: str, limit: int, after: Place | None
+) -> Page:
+    """Run a statement that ends in PAGE_SEEN."""
+    row = await connection.fetchrow(statement, limit, *(after or (None, None)))
+    assert row is not None  # noqa: S101 - of one row
+    return page_of(row)
+
+
 PRUNE_JOBS: Final = """
 WITH old AS MATERIALIZED (
     SELECT jobs.id, jobs.finished_at

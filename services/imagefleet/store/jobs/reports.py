@@ -47,17 +47,16 @@ _PAGE: Final = """
  LIMIT $3
 """
 
-LIST_JOBS: Final = f"""
+_OF_TENANT: Final = f"""
 SELECT {_PUBLIC_COLUMNS} FROM jobs
  WHERE jobs.tenant_id = $1
- {_PAGE}
 """  # noqa: S608 - composed at import from the constants above
 
-LIST_BY_STATE: Final = f"""
-SELECT {_PUBLIC_COLUMNS} FROM jobs
- WHERE jobs.tenant_id = $1 AND jobs.state = $4
- {_PAGE}
-"""  # noqa: S608 - composed at import from the constants above
+LIST_JOBS: Final = f"{_OF_TENANT} {_PAGE}"
+LIST_BY_STATE: Final = f"{_OF_TENANT} AND jobs.state = $4 {_PAGE}"
+LIST_BY_CORRELATION: Final = f"{_OF_TENANT} AND jobs.correlation_id = $4 {_PAGE}"
+LIST_BY_TARGET: Final = f"{_OF_TENANT} AND jobs.target = $4 {_PAGE}"
+LIST_CHILDREN: Final = f"{_OF_TENANT} AND jobs.parent_job_id = $4 {_PAGE}"
 
 LIST_BY_TYPE: Final = f"""
 SELECT {_PUBLIC_COLUMNS}
@@ -69,24 +68,6 @@ SELECT {_PUBLIC_COLUMNS}
   ) AS jobs
  ORDER BY jobs.id DESC
  LIMIT $3
-"""  # noqa: S608 - composed at import from the constants above
-
-LIST_BY_CORRELATION: Final = f"""
-SELECT {_PUBLIC_COLUMNS} FROM jobs
- WHERE jobs.tenant_id = $1 AND jobs.correlation_id = $4
- {_PAGE}
-"""  # noqa: S608 - composed at import from the constants above
-
-LIST_BY_TARGET: Final = f"""
-SELECT {_PUBLIC_COLUMNS} FROM jobs
- WHERE jobs.tenant_id = $1 AND jobs.target = $4
- {_PAGE}
-"""  # noqa: S608 - composed at import from the constants above
-
-LIST_CHILDREN: Final = f"""
-SELECT {_PUBLIC_COLUMNS} FROM jobs
- WHERE jobs.tenant_id = $1 AND jobs.parent_job_id = $4
- {_PAGE}
 """  # noqa: S608 - composed at import from the constants above
 
 

@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 import structlog
 
 from imagefleet.errors import FleetError, IllegalTransition, StoreRejected
-from imagefleet.jobs.lifecycle import Failed, Outcome, Retry, decide, failure_sentence
+from imagefleet.jobs.lifecycle import Outcome, Retry, decide, failure_sentence
 from imagefleet.jobs.model import Ended, Fence, JobId, JobState, Ring, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.endings import Held, end_claims, lock_claims
+from imagefleet.store.jobs.endings import Held, end_claims, lock_claims, rejected
 from imagefleet.store.jobs.targets import free_targets, lock_targets
 
 RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
@@ -174,13 +174,9 @@ async def _take_back_or_fail(
             return await _take_back(connection, by, [(held, outcome)])
     except (StoreRejected, IllegalTransition) as error:
         _tell("rescue.rejected", held, error)
-        rejected = Failed(
-            code="settle_rejected",
-            message=failure_sentence("settle_rejected"),
-            detail=error.code,  # a fixed word: the refused value must not come back in by it
-        )
+        refused = rejected(error.code)
     async with connection.transaction():
-        return await _take_back(connection, by, [(held, rejected)])
+        return await _take_back(connection, by, [(held, refused)])
 
 
 def _tell(event: str, held: Held, error: FleetError) -> None:

@@ -1,9 +1,24 @@
 """The doorbell rows: which jobs have no message, and which had one that was never heard.
 
-A ring row stands for every open job that does not run. `sent_at` is null while no message of the
-job exists as far as Postgres knows; it is set after SQS took one, and cleared by whatever lets a
-message go without a claim. A message that SQS lost is known by silence, or by later ones that were
-heard. So a lost, purged or expired message is only one that is sent again.
+The protocol: a ring row stands for every open job that does not run. It is written in the
+transaction that makes the job wait, and deleted by the claim alone. `sent_at` is null while no
+message of the job exists as far as Postgres knows; it is set after SQS took one, by a statement
+that names the row as it was taken, and cleared by whatever lets a message go without a claim.
+
+What it promises: no job is forgotten, whatever SQS loses, repeats, reorders or purges; a lost
+message is only one that is sent again. It is known by silence (a long poll that began after it was
+sent and brought nothing), or by later ones that were heard; each resend doubles the patience.
+
+How many stand in a queue is the window's affair (`maintenance/window.py`; `dispatching` asks for
+what it needs): about as many as the workers can take until the next look, since what stands in SQS
+keeps its order. Whoever submits rings at once, in the room that the lane's dispatcher tells.
+
+What lost: an outbox whose rows go once they are sent loses for good what SQS loses. Tried: counting
+how often somebody had meant to ring left jobs unheard whose send had failed, or whose message a
+worker had deleted, for as long as their lane showed any message at all. And a queue that holds
+whatever there is makes one tenant's job of a millisecond wait behind another's eight hundred.
+
+docs/decisions/0001 says why Postgres is the authority, and 0007 why it schedules.
 """
 
 from collections.abc import Iterable, Sequence

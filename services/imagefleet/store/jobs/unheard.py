@@ -1,20 +1,23 @@
-"""What was committed though its answer was lost: the ends that a process wrote of others' claims.
+"""What was committed though its answer was lost: ends of claims, read again from `attempts`.
 
-Settling finds out by settling again. A claim or a rescue cannot be sent again for that: the first
-one has changed what the second would find. So their rows of `attempts` say who wrote them.
+A worker's own are found by settling again. A claim or a rescue cannot be sent again for that: the
+first one has changed what the second would find. So the ends that they write of others' claims say
+who wrote them.
 """
 
 from collections.abc import Collection
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.jobs.model import Ended, Fence, JobId, JobState, Lane, TenantId, WorkerId
+from imagefleet.jobs.model import Ended, Fence, JobId, JobState, Lane, WorkerId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import LOCK_WORKER
 
-# A rescued run that was its job's last is given back, and was charged while it lasted.
+# A run that was given back was charged while it lasted; the settling of a flagged job, which fails
+# it, never was.
 _ENDS: Final = """
 SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
        attempts.worker_id, attempts.duration, attempts.queue_time, attempts.outcome, attempts.why,
@@ -22,10 +25,28 @@ SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, at
        (SELECT count(*) FROM attempts AS earlier
          WHERE earlier.job_id = attempts.job_id AND earlier.claim_no < attempts.claim_no
            AND earlier.charged)
-       + (attempts.charged
+       + (attempts.charged OR attempts.outcome IN ('completed', 'retried', 'released')
           OR (attempts.outcome = 'rescued' AND attempts.why = 'worker_lost'))::int AS attempts,
        jobs.max_attempts, jobs.correlation_id, jobs.traceparent
 """
+
+FIND_OWN_ENDS: Final = f"""
+{_ENDS}
+  FROM attempts
+  JOIN jobs ON jobs.id = attempts.job_id
+ WHERE attempts.job_id = ANY ($1::uuid[])
+   AND attempts.worker_id = $2
+   AND attempts.outcome IN ('completed', 'retried', 'failed', 'released')
+"""
+
+
+async def find_own_ends(
+    connection: Connection, worker_id: WorkerId, job_ids: Collection[JobId]
+) -> list[Ended]:
+    """What this worker itself has ended of these jobs."""
+    rows = await connection.fetch(FIND_OWN_ENDS, list(job_ids), worker_id)
+    return [_end_of(row) for row in rows]
+
 
 FIND_CLAIMED_ENDS: Final = f"""
 {_ENDS}
@@ -43,7 +64,7 @@ async def find_claimed_ends(
         # A claim that is still under way holds this row; what it ends is seen after it.
         await connection.execute(LOCK_WORKER, worker_id)
         rows = await connection.fetch(FIND_CLAIMED_ENDS, list(job_ids), worker_id)
-    return [_ended(row) for row in rows]
+    return [_end_of(row) for row in rows]
 
 
 FIND_RESCUED_ENDS: Final = f"""
@@ -61,33 +82,24 @@ async def find_rescued_ends(
     rows = await connection.fetch(
         FIND_RESCUED_ENDS, [one for one, _ in claims], [number for _, number in claims]
     )
-    mine = [_ended(row) for row in rows if row["ended_by"] == rescuer_id]
+    mine = [_end_of(row) for row in rows if row["ended_by"] == rescuer_id]
     return mine, {(JobId(row["job_id"]), row["claim_no"]) for row in rows}
 
 
-def _ended(row: Record) -> Ended:
-    return Ended(
-        job_id=JobId(row["job_id"]),
-        claim_no=row["claim_no"],
-        tenant_id=TenantId(row["tenant_id"]),
-        type=row["type"],
-        lane=Lane(row["lane"]),
-        worker_id=WorkerId(row["worker_id"]),
-        duration=row["duration"],
-        queue_time=row["queue_time"],
-        outcome=row["outcome"],
-        why=row["why"],
-        state=_left_as(row["outcome"], row["why"]),
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        correlation_id=row["correlation_id"],
-        traceparent=row["traceparent"],
-    )
+_LEAVES: Final = MappingProxyType(
+    {
+        "completed": JobState.COMPLETED,
+        "retried": JobState.FAILED_RETRYABLE,
+        "released": JobState.FAILED_RETRYABLE,
+        "taken_over": JobState.PROCESSING,
+    }
+)
 
 
-def _left_as(outcome: str, why: str) -> JobState:
-    """What the end left its job as: a rescue that could not give it back has failed it."""
-    if outcome == "taken_over":
-        return JobState.PROCESSING
-    given_back = outcome == "rescued" and why == "worker_lost"
-    return JobState.FAILED_RETRYABLE if given_back else JobState.FAILED
+def _end_of(row: Record) -> Ended:
+    """A rescue that could not give the job back has failed it, as has what is not named above."""
+    given_back = row["outcome"] == "rescued" and row["why"] == "worker_lost"
+    failed = JobState.FAILED_RETRYABLE if given_back else JobState.FAILED
+    columns = dict(row) | {"lane": Lane(row["lane"]), "state": _LEAVES.get(row["outcome"], failed)}
+    del columns["ended_by"]
+    return Ended(**columns)

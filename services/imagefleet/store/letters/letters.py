@@ -1,8 +1,19 @@
 """Dead letters: what could not succeed, for people to look at, acknowledge and replay.
 
-The rows are written by the database with the failure itself (migrations/0004_dead_letters.sql). A
-letter is dealt with when somebody acknowledged it, or when a job exists that replays its job; a
-letter of no job tells of a message that nobody could read or whose job nobody knows.
+The protocol: the row is written by a trigger, with the failure itself and by whichever statement
+failed the job (migrations/0004_dead_letters.sql), and with it the send of a copy to the dead-letter
+queue. A letter is dealt with when somebody acknowledged it, or when a job exists that replays its
+job. A letter of no job tells of a message that nobody could read, or whose job nobody knows.
+
+What it promises: no failed job without its one letter, and no letter without a failure. A job whose
+letter is open is not pruned. What a letter has of its job is a snapshot, enough to submit it again
+(`replays`); terminal stays terminal, so a replay is a new job that names the one it replays, and a
+failure is replayed once, by whatever way it is asked for.
+
+The rows are the truth and SQS has a copy (`dead_letter_queue`), for those who look there and for
+SQS's own redrive: a message that comes back that way is known by its job and replayed. It is not
+left to SQS to say what is dead: it counts receives, not attempts, and an outage of the database
+would move healthy jobs there.
 """
 
 from collections.abc import Sequence

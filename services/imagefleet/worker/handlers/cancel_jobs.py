@@ -19,7 +19,7 @@ async def run(job: JobContext) -> Completed:
     walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
     while True:
         async with job.database("flag_page") as connection:
-            page = await flag_page(connection, job.claim, job.hold, wanted, walk)
+            page = await flag_page(connection, job.claim, job.renewal, wanted, walk)
         walk = page.walk
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)

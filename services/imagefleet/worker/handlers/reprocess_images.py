@@ -34,7 +34,7 @@ async def run(job: JobContext) -> Completed:
     while not over:
         most = min(PAGE, await room.left(job))
         async with job.database("submit_page") as connection:
-            page = await submit_page(connection, job.claim, job.hold, wanted, walk, most)
+            page = await submit_page(connection, job.claim, job.renewal, wanted, walk, most)
         job.ring(page.rings)
         room.take(page.walk.submitted - walk.submitted)
         walk, over = page.walk, page.over

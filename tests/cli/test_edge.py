@@ -1,37 +1,17 @@
 """`imagefleet edge` against a real API and a real Postgres."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
 from uuid import uuid4
 
-import pytest
-from structlog.testing import capture_logs
-
-from imagefleet.cli import edge
 from imagefleet.cli.output import ExitCode
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
-from tests.cli.conftest import Cli, Ended
+from tests.cli.conftest import Cli
 from tests.support.api import Running, uploaded
-from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
 
 ROOMY = BatchLimits(paths=3000, wildcards=15)
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    monkeypatch.setattr(edge, "POLL", 0.05)
-    with capture_logs():
-        yield
-
-
-def document(ended: Ended) -> Any:  # noqa: ANN401 - JSON
-    return ended.json()
 
 
 async def an_image(running: Running) -> str:
@@ -59,7 +39,7 @@ async def test_invalidate_waits_until_the_edge_agrees(
     )
 
     assert ExitCode.DONE == ended.code, ended.err
-    (one,) = document(ended)["invalidations"]
+    (one,) = ended.json()["invalidations"]
     assert (image_id, "a takedown") == (one["imageId"], one["requestReason"])
     assert "completedAt" in one
 
@@ -84,7 +64,7 @@ async def test_the_status_is_a_table_or_json(
     await paid(maintenance)
 
     table = await operate("edge", "status")
-    status = document(await operate("edge", "status", "--json"))
+    status = (await operate("edge", "status", "--json")).json()
 
     assert image_id in told.out
     assert "1 of 1000 paths" in table.out

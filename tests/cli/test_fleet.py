@@ -1,31 +1,69 @@
-"""`imagefleet sweep` against a real API and a real Postgres."""
+"""`imagefleet breaker`, `workers`, `ledger`, `prune`, `sweep`, against a real API and Postgres."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from structlog.testing import capture_logs
 
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Missing, SweepProgress
+from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk
-from tests.cli.conftest import Cli
-from tests.support.emulators import CREDENTIALS
+from tests.cli.conftest import Cli, document, failed
+from tests.support.factories import a_job
 
 IMAGE = uuid4()
 KEY = f"i/{IMAGE}/1.1/thumb.jpg"
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    with capture_logs():
-        yield
+async def test_breakers_are_opened_and_reset(operate: Cli) -> None:
+    why = ("--reason", "x")
+
+    assert "s3 is open" in (await operate("breaker", "open", "s3", *why)).out
+    assert "of tests" in (await operate("breaker", "list")).out
+    assert "s3 is closed" in (await operate("breaker", "reset", "s3", *why)).out
+    assert ExitCode.REFUSED == (await operate("breaker", "reset", "s4", *why)).code
+
+
+async def test_tables_show_the_fleet(
+    operate: Cli, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    await failed(worker, superuser, 1)
+
+    stats = await operate("queue", "stats")
+    workers = await operate("workers", "list", "--jobs")
+    prune = await operate("prune")
+
+    assert "internal_error" in stats.out
+    assert "acme" in stats.out
+    assert "1 dead letters wait for somebody" in stats.out
+    assert str(job.worker_id) in workers.out
+    assert str(job.job_id) in workers.out
+    assert "0 jobs are past 30 days" in prune.out
+
+
+async def test_the_ledger_balances(operate: Cli, worker: Connection, superuser: Connection) -> None:
+    await a_job(worker, superuser)
+
+    balanced = await operate("ledger")
+
+    assert ExitCode.DONE == balanced.code
+    assert "missing" in balanced.out
+
+
+@pytest.mark.breaks_invariants
+async def test_a_ledger_that_does_not_balance_is_a_failure(
+    operate: Cli, superuser: Connection
+) -> None:
+    await superuser.execute("INSERT INTO ledger (accepted) VALUES (1)")
+
+    ended = await operate("ledger", "--json")
+
+    assert ExitCode.FAILED == ended.code
+    assert 1 == document(ended)["missing"]
 
 
 async def a_walk(maintenance: Connection, progress: SweepProgress) -> None:
@@ -65,7 +103,7 @@ async def test_missing_objects_are_shown_with_what_helps_and_are_a_failure(
     await a_walk(maintenance, SweepProgress(missing=(missing,)))
 
     ended = await operate("sweep")
-    document: Any = (await operate("sweep", "--json")).json()
+    document = (await operate("sweep", "--json")).json()
 
     assert ExitCode.FAILED == ended.code
     assert KEY in ended.out

@@ -1,9 +1,7 @@
 """`images delete` and `images replace` against the real API, its worker's part done by hand."""
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,27 +10,11 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.store.database import Connection
-from tests.cli.conftest import Cli, Ended
+from tests.cli.conftest import Cli
 from tests.support.api import ACME, Running, published, uploaded
-from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, settle_job
 from tests.support.http import a_jpeg, claimed
-
-pytestmark = pytest.mark.usefixtures("told_where")
-
-
-@pytest.fixture(autouse=True)
-def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API of these tests stores originals, before which it starts."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-
-
-@pytest.fixture
-def told_where(running: Running, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
 
 
 @pytest.fixture
@@ -42,14 +24,6 @@ async def image_id(running: Running, worker: Connection) -> str:
     await published(worker, accepted)
     image_id: str = accepted["imageId"]
     return image_id
-
-
-def answered(ended: Ended) -> Any:  # noqa: ANN401 - JSON
-    """What it printed; the API of the test writes its log lines to the same terminal."""
-    lines = ended.out.splitlines()
-    begins = next(at for at, line in enumerate(lines) if line in {"[", "{"})
-    ends = next(at for at, line in enumerate(lines) if line in {"]", "}"})
-    return json.loads("\n".join(lines[begins : ends + 1]))
 
 
 async def emptied(worker: Connection, image_id: str) -> None:
@@ -63,22 +37,22 @@ async def emptied(worker: Connection, image_id: str) -> None:
 
 
 async def test_nobody_is_asked_and_nothing_is_deleted_without_yes(
-    cli: Cli, image_id: str, owner: Connection
+    produce: Cli, image_id: str, owner: Connection
 ) -> None:
-    ended = await cli("images", "delete", image_id)
+    ended = await produce("images", "delete", image_id)
 
     assert ended.code == ExitCode.USAGE
     assert "--yes" in ended.err
     assert 0 == await owner.fetchval("SELECT count(*) FROM image_tombstones")
 
 
-async def test_images_are_deleted_and_each_failure_is_told(cli: Cli, image_id: str) -> None:
+async def test_images_are_deleted_and_each_failure_is_told(produce: Cli, image_id: str) -> None:
     nobody = "0199a5c2-0000-7000-8000-000000000000"
 
-    ended = await cli("images", "delete", "--yes", "--json", image_id, nobody)
+    ended = await produce("images", "delete", "--yes", "--json", image_id, nobody)
 
     assert ended.code == ExitCode.REFUSED
-    first, second = answered(ended)
+    first, second = ended.json()
     assert ("queued", image_id) == (first["status"], first["imageId"])
     assert nobody == second["imageId"]
     assert "No such image" in second["error"]
@@ -86,50 +60,52 @@ async def test_images_are_deleted_and_each_failure_is_told(cli: Cli, image_id: s
 
 
 async def test_waiting_ends_when_it_is_dark_and_the_receipt_is_shown(
-    cli: Cli, image_id: str, worker: Connection, superuser: Connection
+    produce: Cli, image_id: str, worker: Connection, superuser: Connection
 ) -> None:
     async def made_dark() -> None:
         await emptied(worker, image_id)
         await superuser.execute("UPDATE image_tombstones SET dark_at = now()")
 
     ended, _ = await asyncio.gather(
-        cli("images", "delete", "--yes", "--wait", "--json", image_id), made_dark()
+        produce("images", "delete", "--yes", "--wait", "--json", image_id), made_dark()
     )
-    shown = await cli("images", "show", image_id)
+    shown = await produce("images", "show", image_id)
 
     assert ended.code == ExitCode.DONE, ended.err
-    (document,) = answered(ended)
+    (document,) = ended.json()
     assert 5 == document["deletion"]["objects"]["deleted"]
     assert document["deletion"]["darkAt"]
     assert ("deleted" in shown.out, "dark" in shown.out) == (True, True)
 
 
 async def test_what_the_edge_has_not_forgotten_in_time_is_told(
-    cli: Cli, image_id: str, worker: Connection
+    produce: Cli, image_id: str, worker: Connection
 ) -> None:
     ended, _ = await asyncio.gather(
-        cli("images", "delete", "--yes", "--wait", "--within", "4", "--json", image_id),
+        produce("images", "delete", "--yes", "--wait", "--within", "4", "--json", image_id),
         emptied(worker, image_id),
     )
 
     assert ended.code == ExitCode.UNAVAILABLE
     assert "the edge has not answered yet" in ended.err
-    (document,) = answered(ended)
+    (document,) = ended.json()
     assert ("completed", None) == (document["status"], document.get("deletion"))
 
 
-async def test_a_deletion_that_failed_is_told(cli: Cli, image_id: str, worker: Connection) -> None:
+async def test_a_deletion_that_failed_is_told(
+    produce: Cli, image_id: str, worker: Connection
+) -> None:
     async def fails() -> None:
         find = "SELECT job_id FROM image_tombstones WHERE image_id = $1"
         job_id = await eventually(lambda: worker.fetchval(find, UUID(image_id)), within=10)
         await settle_job(worker, await claimed(worker, job_id), CORRUPT)
 
     ended, _ = await asyncio.gather(
-        cli("images", "delete", "--yes", "--wait", "--json", image_id), fails()
+        produce("images", "delete", "--yes", "--wait", "--json", image_id), fails()
     )
 
     assert ended.code == ExitCode.FAILED
-    (document,) = answered(ended)
+    (document,) = ended.json()
     assert "failed" == document["status"]
     assert CORRUPT.message in ended.err
 
@@ -143,7 +119,7 @@ def picture(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_waiting_for_a_replacement_ends_with_its_job(
-    cli: Cli,
+    produce: Cli,
     image_id: str,
     picture: str,
     worker: Connection,
@@ -158,21 +134,21 @@ async def test_waiting_for_a_replacement_ends_with_its_job(
             await published(worker, {"jobId": str(job_id), "imageId": image_id})
 
     ended, _ = await asyncio.gather(
-        cli("images", "replace", "--wait", "--json", image_id, picture), made()
+        produce("images", "replace", "--wait", "--json", image_id, picture), made()
     )
 
     assert ended.code == (ExitCode.FAILED if fails else ExitCode.DONE)
-    assert ("failed" if fails else "completed") == answered(ended)["status"]
+    assert ("failed" if fails else "completed") == ended.json()["status"]
     assert fails is (CORRUPT.message in ended.err)
 
 
 async def test_an_image_is_replaced(
-    cli: Cli, image_id: str, picture: str, owner: Connection
+    produce: Cli, image_id: str, picture: str, owner: Connection
 ) -> None:
-    ended = await cli("images", "replace", "--recipe", "avif", "--json", image_id, picture)
+    ended = await produce("images", "replace", "--recipe", "avif", "--json", image_id, picture)
 
     assert ended.code == ExitCode.DONE, ended.err
-    document = answered(ended)
+    document = ended.json()
     assert image_id == document["imageId"]
     assert 2 == await owner.fetchval("SELECT count(*) FROM image_sources")
     newest = "SELECT payload ->> 'recipe' FROM jobs ORDER BY target_seq DESC LIMIT 1"

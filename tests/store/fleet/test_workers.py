@@ -1,0 +1,43 @@
+"""The registry: a drain begins once, and who holds a job may not leave."""
+
+from imagefleet.jobs.model import JobState
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.workers import retire_worker, start_drain
+from tests.support.factories import (
+    CORRUPT,
+    a_job,
+    a_worker,
+    settle_job,
+)
+
+# The registry.
+
+
+async def test_a_drain_begins_once(worker: Connection) -> None:
+    worker_id = await a_worker(worker)
+    since = "SELECT draining_since FROM workers"
+    await start_drain(worker, worker_id)
+    first = await worker.fetchval(since)
+
+    await start_drain(worker, worker_id)
+
+    assert first is not None
+    assert first == await worker.fetchval(since)
+
+
+async def test_a_worker_that_holds_a_job_may_not_retire(
+    worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    while_held = await retire_worker(worker, job.worker_id)
+    await settle_job(worker, job, CORRUPT)
+
+    assert (False, True) == (while_held, await retire_worker(worker, job.worker_id))
+
+
+async def test_a_worker_retires_once(worker: Connection) -> None:
+    worker_id = await a_worker(worker)
+
+    first = await retire_worker(worker, worker_id)
+
+    assert (True, False) == (first, await retire_worker(worker, worker_id))

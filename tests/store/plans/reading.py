@@ -1,0 +1,311 @@
+"""How much may be read by those who ask how it stands, and by those who steer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Final
+
+from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.model import JobState, Lane, PauseScope, TenantId
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
+from imagefleet.store.fleet.breakers import force_open, reset_breaker
+from imagefleet.store.fleet.keys import digest_of, seek_keys
+from imagefleet.store.fleet.ledger import (
+    fold_entries,
+    fold_ledger,
+    read_ledger,
+    sample_depths,
+    sample_oldest,
+)
+from imagefleet.store.fleet.live_settings import read_live
+from imagefleet.store.fleet.pauses import Pause, list_pauses, pause, resume
+from imagefleet.store.fleet.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
+from imagefleet.store.fleet.statistics import (
+    list_failures,
+    list_stuck,
+    load_of_lanes,
+    read_queue_health,
+    read_throughput,
+    room_for_job,
+    sample_behind,
+)
+from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
+from imagefleet.store.fleet.workers import list_workers
+from imagefleet.store.jobs.inspection import (
+    explain_job,
+    get_operator_job,
+    list_attempts,
+    oversee_jobs,
+)
+from imagefleet.store.jobs.pruning import (
+    prune_strays,
+)
+from imagefleet.store.jobs.reports import JobFilter, find_types, get_job, list_jobs
+from imagefleet.store.letters.letters import (
+    LetterFilter,
+    get_dead_letter,
+    group_dead_letters,
+    list_dead_letters,
+)
+from tests.store.plans.history import (
+    CROWD,
+    GONE,
+    HELD_BY_A_WORKER,
+    HOT,
+    HOURS,
+    LATE_OF_THE_DEEP_TARGET,
+    LETTERS,
+    LONG_AGO,
+    PAGE,
+    PROCESSING,
+    QUEUED,
+    TOLD,
+    WITH_TARGETS,
+    WORKERS,
+    id_of,
+)
+from tests.store.plans.images import prunes
+from tests.store.plans.jobs import NOOP
+from tests.store.plans.work import Case
+from tests.support.factories import (
+    TENANT,
+)
+
+
+async def live_settings_unchanged(connection: Connection) -> None:
+    version = await connection.fetchval("SELECT version FROM live_version")
+    assert await read_live(connection, version) is None
+
+
+async def prove_a_page(connection: Connection) -> None:
+    """As the proof does, in a snapshot of its own; of an hour of a quarter of a million rows."""
+    first, last = id_of(1), id_of(GONE)
+    hour = await connection.fetchval("SELECT hour_of($1)", first)
+    assert hour == await connection.fetchval(FIND_HOUR, hour - 1, first)
+    await connection.fetch(READ_HOUR, hour)
+    rows = await connection.fetch(COUNT_PAGE, first, last, PAGE)
+    assert PAGE == sum(row["jobs"] for row in rows)
+
+
+async def pause_and_resume_a_target(connection: Connection) -> None:
+    what = Pause(scope=PauseScope.TARGET, name="image:7", tenant_id=TENANT)
+    await pause(connection, what, by="tests", reason="why")
+    await resume(connection, what)
+
+
+async def pause_and_resume_a_type(connection: Connection) -> None:
+    what = Pause(scope=PauseScope.TYPE, name="held")
+    await pause(connection, what, by="tests", reason="why")
+    assert await resume(connection, what)
+
+
+async def pause_and_resume_a_tenant(connection: Connection) -> None:
+    """Of the one that has nearly everything, a hundred thousand rings among it."""
+    what = Pause(scope=PauseScope.TENANT, tenant_id="flood")
+    await pause(connection, what, by="tests", reason="why")
+    assert await resume(connection, what)
+
+
+async def limit_a_tenant(connection: Connection) -> None:
+    wanted = {"open_jobs": 7, "uploads": 1, "bytes": None}
+    await set_limits(connection, TENANT, wanted, by="tests", reason="why")
+
+
+async def rank(connection: Connection) -> None:
+    ranking = await rank_tenants(connection, limit=20)
+    assert ("flood", 1000, 20_000) in {
+        (one.tenant, one.waiting, one.announced) for one in ranking.tenants
+    }
+
+
+async def trip_and_reset_a_breaker(connection: Connection) -> None:
+    await force_open(connection, "s3", by="tests")
+    assert await reset_breaker(connection, "s3", by="tests")
+
+
+def listing(
+    filters: JobFilter, *, before: int | None = None, tenant: TenantId = TENANT
+) -> Callable[[Connection], Awaitable[object]]:
+    last = None if before is None else id_of(before)
+    return lambda connection: list_jobs(connection, tenant, filters, before=last, limit=PAGE)
+
+
+def overseeing(
+    filters: JobFilter, *, before: int | None = None, tenant: TenantId | None = None
+) -> Callable[[Connection], Awaitable[object]]:
+    last = None if before is None else id_of(before)
+    return lambda connection: oversee_jobs(
+        connection, filters, tenant_id=tenant, before=last, limit=PAGE
+    )
+
+
+def auditing(chosen: AuditFilter) -> Callable[[Connection], Awaitable[object]]:
+    return lambda connection: list_audit(connection, chosen, limit=PAGE)
+
+
+async def look_for_keys(connection: Connection) -> None:
+    assert await seek_keys(connection, [digest_of(f"if_{n}") for n in range(500)]) == {}
+
+
+def letters(
+    filters: LetterFilter, *, after: int | None = None
+) -> Callable[[Connection], Awaitable[object]]:
+    async def list_them(connection: Connection) -> None:
+        last = None if after is None else await get_dead_letter(connection, id_of(20 * after + 1))
+        await list_dead_letters(connection, filters, after=last, limit=PAGE)
+
+    return list_them
+
+
+SMALL: Final = TenantId("tenant-10")
+
+
+CASES: Final[Mapping[str, Case]] = MappingProxyType(
+    {
+        "live settings, unchanged": Case(live_settings_unchanged, "worker", 2, 4),
+        "of what types": Case(lambda c: find_types(c, HELD_BY_A_WORKER), "worker", 20, 60),
+        "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 60),
+        "pause and resume a tenant of many": Case(pause_and_resume_a_tenant, "operator", 10, 60),
+        "tenants": Case(lambda c: list_tenants(c, limit=PAGE), "operator", 8_000, 3000),
+        "a tenant": Case(
+            lambda c: get_tenant(c, TENANT), "operator", QUEUED + PROCESSING + 20, 60_000
+        ),
+        "limit a tenant": Case(limit_a_tenant, "operator", 20, 150),
+        # One probe a level, what was announced as far as it is counted, and what runs.
+        "who waits longest": Case(
+            rank, "operator", 2 * 20_000 + 3 * CROWD + 2 * PROCESSING + 25_000, 40_000
+        ),
+        "reset a breaker that held many": Case(trip_and_reset_a_breaker, "operator", 10, 60),
+        "explain": Case(lambda c: explain_job(c, WITH_TARGETS[0]), "operator", 4 * WORKERS, 80),
+        "explain late in a deep target": Case(
+            lambda c: explain_job(c, LATE_OF_THE_DEEP_TARGET), "operator", 4 * WORKERS, 80
+        ),
+        "get": Case(lambda c: get_job(c, WITH_TARGETS[0], TENANT), "api", 2, 10),
+        "get everything": Case(lambda c: get_operator_job(c, WITH_TARGETS[0]), "operator", 4, 20),
+        "attempts": Case(lambda c: list_attempts(c, id_of(5)), "operator", 4, 20),
+        "resume a target": Case(pause_and_resume_a_target, "operator", 60, 200),
+        "prune letters of no job": Case(prunes(prune_strays, PAGE), "maintenance", 5 * PAGE, 1200),
+        "how far upkeep is behind": Case(
+            lambda c: sample_behind(c, walk_within=timedelta(hours=6)), "maintenance", 20, 60
+        ),
+        "list across tenants": Case(overseeing(JobFilter()), "operator", PAGE, 100),
+        "list across tenants, deep": Case(
+            overseeing(JobFilter(), before=100_000), "operator", PAGE, 100
+        ),
+        "list of one tenant, for operators": Case(
+            overseeing(JobFilter(), tenant=SMALL), "operator", PAGE, 100
+        ),
+        # A page of each of the tenants, of which the newest are shown.
+        "list across tenants by state": Case(
+            overseeing(JobFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
+        ),
+        "list across tenants by type, deep": Case(
+            overseeing(JobFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
+        ),
+        "list across tenants by a target with a long history": Case(
+            overseeing(JobFilter(target=image_target(id_of(HOT))), before=50_000),
+            "operator",
+            8 * PAGE,
+            700,
+        ),
+        "list across tenants by correlation": Case(
+            overseeing(JobFilter(correlation_id="request-77")), "operator", PAGE, 60
+        ),
+        "pauses": Case(list_pauses, "operator", 2 * PROCESSING + 20, 400),
+        "workers": Case(list_workers, "operator", 2 * PROCESSING + 2 * WORKERS, 800),
+        "room for a job": Case(
+            lambda c: room_for_job(c, Lane.GENERAL, NOOP),
+            "operator",
+            2 * PROCESSING + 2 * WORKERS,
+            800,
+        ),
+        "audit": Case(auditing(AuditFilter()), "operator", 4 * PAGE, 300),
+        "audit on one thing": Case(
+            auditing(AuditFilter(kind="circuit_breaker", name="s7")), "operator", 4 * PAGE, 300
+        ),
+        "audit by somebody who was here once": Case(
+            auditing(AuditFilter(actor="rare")), "operator", 20, 40
+        ),
+        "audit by a key": Case(auditing(AuditFilter(key_id=id_of(3))), "operator", 4 * PAGE, 300),
+        "audit of a tenant, long ago": Case(
+            auditing(AuditFilter(tenant_id=SMALL, until=LONG_AGO + timedelta(days=1))),
+            "operator",
+            4 * PAGE,
+            300,
+        ),
+        # No index: a page reads so many lines and says where to go on.
+        "audit of what nobody did": Case(
+            auditing(AuditFilter(action="never")), "operator", 3 * MOST_LOOKED_AT, 6000
+        ),
+        "stuck": Case(lambda c: list_stuck(c, limit=PAGE), "operator", 3 * PROCESSING, 800),
+        "failures of the last hour": Case(
+            lambda c: list_failures(c, limit=PAGE), "operator", 1000, 1200
+        ),
+        "throughput of the last hour": Case(read_throughput, "operator", 6000, 1200),
+        # Every open job, every ring; nothing of the history.
+        "queue health": Case(read_queue_health, "operator", 2 * (QUEUED + PROCESSING) + 1000, 4000),
+        "load of lanes": Case(load_of_lanes, "operator", 3 * PROCESSING + 2 * WORKERS + 200, 2500),
+        # No job at all: a month of sums, and the entries since the last fold.
+        "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),
+        "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
+        "sample the oldest": Case(sample_oldest, "maintenance", 10, 100),
+        "fold a hundred entries": Case(
+            lambda c: fold_entries(c, limit=100), "maintenance", 400, 2000
+        ),
+        "fold a hundred submits": Case(
+            lambda c: fold_ledger(c, limit=100), "maintenance", 400, 1000
+        ),
+        "prove a page": Case(prove_a_page, "maintenance", 2 * PAGE + 2 * TOLD + 6 * HOURS, 700),
+        "list": Case(listing(JobFilter()), "api", PAGE, 100),
+        "list, deep": Case(listing(JobFilter(), before=100_000), "api", PAGE, 100),
+        "list of a small tenant": Case(listing(JobFilter(), tenant=SMALL), "api", PAGE, 100),
+        "list by state": Case(listing(JobFilter(state=JobState.FAILED)), "api", PAGE, 100),
+        "list by state, deep": Case(
+            listing(JobFilter(state=JobState.FAILED), before=50_000), "api", PAGE, 100
+        ),
+        "list by a state that nobody is in": Case(
+            listing(JobFilter(state=JobState.FAILED_RETRYABLE)), "api", 0, 20
+        ),
+        # A page of every state that the type has, of which the newest are shown.
+        "list by type": Case(listing(JobFilter(type=NOOP)), "api", 5 * PAGE, 200),
+        "list by type, deep": Case(
+            listing(JobFilter(type=NOOP), before=50_000), "api", 5 * PAGE, 200
+        ),
+        "list by a rare type": Case(listing(JobFilter(type="rare")), "api", 5, 40),
+        "list by type and state, deep": Case(
+            listing(JobFilter(type=NOOP, state=JobState.FAILED), before=50_000), "api", PAGE, 100
+        ),
+        "list by correlation": Case(
+            listing(JobFilter(correlation_id="request-77")), "api", PAGE, 20
+        ),
+        "list by a target with a long history": Case(
+            listing(JobFilter(target=image_target(id_of(HOT)))), "api", PAGE, 100
+        ),
+        "list by a target with a long history, deep": Case(
+            listing(JobFilter(target=image_target(id_of(HOT))), before=50_000), "api", PAGE, 100
+        ),
+        "list by an unknown target": Case(listing(JobFilter(target="image:?")), "api", 0, 10),
+        "list children": Case(listing(JobFilter(parent_job_id=id_of(5000))), "api", PAGE, 40),
+        "letters": Case(letters(LetterFilter(open_only=False)), "operator", 3 * PAGE, 300),
+        "letters, deep": Case(
+            letters(LetterFilter(open_only=False), after=8000), "operator", 3 * PAGE, 300
+        ),
+        "letters of a tenant, deep": Case(
+            letters(LetterFilter(tenant_id=TENANT, open_only=False), after=8000),
+            "operator",
+            3 * PAGE,
+            300,
+        ),
+        # People's work, so never many: all open letters and their replays may be read, but no jobs.
+        "open letters": Case(letters(LetterFilter()), "operator", 2 * LETTERS, 60_000),
+        "open letters, deep": Case(
+            letters(LetterFilter(), after=8000), "operator", 2 * LETTERS, 60_000
+        ),
+        "letters by a reason that none has": Case(
+            letters(LetterFilter(reason="poison")), "operator", 2 * LETTERS, 3000
+        ),
+        "groups of letters": Case(group_dead_letters, "operator", 2 * LETTERS, 60_000),
+        "five hundred unknown keys": Case(look_for_keys, "api", 4, 1500),
+    }
+)
