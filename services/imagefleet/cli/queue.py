@@ -60,13 +60,6 @@ def stats(as_json: Json = False) -> None:
 
 
 def _stand(found: Document) -> Iterator[Part]:
-    yield from _load(found)
-    yield from _trouble(found)
-    yield ""
-    yield f"{found['unacknowledged']} dead letters wait for somebody"
-
-
-def _load(found: Document) -> Iterator[Part]:
     yield Table(found["lanes"], {
         "lane": "lane", "workers": "workers", "busy": lambda one: f"{one['busy']}/{one['slots']}",
         "processing": "processing", "waiting": "waiting",
@@ -88,9 +81,6 @@ def _load(found: Document) -> Iterator[Part]:
         "mean": lambda one: f"{one['meanDuration']:.2f} s",
         "waited": lambda one: f"{one['meanQueueTime']:.2f} s",
     })  # fmt: skip
-
-
-def _trouble(found: Document) -> Iterator[Part]:
     yield from section(found["failures"], {
         "failed, last hour": "jobType", "code": "code", "jobs": "failures",
         "latest (UTC)": at("latest"),
@@ -99,6 +89,8 @@ def _trouble(found: Document) -> Iterator[Part]:
         "stuck": "jobId", "tenant": "tenant", "type": "jobType", "claimed (UTC)": at("claimedAt"),
         "host": "host",
     })  # fmt: skip
+    yield ""
+    yield f"{found['unacknowledged']} dead letters wait for somebody"
 
 
 @app.command()
