@@ -134,7 +134,7 @@ TO imagefleet_maintenance;
 -- Last, as from here on nobody writes jobs until this commits. The lock waits for every transaction
 -- that has written one, and whoever writes later fires these: so from now on each move is counted,
 -- none twice, and nothing had to be counted for it. What is here already is counted afterwards, hour by
--- hour, by `imagefleet maintenance` (store/fleet/proofs.py): rows minus entries of one snapshot is a number
+-- hour, by `imagefleet maintenance` (store/proofs.py): rows minus entries of one snapshot is a number
 -- that no later move changes.
 CREATE TRIGGER jobs_moves_are_counted
 AFTER UPDATE ON jobs
