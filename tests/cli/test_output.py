@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from imagefleet.cli.output import Columns, Facts, Table, at, section, show, show_fields, show_list
+from imagefleet.cli.output import Columns, Fields, Table, at, section, show, show_fields, show_list
 from imagefleet.client.api import Reply
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import AcceptedJob, JobLinks
@@ -69,7 +69,7 @@ def test_people_see_the_parts_of_a_view_in_order(
         accepted,
         lambda job: [
             f"{job.job_type}:",
-            Facts({"made": datetime(2026, 1, 2, tzinfo=UTC), "by": None}, ("fact", "")),
+            Fields({"made": datetime(2026, 1, 2, tzinfo=UTC), "by": None}, ("fact", "")),
             *section([], {"never": "seen"}),
             *section([job], {"status": "status"}),
         ],

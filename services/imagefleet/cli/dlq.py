@@ -26,7 +26,7 @@ from imagefleet.cli.options import (
 )
 from imagefleet.cli.output import (
     ExitCode,
-    Facts,
+    Fields,
     Tell,
     at,
     complain,
@@ -277,12 +277,12 @@ class Replaying:
             "letters": letters, "jobs": self.fates, "jobIds": self.jobs, "stopped": self.stopped,
         }  # fmt: skip
 
-    def counts(self) -> Facts:
+    def counts(self) -> Fields:
         """For people."""
         counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
         if self.jobs:
             counts |= {"jobs " + name: of for name, of in self.fates.items()}
-        return Facts(counts or {"letters": 0})
+        return Fields(counts or {"letters": 0})
 
     async def dry_run(self, client: ApiClient) -> None:
         """What would happen to each letter; nothing does."""

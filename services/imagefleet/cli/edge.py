@@ -9,7 +9,7 @@ import typer
 from imagefleet.cli.connection import ask, below, call, ends_in, looks
 from imagefleet.cli.options import Json, WithinSeconds, group
 from imagefleet.cli.output import (
-    Facts,
+    Fields,
     Part,
     at,
     filled,
@@ -44,7 +44,7 @@ def status(as_json: Json = False) -> None:
 def _stands(found: Document) -> Iterator[Part]:
     month = found["month"]
     over = ", over budget" if month["overBudget"] else ""
-    yield Facts(
+    yield Fields(
         {
             "owed": f"{found['owed']} images, the oldest for {found['oldestOwedFor']:.0f} s",
             "in flight": f"{found['pathsInFlight']} paths",

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import POLL, ask, call, ends_in
+from imagefleet.cli.connection import POLL, ask, call
 from imagefleet.cli.options import (
     DRAINED_WITHIN,
     Json,
@@ -151,9 +151,10 @@ def pause(
 async def _drained(
     client: ApiClient, scope: dict[str, object], found: Document, within: float, tell: Tell
 ) -> Document:
-    ends_at, quiet = ends_in(within), 0
+    clock = asyncio.get_running_loop().time
+    ends_at, quiet = clock() + within, 0
     while quiet < LOOKS:
-        if ends_in(0) >= ends_at:
+        if clock() >= ends_at:
             sentence = f"{found['running']} jobs still run; the pause stands."
             raise Unavailable("still_running", sentence)
         await asyncio.sleep(POLL)
