@@ -55,7 +55,8 @@ def ends_in(seconds: float) -> float:
 
 async def looks(ends_at: float) -> AsyncIterator[None]:
     """Look at once, and again every second until then."""
+    clock = asyncio.get_running_loop().time
     yield
-    while ends_in(0) < ends_at:
+    while clock() < ends_at:
         await asyncio.sleep(POLL)
         yield

@@ -18,7 +18,7 @@ from imagefleet.cli.options import Json, OfTenant, group
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
-    Facts,
+    Fields,
     Table,
     finish,
     run_async,
@@ -204,7 +204,7 @@ def status(as_json: Json = False) -> None:
     }
     show(
         {"applied": applied, "pending": pending, "invalidIndexes": found.invalid_indexes},
-        lambda _: Facts(states, ("migration", "state")),
+        lambda _: Fields(states, ("migration", "state")),
         as_json=as_json,
     )
     finish(ExitCode.FAILED if pending or found.invalid_indexes else ExitCode.DONE)

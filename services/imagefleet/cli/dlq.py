@@ -26,7 +26,7 @@ from imagefleet.cli.options import (
 )
 from imagefleet.cli.output import (
     ExitCode,
-    Facts,
+    Fields,
     Tell,
     at,
     complain,
@@ -199,19 +199,20 @@ def replay(
     """
     chosen = _parameters(tenant, job_type, code, fingerprint)
     what = _which(letters, chosen, everything=everything, most=MOST_IDS)
-    what |= {"reason": reason, "force": force}
-    if dry:
-        done = call(lambda client: _dry_run(client, what))
-    else:
-        if "filter" in what:
-            _confirm("Replay", chosen, yes=yes)
-        pace = Pace(canary=canary, rate=rate, stop_ratio=stop_on_failure_ratio, within=within)
-        with waiting("replaying") as tell:
-            done = call(lambda client: _replay(client, what, pace, tell))
+    done = Replaying(
+        what=what | {"reason": reason, "force": force},
+        canary=canary,
+        rate=rate,
+        stop_ratio=stop_on_failure_ratio,
+        within=within,
+    )
+    if "filter" in what and not dry:
+        _confirm("Replay", chosen, yes=yes)
+    call(done.dry_run if dry else done.run)
     show(done.document(), lambda _: done.counts(), as_json=as_json)
     if done.stopped and not as_json:
         complain(done.stopped)
-    finish(ExitCode.FAILED if done.stopped or done.failed else ExitCode.DONE)
+    finish(ExitCode.FAILED if done.stopped or done.fates.get("failed") else ExitCode.DONE)
 
 
 def _parameters(
@@ -248,24 +249,16 @@ def _confirm(verb: str, chosen: dict[str, str | None], *, yes: bool) -> None:
     confirm(f"{verb} {count} dead letters of {len(found)} faults?", yes=yes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How fast, and when to stop."""
+@dataclass(slots=True, kw_only=True)
+class Replaying:
+    """Many letters, page by page, with an eye on how the replayed jobs fare."""
 
+    what: Mapping[str, object]
+    """The request; `ids` or a `filter` say which letters."""
     canary: int
     rate: float
     stop_ratio: float
     within: float
-
-    @property
-    def page(self) -> int:
-        """Letters of one request: about a second's worth."""
-        return max(1, min(MOST_ON_A_PAGE, round(self.rate)))
-
-
-@dataclass(slots=True)
-class Replay:
-    """How far it is."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     """Of letters."""
@@ -277,87 +270,75 @@ class Replay:
     as_of: str | None = None
     """What failed again meanwhile is not replayed another time."""
 
-    @property
-    def failed(self) -> int:
-        """Jobs that failed again."""
-        return self.fates.get("failed", 0)
-
     def document(self) -> Mapping[str, object]:
         """For scripts."""
+        letters = dict(self.outcomes)
         return {
-            "letters": dict(self.outcomes),
-            "jobs": self.fates,
-            "jobIds": self.jobs,
-            "stopped": self.stopped,
-        }
+            "letters": letters, "jobs": self.fates, "jobIds": self.jobs, "stopped": self.stopped,
+        }  # fmt: skip
 
-    def counts(self) -> Facts:
+    def counts(self) -> Fields:
         """For people."""
         counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
         if self.jobs:
             counts |= {"jobs " + name: of for name, of in self.fates.items()}
-        return Facts(counts or {"letters": 0})
+        return Fields(counts or {"letters": 0})
 
+    async def dry_run(self, client: ApiClient) -> None:
+        """What would happen to each letter; nothing does."""
+        self.what = {**self.what, "dryRun": True}
+        while await self._page(client, MOST_ON_A_PAGE):
+            pass
 
-async def _dry_run(client: ApiClient, what: Mapping[str, object]) -> Replay:
-    """What would happen to each letter; nothing does."""
-    done = Replay()
-    while await _page(client, {**what, "dryRun": True}, MOST_ON_A_PAGE, done):
-        pass
-    return done
+    async def run(self, client: ApiClient) -> None:
+        """Replay the canary, then the rest, unless too many fail again."""
+        with waiting("replaying") as tell:
+            more = True
+            if self.canary:
+                more = await self._page(client, self.canary)
+                await self._watch(client, tell)
+                if self.stopped is None and self.fates["open"]:
+                    self.stopped = "stopped: the canary has not ended in time"
+            while more and self.stopped is None:
+                before = len(self.jobs)
+                # About a second's worth.
+                more = await self._page(client, max(1, min(MOST_ON_A_PAGE, round(self.rate))))
+                await asyncio.sleep((len(self.jobs) - before) / self.rate)
+                await self._look(client, tell)
+            if self.stopped is None:
+                await self._watch(client, tell)
 
+    async def _page(self, client: ApiClient, limit: int) -> bool:
+        """Replay one page; whether there may be another."""
+        asked, replayed = dict(self.what), {"replayed"}
+        if "filter" in asked:
+            # What it names is open: if it was replayed already, an answer got lost on the way.
+            replayed.add("already_replayed")
+            asked |= {"limit": limit} | filled(after=self.cursor, diedUntil=self.as_of)
+        found = await client.ask("POST", f"{PATH}:replay", document=asked)
+        for one in found["replays"]:
+            self.outcomes[one["outcome"]] += 1
+            if one["outcome"] in replayed and one.get("replayedAs"):
+                self.jobs.append(one["replayedAs"])
+        self.cursor = found.get("nextCursor")
+        self.as_of = self.as_of or found.get("asOf")
+        return self.cursor is not None and len(found["replays"]) == limit
 
-async def _replay(client: ApiClient, what: Mapping[str, object], pace: Pace, tell: Tell) -> Replay:
-    """Replay the canary, then the rest, unless too many fail again."""
-    done, more = Replay(), True
-    if pace.canary:
-        more = await _page(client, what, pace.canary, done)
-        await _watch(client, pace, done, tell)
-        if done.stopped is None and done.fates["open"]:
-            done.stopped = "stopped: the canary has not ended in time"
-    while more and done.stopped is None:
-        before = len(done.jobs)
-        more = await _page(client, what, pace.page, done)
-        await asyncio.sleep((len(done.jobs) - before) / pace.rate)
-        await _look(client, pace, done, tell)
-    if done.stopped is None:
-        await _watch(client, pace, done, tell)
-    return done
+    async def _watch(self, client: ApiClient, tell: Tell) -> None:
+        """Look until all have ended, too many have failed, or the time is over."""
+        async for _ in looks(ends_in(self.within)):
+            await self._look(client, tell)
+            if not self.fates["open"] or self.stopped is not None:
+                return
 
-
-async def _page(client: ApiClient, what: Mapping[str, object], limit: int, done: Replay) -> bool:
-    """Replay one page; whether there may be another."""
-    asked = dict(what)
-    # What a filter names is open: if it was replayed already, an answer got lost on the way.
-    replayed = {"replayed", "already_replayed"} if "filter" in what else {"replayed"}
-    if "filter" in what:
-        asked |= {"limit": limit} | filled(after=done.cursor, diedUntil=done.as_of)
-    found = await client.ask("POST", f"{PATH}:replay", document=asked)
-    for one in found["replays"]:
-        done.outcomes[one["outcome"]] += 1
-        if one["outcome"] in replayed and one.get("replayedAs"):
-            done.jobs.append(one["replayedAs"])
-    done.cursor = found.get("nextCursor")
-    done.as_of = done.as_of or found.get("asOf")
-    return done.cursor is not None and len(found["replays"]) == limit
-
-
-async def _watch(client: ApiClient, pace: Pace, done: Replay, tell: Tell) -> None:
-    """Look until all have ended, too many have failed, or the time is over."""
-    async for _ in looks(ends_in(pace.within)):
-        await _look(client, pace, done, tell)
-        if not done.fates["open"] or done.stopped is not None:
-            return
-
-
-async def _look(client: ApiClient, pace: Pace, done: Replay, tell: Tell) -> None:
-    fates: Counter[str] = Counter({"open": 0, "completed": 0, "failed": 0})
-    for start in range(0, len(done.jobs), MOST_WATCHED):
-        ids = done.jobs[start : start + MOST_WATCHED]
-        found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
-        fates.update({name: found[name] for name in ("open", "completed", "failed")})
-    done.fates = dict(fates)
-    tell(f"{len(done.jobs)} replayed: {fates['completed']} completed, {fates['failed']} failed")
-    ended = fates["completed"] + fates["failed"]
-    if fates["failed"] > pace.stop_ratio * max(ended, min(len(done.jobs), FEW)):
-        done.stopped = f"stopped: {fates['failed']} of {ended} that ended failed again"
+    async def _look(self, client: ApiClient, tell: Tell) -> None:
+        fates = dict.fromkeys(("open", "completed", "failed"), 0)
+        for start in range(0, len(self.jobs), MOST_WATCHED):
+            ids = self.jobs[start : start + MOST_WATCHED]
+            found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
+            fates = {name: count + found[name] for name, count in fates.items()}
+        self.fates, jobs, failed = fates, len(self.jobs), fates["failed"]
+        ended = fates["completed"] + failed
+        tell(f"{jobs} replayed: {fates['completed']} completed, {failed} failed")
+        if failed > self.stop_ratio * max(ended, min(jobs, FEW)):
+            self.stopped = f"stopped: {failed} of {ended} that ended failed again"

@@ -6,14 +6,13 @@ from uuid import UUID
 
 import typer
 
-from imagefleet.cli.connection import ask, below, ends_in, looks, open_api
+from imagefleet.cli.connection import ask, below, call, ends_in, looks
 from imagefleet.cli.options import Json, WithinSeconds, group
 from imagefleet.cli.output import (
-    Facts,
+    Fields,
     Part,
     at,
     filled,
-    run_async,
     section,
     show,
     show_list,
@@ -45,7 +44,7 @@ def status(as_json: Json = False) -> None:
 def _stands(found: Document) -> Iterator[Part]:
     month = found["month"]
     over = ", over budget" if month["overBudget"] else ""
-    yield Facts(
+    yield Fields(
         {
             "owed": f"{found['owed']} images, the oldest for {found['oldestOwedFor']:.0f} s",
             "in flight": f"{found['pathsInFlight']} paths",
@@ -87,30 +86,25 @@ def invalidate(
     asked = filled(imageIds=[str(image) for image in images], reason=reason)
     found = ask("POST", INVALIDATIONS, document=asked)
     if wait:
-        found = {"invalidations": run_async(_completed(found["invalidations"], within))}
+        owed = found["invalidations"]
+        with waiting("waiting for CloudFront"):
+            found = {"invalidations": call(lambda client: _completed(client, owed, within))}
     show_list(found, "invalidations", {
         "image": "imageId", "tenant": "tenant", "invalidation": "invalidationId",
         "complete (UTC)": at("completedAt"),
     }, as_json=as_json)  # fmt: skip
 
 
-async def _completed(owed: list[Document], within: float) -> list[Document]:
-    ends_at = ends_in(within)
+async def _completed(client: ApiClient, owed: list[Document], within: float) -> list[Document]:
     done: list[Document] = []
-    async with open_api() as client:
-        with waiting("waiting for CloudFront"):
-            for one in owed:
-                found = await _completed_by(client, one["invalidationId"], ends_at)
-                if found is None:
-                    sentence = f"{len(owed) - len(done)} are not complete; they stay owed."
-                    raise Unavailable("not_complete", sentence)
-                done.append(found)
-    return done
-
-
-async def _completed_by(client: ApiClient, invalidation: str, ends_at: float) -> Document | None:
-    async for _ in looks(ends_at):
-        found = await client.ask("GET", below(INVALIDATIONS, invalidation))
-        if "completedAt" in found:
-            return found
-    return None
+    async for _ in looks(ends_in(within)):
+        while len(done) < len(owed):
+            path = below(INVALIDATIONS, owed[len(done)]["invalidationId"])
+            found = await client.ask("GET", path)
+            if "completedAt" not in found:
+                break
+            done.append(found)
+        else:
+            return done
+    sentence = f"{len(owed) - len(done)} are not complete; they stay owed."
+    raise Unavailable("not_complete", sentence)

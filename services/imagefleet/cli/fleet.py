@@ -12,7 +12,7 @@ from imagefleet.cli.connection import ask, below
 from imagefleet.cli.options import Json, Reason, group
 from imagefleet.cli.output import (
     ExitCode,
-    Facts,
+    Fields,
     Part,
     Table,
     at,
@@ -144,7 +144,7 @@ def ledger(as_json: Json = False) -> None:
 
 def _balance(found: Document) -> Iterator[Part]:
     names = ("accepted", "open", "completed", "failed", "pruned", "missing")
-    yield Facts({name: found[name] for name in names}, ("jobs", ""))
+    yield Fields({name: found[name] for name in names}, ("jobs", ""))
     yield ""
     yield Table(found["drift"], {
         "lane": "lane", "jobs waiting": "waiting", "messages expected": "expected",

@@ -20,7 +20,7 @@ from imagefleet.cli.options import (
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
-    Facts,
+    Fields,
     Part,
     Table,
     confirm,
@@ -210,7 +210,7 @@ def _seen(image: ImageView) -> Iterator[Part]:
         yield _receipt(image.deletion)
 
 
-def _receipt(gone: Deletion) -> Facts:
+def _receipt(gone: Deletion) -> Fields:
     """The deletion of an image."""
     lines: dict[str, object] = {
         "asked for (UTC)": moment(gone.requested_at),
@@ -228,7 +228,7 @@ def _receipt(gone: Deletion) -> Facts:
     }
     if gone.seconds_to_dark is not None:
         lines["  after"] = f"{gone.seconds_to_dark:.1f} s"
-    return Facts(lines)
+    return Fields(lines)
 
 
 @app.command("list")

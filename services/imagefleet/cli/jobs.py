@@ -20,7 +20,7 @@ from imagefleet.cli.options import (
 )
 from imagefleet.cli.output import (
     ExitCode,
-    Facts,
+    Fields,
     Part,
     at,
     filled,
@@ -60,7 +60,7 @@ def _explained(found: Document) -> list[Part]:
         "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
         "announcedAt",
     )  # fmt: skip
-    return [found["sentence"], Facts({name: found[name] for name in names if name in found})]
+    return [found["sentence"], Fields({name: found[name] for name in names if name in found})]
 
 
 @app.command()
@@ -155,7 +155,7 @@ def show_job(
     _finish_with(answer.shape.status)
 
 
-def _seen(job: JobView) -> Facts:
+def _seen(job: JobView) -> Fields:
     lines = {
         "job": job.job_id,
         "type": job.job_type,
@@ -168,7 +168,7 @@ def _seen(job: JobView) -> Facts:
         "next attempt": job.next_attempt_at,
         "failure": f"{job.failure.code}: {job.failure.message}" if job.failure else None,
     }
-    return Facts(filled(**lines))
+    return Fields(filled(**lines))
 
 
 @app.command("list")

@@ -168,14 +168,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Fields:
     """A line for each field of one thing."""
 
     fields: Mapping[str, object]
     heads: tuple[str, str] = ("", "")
 
 
-Part: TypeAlias = str | Table | Facts
+Part: TypeAlias = str | Table | Fields
 View: TypeAlias = Callable[[Any], Part | Iterable[Part]]
 
 
@@ -192,7 +192,7 @@ def show(answer: object, view: View, *, as_json: bool) -> None:
         match part:
             case str():
                 say(part)
-            case Facts(fields, heads):
+            case Fields(fields, heads):
                 print_table(heads, [*fields.items()])
             case Table(things, columns, whole):
                 rows = [_cells(one, columns) for one in things]
@@ -209,7 +209,7 @@ def show_list(page: Document | Reply[Any], name: str, columns: Columns, *, as_js
 
 def show_fields(document: Mapping[str, object], *, as_json: bool) -> None:
     """One thing whole: as it was answered, or a line for each of its fields."""
-    show(document, lambda found: Facts(filled(**found)), as_json=as_json)
+    show(document, lambda found: Fields(filled(**found)), as_json=as_json)
 
 
 def filled(**fields: object) -> dict[str, object]:

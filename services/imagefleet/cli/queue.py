@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import POLL, ask, call, ends_in
+from imagefleet.cli.connection import POLL, ask, call
 from imagefleet.cli.options import (
     DRAINED_WITHIN,
     Json,
@@ -60,13 +60,6 @@ def stats(as_json: Json = False) -> None:
 
 
 def _stand(found: Document) -> Iterator[Part]:
-    yield from _load(found)
-    yield from _trouble(found)
-    yield ""
-    yield f"{found['unacknowledged']} dead letters wait for somebody"
-
-
-def _load(found: Document) -> Iterator[Part]:
     yield Table(found["lanes"], {
         "lane": "lane", "workers": "workers", "busy": lambda one: f"{one['busy']}/{one['slots']}",
         "processing": "processing", "waiting": "waiting",
@@ -88,9 +81,6 @@ def _load(found: Document) -> Iterator[Part]:
         "mean": lambda one: f"{one['meanDuration']:.2f} s",
         "waited": lambda one: f"{one['meanQueueTime']:.2f} s",
     })  # fmt: skip
-
-
-def _trouble(found: Document) -> Iterator[Part]:
     yield from section(found["failures"], {
         "failed, last hour": "jobType", "code": "code", "jobs": "failures",
         "latest (UTC)": at("latest"),
@@ -99,6 +89,8 @@ def _trouble(found: Document) -> Iterator[Part]:
         "stuck": "jobId", "tenant": "tenant", "type": "jobType", "claimed (UTC)": at("claimedAt"),
         "host": "host",
     })  # fmt: skip
+    yield ""
+    yield f"{found['unacknowledged']} dead letters wait for somebody"
 
 
 @app.command()
@@ -159,9 +151,10 @@ def pause(
 async def _drained(
     client: ApiClient, scope: dict[str, object], found: Document, within: float, tell: Tell
 ) -> Document:
-    ends_at, quiet = ends_in(within), 0
+    clock = asyncio.get_running_loop().time
+    ends_at, quiet = clock() + within, 0
     while quiet < LOOKS:
-        if ends_in(0) >= ends_at:
+        if clock() >= ends_at:
             sentence = f"{found['running']} jobs still run; the pause stands."
             raise Unavailable("still_running", sentence)
         await asyncio.sleep(POLL)

@@ -25,6 +25,8 @@ from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
 
+Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.")]
+
 MOST_BYTES: Final = 2**20  # of a payload; the API takes less, and says so
 
 
@@ -95,9 +97,7 @@ def submit_job(
         str | None, typer.Option(help="The same key and request is the same job, another day too.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
-    within: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long --wait waits.")
-    ] = WITHIN,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Submit a job; images have verbs of their own.
@@ -118,15 +118,11 @@ def submit_job(
         maxAttempts=max_attempts,
     )
     content = _payload(payload)
-
-    async def submitted(client: ApiClient) -> Reply[AcceptedJob] | Reply[JobView]:
-        accepted = await client.submit_job(job_type, content, more, idempotency_key)
-        if not wait:
-            return accepted
-        job_id = str(accepted.shape.job_id)
-        return await client.finished_job(job_id, within=timedelta(seconds=within))
-
-    answer = call(submitted)
+    answer: Reply[AcceptedJob] | Reply[JobView]
+    answer = call(lambda client: client.submit_job(job_type, content, more, idempotency_key))
+    if wait:
+        job_id, given = str(answer.shape.job_id), timedelta(seconds=within)
+        answer = call(lambda client: client.finished_job(job_id, within=given))
     show(answer, lambda job: f"{job.job_id} is {job.status}", as_json=as_json)
     job = answer.shape
     if isinstance(job, JobView) and job.status is JobState.FAILED:
@@ -136,8 +132,7 @@ def submit_job(
 
 def _payload(text: str) -> dict[str, object]:
     try:
-        content = _file(Path(text[1:])) if text.startswith("@") else text.encode()
-        found = orjson.loads(content)
+        found = orjson.loads(_file(Path(text[1:])) if text.startswith("@") else text)
     except OSError as error:
         detail = f"{text[1:]} cannot be read: {error.strerror}"
         raise Misconfigured(detail) from None

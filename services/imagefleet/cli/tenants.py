@@ -18,7 +18,7 @@ from imagefleet.cli.options import (
     Yes,
     group,
 )
-from imagefleet.cli.output import Facts, Part, Table, at, confirm, filled, show, show_list
+from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show, show_list
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
@@ -186,7 +186,7 @@ def cancel(
 
 def _seen(found: Document) -> Iterator[Part]:
     facts = {name: found[name] for name in ("tenant", "queued", "processing", "failedRetryable")}
-    yield Facts(facts | {"paused": _paused(found) or "no"})
+    yield Fields(facts | {"paused": _paused(found) or "no"})
     yield ""
     yield Table(found["limits"], {
         "limit": "name", "value": "value", "default": "default", "used": "used",

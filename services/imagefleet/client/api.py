@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -78,36 +78,24 @@ class ApiClient:
     ) -> AcceptedImage:
         """Upload an image; what comes back is the promise that it will be made."""
         parameters = {"recipe": recipe, "reference": reference}
-        headers = {
-            "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
-            "Content-Length": str(_length(content)),
-            "Idempotency-Key": idempotency_key or str(uuid.uuid4()),
-        }
-        request = _Request("POST", "/v1/images", parameters, headers, content)
-        return _read(AcceptedImage, await self._answer(request)).shape
+        return await self._upload("POST", "/v1/images", content, name, parameters, idempotency_key)
 
     async def replace_image(
         self, image_id: str, content: Path, *, recipe: str | None = None
     ) -> AcceptedImage:
         """Give an image another original."""
-        headers = {
-            "Content-Type": mimetypes.guess_type(content.name)[0] or "application/octet-stream",
-            "Content-Length": str(_length(content)),
-            "Idempotency-Key": str(uuid.uuid4()),
-        }
-        request = _Request("PUT", _image(image_id), {"recipe": recipe}, headers, content)
-        return _read(AcceptedImage, await self._answer(request)).shape
+        path = _image(image_id)
+        return await self._upload("PUT", path, content, content.name, {"recipe": recipe})
 
     async def delete_image(self, image_id: str) -> AcceptedImage:
         """Delete an image; asked again it answers the same."""
-        answer = await self._answer(_Request("DELETE", _image(image_id)))
-        return _read(AcceptedImage, answer).shape
+        return (await self._read(AcceptedImage, _Request("DELETE", _image(image_id)))).shape
 
     async def reprocess(self, image_id: str, *, recipe: str | None = None) -> AcceptedImage:
         """Have an image rendered again."""
         asked = {} if recipe is None else {"recipe": recipe}
-        path = f"/v1/images/{quote(image_id, safe='')}/reprocess"
-        return _read(AcceptedImage, await self._answer(_new(path, asked))).shape
+        path = f"{_image(image_id)}/reprocess"
+        return (await self._read(AcceptedImage, _new(path, asked))).shape
 
     async def submit_job(
         self,
@@ -118,12 +106,12 @@ class ApiClient:
     ) -> Reply[AcceptedJob]:
         """Submit a job that is about no single image; `more` are the other fields of the body."""
         asked = {**more, "jobType": job_type, "payload": payload}
-        return _read(AcceptedJob, await self._answer(_new("/v1/jobs", asked, idempotency_key)))
+        return await self._read(AcceptedJob, _new("/v1/jobs", asked, idempotency_key))
 
     async def job(self, job_id: str, *, wait: timedelta | None = None) -> Reply[JobView]:
         """Ask about a job; with `wait` the answer may take that long, and is early if it ends."""
         parameters = {"wait": f"{wait.total_seconds():.0f}"} if wait else {}
-        return _read(JobView, await self._answer(_Request("GET", f"/v1/jobs/{job_id}", parameters)))
+        return await self._read(JobView, _Request("GET", f"/v1/jobs/{job_id}", parameters))
 
     async def finished_job(self, job_id: str, *, within: timedelta) -> Reply[JobView]:
         """Wait for the end of a job; Unavailable when it takes longer."""
@@ -140,15 +128,15 @@ class ApiClient:
 
     async def jobs(self, parameters: Mapping[str, str | None]) -> Reply[JobPage]:
         """List jobs, the newest first."""
-        return _read(JobPage, await self._answer(_Request("GET", "/v1/jobs", parameters)))
+        return await self._read(JobPage, _Request("GET", "/v1/jobs", parameters))
 
     async def image(self, image_id: str) -> Reply[ImageView]:
         """Ask about an image."""
-        return _read(ImageView, await self._answer(_Request("GET", _image(image_id))))
+        return await self._read(ImageView, _Request("GET", _image(image_id)))
 
     async def images(self, parameters: Mapping[str, str | None]) -> Reply[ImagePage]:
         """List images, the newest first."""
-        return _read(ImagePage, await self._answer(_Request("GET", "/v1/images", parameters)))
+        return await self._read(ImagePage, _Request("GET", "/v1/images", parameters))
 
     async def events(self, job_id: str) -> AsyncIterator[Reply[JobView]]:
         """Follow a job over server-sent events, until its end or until the stream breaks."""
@@ -174,6 +162,26 @@ class ApiClient:
         headers = {} if content is None else {"Content-Type": "application/json"}
         answer = await self._answer(_Request(method, path, parameters, headers, content))
         return _document(answer.content)
+
+    async def _upload(
+        self,
+        method: str,
+        path: str,
+        content: bytes | Path,
+        name: str,
+        parameters: Mapping[str, str | None],
+        key: str | None = None,
+    ) -> AcceptedImage:
+        headers = {
+            "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
+            "Content-Length": str(_length(content)),
+            "Idempotency-Key": key or str(uuid.uuid4()),
+        }
+        request = _Request(method, path, parameters, headers, content)
+        return (await self._read(AcceptedImage, request)).shape
+
+    async def _read(self, shape: type[Shown], request: "_Request") -> Reply[Shown]:
+        return _parsed(shape, (await self._answer(request)).content)
 
     async def _answer(self, request: "_Request") -> httpx.Response:
         """Send a request, again while somebody is merely away."""
@@ -203,30 +211,23 @@ class ApiClient:
         return Unavailable("api_unreachable", sentence, str(error))
 
 
+@dataclass(frozen=True, slots=True)
 class _Request:
     """One that can be sent again."""
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        parameters: Mapping[str, str | None] = {},
-        headers: Mapping[str, str] = {},
-        content: bytes | Path | None = None,
-    ) -> None:
-        self._method = method
-        self._path = path
-        self._parameters = {name: value for name, value in parameters.items() if value is not None}
-        self._headers = headers
-        self._content = content
+    method: str
+    path: str
+    parameters: Mapping[str, str | None] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | Path | None = None
 
     async def send(self, http: httpx.AsyncClient) -> httpx.Response:
-        content = self._content
+        content = self.content
         return await http.request(
-            self._method,
-            self._path,
-            params=self._parameters,
-            headers=self._headers,
+            self.method,
+            self.path,
+            params={name: value for name, value in self.parameters.items() if value is not None},
+            headers=self.headers,
             content=_chunks(content) if isinstance(content, Path) else content,
         )
 
@@ -266,10 +267,6 @@ def _length(content: bytes | Path) -> int:
 def _retry_after(answer: httpx.Response) -> float:
     value = answer.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else 0.0
-
-
-def _read(shape: type[Shown], answer: httpx.Response) -> Reply[Shown]:
-    return _parsed(shape, answer.content)
 
 
 def _parsed(shape: type[Shown], content: bytes) -> Reply[Shown]:
