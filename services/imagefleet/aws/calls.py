@@ -127,7 +127,7 @@ class CallWatcher(Protocol):
 class Unobserved:
     """Nobody watches."""
 
-    def during(self, call: Call) -> AbstractContextManager[None]:  # noqa: ARG002
+    def during(self, call: Call) -> AbstractContextManager[None]:  # noqa: ARG002 - of the protocol
         return nullcontext()
 
     def ended(self, call: Call, seconds: float, error_code: str | None) -> None:

@@ -77,6 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _answered: RequestResponseCycle | None = None  # while others wait, not the newest
     open_ones: Connections  # of the server
 
+    # uvicorn narrows the transport in the same way, which no subclass of asyncio's may.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
@@ -229,7 +230,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_body and self.cycle.response_complete:  # not of one that is answered next
             self._expect(LINGER)
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, not ours
         """What is no HTTP gets a problem too, after a moment, and the end of the connection.
 
         Only the end, as late, where an answer is still owed to a request before it: it would be
@@ -290,7 +291,7 @@ class _Reading(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         self._to.eof_received()
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - one size for all
         """Where to read into."""
         return self._buffer
 
