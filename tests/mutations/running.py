@@ -268,7 +268,7 @@ RUNNING: Final = (
         "and (receipt.settled is Settled.WRITTEN or receipt.ended.fence in again)",
         "",
         "worker/test_settler.py",
-        ("test_an_end_is_told_once_however_often_and_by_whom_it_is_settled",),
+        ("test_what_is_remembered_no_longer_is_not_told_again",),
     ),
     Mutation(
         "nobody tells of what is rescued",

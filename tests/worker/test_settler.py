@@ -147,6 +147,19 @@ async def test_an_end_is_told_once_however_often_and_by_whom_it_is_settled(bench
     )
 
 
+async def test_what_is_remembered_no_longer_is_not_told_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.worker.settler.MOST_REMEMBERED", 0)
+    claim = await bench.claim()
+    await bench.settler.settle(settlement(claim))
+
+    later = await bench.settler.settle(settlement(claim))
+
+    assert Settled.ALREADY == later.settled
+    assert 1 == told(bench, "job_attempts_total")
+
+
 async def test_what_is_told_is_not_told_again_when_a_second_settle_loses_its_first_answer(
     bench: Bench, superuser: Connection
 ) -> None:
