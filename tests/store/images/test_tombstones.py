@@ -29,14 +29,16 @@ from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
 from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
-from imagefleet.store.images.emptying import (
+from imagefleet.store.images.deleting import (
+    Deleting,
     darken_without_edge,
+    delete_image,
     flag_void,
+    get_deletion,
     list_to_empty_again,
     record_emptied_again,
 )
 from imagefleet.store.images.images import find_current, get_image, submit_image
-from imagefleet.store.images.tombstones import Deleting, delete_image, get_deletion
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.letters import get_dead_letter

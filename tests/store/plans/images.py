@@ -27,7 +27,13 @@ from imagefleet.store.edge.reports import (
     read_month,
     sample_invalidations,
 )
-from imagefleet.store.images.emptying import darken_without_edge, flag_void, list_to_empty_again
+from imagefleet.store.images.deleting import (
+    LIST_VOID,
+    MOST_CANCELLED,
+    darken_without_edge,
+    flag_void,
+    list_to_empty_again,
+)
 from imagefleet.store.images.images import find_current, list_images
 from imagefleet.store.images.pruning import (
     Superseded,
@@ -47,7 +53,6 @@ from imagefleet.store.images.sweeping import (
     list_sweep_runs,
     read_walk,
 )
-from imagefleet.store.images.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.images.uploads import create_upload, find_original
 from tests.store.plans.history import (
     DEEP,

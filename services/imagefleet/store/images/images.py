@@ -29,20 +29,27 @@ from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.store.database import Connection
-from imagefleet.store.images.tombstones import refuse_deleted
 from imagefleet.store.jobs.submissions import insert_submissions
 
-INSERT_IMAGE: Final = """
-INSERT INTO images (id, tenant_id, reference, recipe) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (id) DO NOTHING
-"""
+IMAGE_DELETED: Final = "This image was deleted."
 
-INSERT_SOURCE: Final = """
+# Asked once its target is locked, by the job's submission: no tombstone can be written beside it.
+ACCEPT_SOURCE: Final = """
+WITH living AS MATERIALIZED (
+    SELECT jobs.target_seq
+      FROM jobs
+     WHERE jobs.id = $12
+       AND NOT EXISTS (SELECT FROM image_tombstones WHERE image_tombstones.image_id = $1)
+),
+known AS (
+    INSERT INTO images (id, tenant_id, reference, recipe)
+    SELECT $1, $2, $3, $4 FROM living
+        ON CONFLICT (id) DO NOTHING
+)
 INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes, content_type,
                            width, height)
-SELECT $1, jobs.target_seq, $2, $3, $4, $5, $6, $7, $8, $9
-  FROM jobs
- WHERE jobs.id = $10
+SELECT $1, living.target_seq, $2, $5, $6, $7, $8, $9, $10, $11 FROM living
+RETURNING image_id
 """
 
 
@@ -66,8 +73,7 @@ async def submit_image(
         async with connection.transaction():
             (answer,) = await insert_submissions(connection, [submission])
             if isinstance(answer, Submitted) and answer.created:
-                await refuse_deleted(connection, source.image_id)
-                await _insert_source(connection, source, answer.job_id)
+                await _accept_source(connection, source, answer.job_id)
                 return answer
             raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
     except _AnswerStands as standing:
@@ -76,14 +82,13 @@ async def submit_image(
         return standing.answer
 
 
-async def _insert_source(connection: Connection, source: NewSource, job_id: JobId) -> None:
-    await connection.execute(
-        INSERT_IMAGE, source.image_id, source.tenant_id, source.reference, source.recipe
-    )
-    await connection.execute(
-        INSERT_SOURCE,
+async def _accept_source(connection: Connection, source: NewSource, job_id: JobId) -> None:
+    accepted = await connection.fetchval(
+        ACCEPT_SOURCE,
         source.image_id,
         source.tenant_id,
+        source.reference,
+        source.recipe,
         source.key,
         source.etag,
         source.sha256,
@@ -93,6 +98,8 @@ async def _insert_source(connection: Connection, source: NewSource, job_id: JobI
         source.height,
         job_id,
     )
+    if accepted is None:
+        raise RequestRejected("image_deleted", IMAGE_DELETED)
 
 
 PUBLISH_IMAGES: Final = """

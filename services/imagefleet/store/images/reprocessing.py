@@ -16,6 +16,7 @@ from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
+from imagefleet.store.images.images import IMAGE_DELETED
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.rings import rings_for
@@ -23,8 +24,6 @@ from imagefleet.store.jobs.submissions import insert_submissions
 
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
 MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
-
-_GONE: Final = "This image was deleted."
 
 LOCK_IMAGES: Final = """
 SELECT targets.target
@@ -84,7 +83,7 @@ async def reprocess_image(
             idempotency_key=draft.idempotency_key,
             dedup_key=None,
         ):
-            raise RequestRejected("image_deleted", _GONE)
+            raise RequestRejected("image_deleted", IMAGE_DELETED)
         submission = draft.whole(found[0].payload(recipe), fingerprint=fingerprint)
         (answer,) = await insert_submissions(connection, [submission])
     if isinstance(answer, Submitted):

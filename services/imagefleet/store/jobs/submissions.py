@@ -260,7 +260,7 @@ async def _insert(connection: Connection, submissions: Sequence[Submission]) -> 
             next_seq[place] += 1
         documents.append(document)
     rows = await connection.fetch(INSERT_JOBS, documents)
-    return {row["id"]: _submitted(row, created=True) for row in rows}
+    return {row["id"]: submitted_of(row, created=True) for row in rows}
 
 
 _COLUMNS: Final = tuple(
@@ -365,7 +365,7 @@ def _answers(
     return {
         row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
         if row["differs"]
-        else _submitted(row, created=False)
+        else submitted_of(row, created=False)
         for row in rows
     }
 
@@ -388,7 +388,8 @@ async def _look_for_standing(
     )
 
 
-def _submitted(row: Record, *, created: bool) -> Submitted:
+def submitted_of(row: Record, *, created: bool) -> Submitted:
+    """The answer that these columns are."""
     return Submitted(
         job_id=JobId(row["job_id"]),
         type=row["type"],
