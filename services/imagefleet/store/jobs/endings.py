@@ -8,10 +8,11 @@ Callers lock first, targets before jobs and each in order, and write after: `tar
 `lock_claims`, `end_claims`, `targets.free_targets`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, assert_never
+from types import MappingProxyType
+from typing import Final
 from uuid import UUID
 
 from asyncpg import Record
@@ -129,14 +130,6 @@ _LET_GO: Final = """
     RETURNING jobs.id
 """
 
-_RING: Final = """
-bell AS (
-    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
-    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
-      FROM ended JOIN written ON written.id = ended.id
-)
-"""
-
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome,
@@ -155,176 +148,41 @@ written AS (
 {WRITE_ATTEMPTS}
 """  # noqa: S608 - composed at import from the constants above
 
-
-async def _complete(
-    connection: Connection, endings: Sequence[tuple[Held, Completed]]
-) -> list[Ended]:
-    """Processing -> completed."""
-    return await _end(
-        connection,
-        COMPLETE_JOBS,
-        JobState.COMPLETED,
-        endings,
-        [outcome.result for _, outcome in endings],
-        [outcome.reason for _, outcome in endings],
-        [outcome.log_excerpt for _, outcome in endings],
-    )
-
-
-RETRY_JOBS: Final = f"""
+# Retried and released jobs go on with a ring; of one that failed the database writes the letter.
+# Maintenance runs it too, which may not write results: so what completes has its own statement.
+END_UNCOMPLETED: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, $10 AS outcome,
+    SELECT {_CLAIM}, jobs.priority, coalesce(new.lane, jobs.lane) AS new_lane,
            jobs.claim_charged AND new.charged AS charged,
            jobs.claim_charged AND NOT new.charged AS refund,
-           new.code AS why, new.detail, new.log_excerpt,
-           new.message, new.due_at, new.crashed, new.lane AS new_lane, jobs.priority,
-           $12::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
-                  $7::boolean[], $8::boolean[], $9::text[], $11::text[])
-           AS new (id, claim_no, code, message, detail, due_at, charged, crashed, lane, log_excerpt)
+           new.state, new.outcome, new.why, new.code, new.message, new.detail, new.log_excerpt,
+           new.due_at, new.crashed, $2::uuid AS ended_by
+      FROM jsonb_to_recordset($1::jsonb) AS new (
+               id uuid, claim_no bigint, state text, outcome text, why text, code text,
+               message text, detail text, log_excerpt text, due_at timestamptz, lane text,
+               charged boolean, crashed boolean)
       {_STANDS}
 ),
 written AS (
     UPDATE jobs
-       SET state = 'failed_retryable', run_at = ended.due_at, lane = ended.new_lane,
-           attempts = jobs.attempts - ended.refund::int,
+       SET state = ended.state, lane = ended.new_lane,
+           run_at = coalesce(ended.due_at, jobs.run_at),
+           attempts = greatest(jobs.attempts - ended.refund::int, 0),
            crashes = jobs.crashes + ended.crashed::int,
-           failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
+           failure_code = ended.code, failure_message = ended.message,
+           failure_detail = ended.detail,
+           finished_at = CASE ended.state WHEN 'failed' THEN now() END,
            {_LET_GO}
 ),
-{_RING}{WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constants above
-
-
-async def _retry(
-    connection: Connection,
-    endings: Sequence[tuple[Held, Retry]],
-    *,
-    ended_as: str,
-    ended_by: UUID | None,
-) -> list[Ended]:
-    """Processing -> failed_retryable, charged unless the outcome says otherwise, with its ring."""
-    return await _end(
-        connection,
-        RETRY_JOBS,
-        JobState.FAILED_RETRYABLE,
-        endings,
-        [outcome.code for _, outcome in endings],
-        [outcome.message for _, outcome in endings],
-        [outcome.detail for _, outcome in endings],
-        [outcome.run_at or held.now for held, outcome in endings],
-        [outcome.charged for _, outcome in endings],
-        [outcome.crashed for _, outcome in endings],
-        [outcome.lane or held.standing.lane for held, outcome in endings],
-        ended_as,
-        [outcome.log_excerpt for _, outcome in endings],
-        ended_by,
-    )
-
-
-FAIL_JOBS: Final = f"""
-WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, jobs.claim_charged AS charged, $6 AS outcome,
-           new.code AS why, new.detail, new.log_excerpt, new.message, $8::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $7::text[])
-           AS new (id, claim_no, code, message, detail, log_excerpt)
-      {_STANDS}
-),
-written AS (
-    UPDATE jobs
-       SET state = 'failed',
-           failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
-           finished_at = now(),
-           {_LET_GO}
+bell AS (
+    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
+      FROM ended
+      JOIN written ON written.id = ended.id
+     WHERE ended.state = 'failed_retryable'
 )
 {WRITE_ATTEMPTS}
 """  # noqa: S608 - composed at import from the constants above
-
-
-async def _fail(
-    connection: Connection,
-    endings: Sequence[tuple[Held, Failed]],
-    *,
-    ended_as: str,
-    ended_by: UUID | None,
-) -> list[Ended]:
-    """Processing -> failed; the dead letter is written by the database in the same transaction."""
-    return await _end(
-        connection,
-        FAIL_JOBS,
-        JobState.FAILED,
-        endings,
-        [outcome.code for _, outcome in endings],
-        [outcome.message for _, outcome in endings],
-        [outcome.detail for _, outcome in endings],
-        ended_as,
-        [outcome.log_excerpt for _, outcome in endings],
-        ended_by,
-    )
-
-
-RELEASE_JOBS: Final = f"""
-WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, false AS charged, 'released' AS outcome,
-           new.why, NULL AS detail, new.log_excerpt, new.due_at, jobs.priority,
-           jobs.lane AS new_lane,
-           jobs.claim_charged AS refund, NULL::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[])
-           AS new (id, claim_no, why, due_at, log_excerpt)
-      {_STANDS}
-),
-written AS (
-    UPDATE jobs
-       SET state = 'failed_retryable', run_at = ended.due_at,
-           attempts = greatest(jobs.attempts - ended.refund::int, 0),
-           failure_code = NULL, failure_message = NULL, failure_detail = NULL,
-           {_LET_GO}
-),
-{_RING}{WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constants above
-
-
-async def _release(connection: Connection, endings: Sequence[tuple[Held, Released]]) -> list[Ended]:
-    """Processing -> failed_retryable, uncharged: it was no fault of the job."""
-    return await _end(
-        connection,
-        RELEASE_JOBS,
-        JobState.FAILED_RETRYABLE,
-        endings,
-        [outcome.why for _, outcome in endings],
-        [outcome.run_at or held.now for held, outcome in endings],
-        [outcome.log_excerpt for _, outcome in endings],
-    )
-
-
-async def _end(
-    connection: Connection,
-    statement: str,
-    state: JobState,
-    endings: Sequence[tuple[Held, Outcome]],
-    *columns: object,
-) -> list[Ended]:
-    held = {one.fence: one for one, _ in endings}
-    rows = await connection.fetch(
-        statement,
-        [one.job_id for one, _ in endings],
-        [one.claim_no for one, _ in endings],
-        *columns,
-    )
-    return [_ended(row, state, held[row["job_id"], row["claim_no"]]) for row in rows]
-
-
-def _ended(row: Record, state: JobState, held: Held) -> Ended:
-    return Ended(
-        **dict(row) | {"lane": Lane(row["lane"])},
-        state=state,
-        tenant_id=held.tenant_id,
-        type=held.type,
-        attempts=held.standing.attempts,
-        max_attempts=held.standing.max_attempts,
-        correlation_id=held.correlation_id,
-        traceparent=held.traceparent,
-    )
 
 
 async def end_claims(
@@ -335,38 +193,79 @@ async def end_claims(
     failed_as: str = "failed",
     ended_by: UUID | None = None,
 ) -> list[Ended]:
-    """Write every outcome, one statement a kind; the claims are locked by this transaction.
+    """Write every outcome; the claims are locked by this transaction.
 
     `ended_by` is who writes it, where that is not the holder.
 
     What it returns is to be told once the transaction is committed, and not before.
     """
-    completed: list[tuple[Held, Completed]] = []
-    retried: list[tuple[Held, Retry]] = []
-    failed: list[tuple[Held, Failed]] = []
-    released: list[tuple[Held, Released]] = []
-    for held, outcome in endings:
-        match outcome:
-            case Completed():
-                completed.append((held, outcome))
-            case Retry():
-                retried.append((held, outcome))
-            case Failed():
-                failed.append((held, outcome))
-            case Released():
-                released.append((held, outcome))
-            case _:
-                assert_never(outcome)
-    ended: list[Ended] = []
+    completed = [(held, one) for held, one in endings if isinstance(one, Completed)]
+    others = [
+        _uncompleted(held, one, retried_as=retried_as, failed_as=failed_as)
+        for held, one in endings
+        if not isinstance(one, Completed)
+    ]
+    rows: list[Record] = []
     if completed:
-        ended += await _complete(connection, completed)
-    if retried:
-        ended += await _retry(connection, retried, ended_as=retried_as, ended_by=ended_by)
-    if failed:
-        ended += await _fail(connection, failed, ended_as=failed_as, ended_by=ended_by)
-    if released:
-        ended += await _release(connection, released)
-    return ended
+        rows += await connection.fetch(
+            COMPLETE_JOBS,
+            [held.job_id for held, _ in completed],
+            [held.claim_no for held, _ in completed],
+            [one.result for _, one in completed],
+            [one.reason for _, one in completed],
+            [one.log_excerpt for _, one in completed],
+        )
+    if others:
+        rows += await connection.fetch(END_UNCOMPLETED, others, ended_by)
+    known = {held.fence: (held, one) for held, one in endings}
+    return [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
+
+
+def _uncompleted(
+    held: Held, outcome: Retry | Failed | Released, *, retried_as: str, failed_as: str
+) -> dict[str, object]:
+    """A row of `new`, by the names of its columns."""
+    row: dict[str, object] = {
+        "id": held.job_id,
+        "claim_no": held.claim_no,
+        "state": _LEAVES[type(outcome)],
+        "log_excerpt": outcome.log_excerpt,
+        "charged": True,
+        "crashed": False,
+    }
+    if not isinstance(outcome, Failed):
+        row["due_at"] = outcome.run_at or held.now
+    if isinstance(outcome, Released):
+        return row | {"outcome": "released", "why": outcome.why, "charged": False}
+    code, message, detail = outcome.code, outcome.message, outcome.detail
+    row |= {"why": code, "code": code, "message": message, "detail": detail}
+    if isinstance(outcome, Failed):
+        return row | {"outcome": failed_as}
+    changed = {"lane": outcome.lane, "charged": outcome.charged, "crashed": outcome.crashed}
+    return row | {"outcome": retried_as} | changed
+
+
+_LEAVES: Final[Mapping[type[Outcome], JobState]] = MappingProxyType(
+    {
+        Completed: JobState.COMPLETED,
+        Retry: JobState.FAILED_RETRYABLE,
+        Failed: JobState.FAILED,
+        Released: JobState.FAILED_RETRYABLE,
+    }
+)
+
+
+def _ended(row: Record, held: Held, outcome: Outcome) -> Ended:
+    return Ended(
+        **dict(row) | {"lane": Lane(row["lane"])},
+        state=_LEAVES[type(outcome)],
+        tenant_id=held.tenant_id,
+        type=held.type,
+        attempts=held.standing.attempts,
+        max_attempts=held.standing.max_attempts,
+        correlation_id=held.correlation_id,
+        traceparent=held.traceparent,
+    )
 
 
 def rejected(detail: str | None) -> Failed:
