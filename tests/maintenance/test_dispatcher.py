@@ -27,8 +27,9 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.store.jobs.cancelling import cancel_job
-from imagefleet.store.jobs.rings import confirm_rings, expect_messages, rings_for
+from imagefleet.store.jobs.rings import confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database

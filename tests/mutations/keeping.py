@@ -208,8 +208,8 @@ KEEPING: Final = (
     Mutation(
         "a job is pruned before its time",
         "jobs/pruning.py",
-        "AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)\n       AND jobs.f",
-        "AND jobs.f",
+        "{due_at} < now() - (SELECT fleet.retention FROM fleet)\n",
+        "{due_at} < now()\n",
         "jobs/test_pruning.py",
         ("test_prune_forgets_what_is_finished_and_past_retention_and_nothing_else",),
     ),

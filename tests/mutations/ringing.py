@@ -115,8 +115,8 @@ RINGING: Final = (
     Mutation(
         "a flagged job waits behind a pause",
         "jobs/cancelling.py",
-        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
-        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0\n",
+        "SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
+        "SET next_at = now(), sent_at = NULL, sends = 0\n",
         DISPATCHER,
         ("test_a_flagged_job_is_sent_whatever_holds_it",),
     ),
@@ -138,7 +138,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a freed target rings nobody",
-        "jobs/targets.py",
+        "jobs/rings.py",
         "    rows = await connection.fetch(RING_NEXT, tenants, names)\n",
         "    rows = []\n",
         "jobs/test_parking.py",

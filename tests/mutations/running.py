@@ -210,7 +210,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "targets are locked in the wrong order",
-        "jobs/targets.py",
+        "jobs/endings.py",
         "ORDER BY targets.tenant_id, targets.target",
         "ORDER BY targets.tenant_id, targets.target DESC",
         "jobs/test_lock_order.py",
@@ -281,8 +281,8 @@ RUNNING: Final = (
     Mutation(
         "a settlement is written whatever became of its claim",
         "jobs/endings.py",
-        '        (row["id"], row["claim_no"]): Held(',
-        '        next(one for one in claims if one[0] == row["id"]): Held(',
+        '{(row["job_id"], row["claim_no"]): _held(row)',
+        '{next(one for one in claims if one[0] == row["job_id"]): _held(row)',
         "test_settling.py",
         ("test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself[older first]",),
     ),
@@ -305,7 +305,7 @@ RUNNING: Final = (
     Mutation(
         "the last attempt of a lost worker is not given back",
         "jobs/endings.py",
-        "jobs.claim_charged AND NOT new.charged AS refund,",
+        "jobs.claim_charged AND NOT wanted.charged AS refund,",
         "false AS refund,",
         "jobs/test_rescue.py",
         ("test_a_lost_worker_alone_fails_no_job_though_its_attempts_are_used_up",),
@@ -320,7 +320,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "a lost claim frees the target of its heir",
-        "jobs/targets.py",
+        "jobs/endings.py",
         "AND targets.running_job = ANY ($3::uuid[])",
         "AND cardinality($3::uuid[]) >= 0",
         "test_settling.py",

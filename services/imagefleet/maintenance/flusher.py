@@ -24,23 +24,21 @@ from imagefleet.jobs.images import cache_tag
 from imagefleet.maintenance.duties import Office
 from imagefleet.runtime import pause_after
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.edge.batches import (
+from imagefleet.store.edge.invalidations import (
     Accepted,
+    Batch,
+    BatchLimits,
+    Debt,
+    Owed,
     Taken,
     accept_batch,
     begin_send,
+    commit_batch,
     complete_batch,
     defer_batch,
     doubt_batch,
     list_accepted,
     list_unsent,
-)
-from imagefleet.store.edge.invalidations import (
-    Batch,
-    BatchLimits,
-    Debt,
-    Owed,
-    commit_batch,
     look_at_owed,
 )
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -245,10 +243,10 @@ class Flusher:
         if not is_complete:
             return False
         async with self._pool.connection() as connection:
-            agreed = await complete_batch(connection, accepted)
-        if agreed is None:
+            dark = await complete_batch(connection, accepted)
+        if dark is None:
             return False
-        self._metrics.darkened(agreed.dark)
+        self._metrics.darkened(dark)
         return True
 
     def _is_quiet(self) -> bool:

@@ -8,14 +8,16 @@ import pytest
 
 from imagefleet.maintenance.flusher import OFFICE
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import (
+from imagefleet.store.edge.invalidations import (
     Accepted,
+    BatchLimits,
     accept_batch,
     begin_send,
+    commit_batch,
     complete_batch,
     defer_batch,
+    look_at_owed,
 )
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import hold_election
 from tests.support.api import uploaded
 from tests.support.http import is_problem

@@ -27,8 +27,15 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import (
+    Accepted,
+    BatchLimits,
+    accept_batch,
+    begin_send,
+    commit_batch,
+    complete_batch,
+    look_at_owed,
+)
 from imagefleet.store.images.deleting import (
     Deleting,
     darken_without_edge,
@@ -334,9 +341,9 @@ async def dark_by_the_edge(maintenance: Connection) -> None:
     assert batch is not None
     assert await begin_send(maintenance, batch.id)
     await accept_batch(maintenance, batch.id, "I1")
-    agreed = await complete_batch(maintenance, Accepted(batch.id, "I1"))
-    assert agreed is not None
-    assert len(agreed.dark) == 1
+    dark = await complete_batch(maintenance, Accepted(batch.id, "I1"))
+    assert dark is not None
+    assert len(dark) == 1
 
 
 async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dark_with_the_edge(
@@ -398,10 +405,7 @@ async def test_a_restless_debt_hands_the_receipt_on_to_the_next(
     first = await commit_batch(maintenance, debts, lambda one: f"#{one}", within=ROOMY, again=debts)
     assert first is not None
     await accept_batch(maintenance, first.id, "I0")
-    agreed = await complete_batch(maintenance, Accepted(first.id, "I0"))
-
-    assert agreed is not None
-    assert agreed.dark == ()
+    assert await complete_batch(maintenance, Accepted(first.id, "I0")) == []
     await dark_by_the_edge(maintenance)
     assert await superuser.fetchval("SELECT dark_at IS NOT NULL FROM image_tombstones")
 

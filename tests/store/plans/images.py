@@ -11,15 +11,17 @@ from imagefleet.jobs.images import Bucket, OutputKey
 from imagefleet.jobs.kinds import ReprocessImages, image_target
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import (
+from imagefleet.store.edge.invalidations import (
     Accepted,
+    BatchLimits,
     accept_batch,
     begin_send,
+    commit_batch,
     complete_batch,
     list_accepted,
     list_unsent,
+    look_at_owed,
 )
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.edge.reports import (
     find_flusher,
     list_batches,

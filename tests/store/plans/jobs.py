@@ -11,6 +11,7 @@ from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim, JobId, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.store.jobs.admissions import list_parents, list_standing
 from imagefleet.store.jobs.cancelling import PAGE as CANCELLED
 from imagefleet.store.jobs.cancelling import count_chosen, count_walk, flag_page
@@ -40,7 +41,6 @@ from imagefleet.store.jobs.rescue import (
 from imagefleet.store.jobs.rings import (
     adopt_rings,
     confirm_rings,
-    expect_messages,
     find_expired,
     forget_lost,
     read_rooms,

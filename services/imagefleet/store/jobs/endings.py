@@ -4,8 +4,8 @@
 different roles and for different reasons, but through these statements only. Each names
 `(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left alone.
 
-Callers lock first, targets before jobs and each in order, and write after: `targets.lock_targets`,
-`lock_claims`, `end_claims`, `targets.free_targets`.
+Callers lock first, targets before jobs and each in order, and write after: `lock_targets`,
+`lock_claims`, `end_claims`, `free_targets`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,14 +33,35 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    Ring,
     TenantId,
     WorkerId,
 )
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.rings import RING_NEXT, ring_of
+
+LOCK_TARGETS: Final = """
+SELECT targets.tenant_id, targets.target
+  FROM (SELECT DISTINCT jobs.tenant_id, jobs.target
+          FROM jobs
+         WHERE jobs.id = ANY ($1::uuid[])) AS wanted
+  JOIN targets ON targets.tenant_id = wanted.tenant_id AND targets.target = wanted.target
+ ORDER BY targets.tenant_id, targets.target
+   FOR UPDATE OF targets
+"""
+
+
+async def lock_targets(
+    connection: Connection, job_ids: Sequence[JobId]
+) -> list[tuple[TenantId, str]]:
+    """Lock what these jobs are about, before the jobs themselves: the order every writer keeps."""
+    rows = await connection.fetch(LOCK_TARGETS, list(job_ids))
+    return [(TenantId(row["tenant_id"]), row["target"]) for row in rows]
+
 
 LOCK_CLAIMS: Final = """
-SELECT jobs.id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
-       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by,
+SELECT jobs.id AS job_id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
+       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by AS worker_id,
        jobs.correlation_id, jobs.traceparent, now() AS now
   FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
   JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
@@ -76,27 +97,20 @@ async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[F
     rows = await connection.fetch(
         LOCK_CLAIMS, [job_id for job_id, _ in claims], [claim_no for _, claim_no in claims]
     )
-    return {
-        (row["id"], row["claim_no"]): Held(
-            job_id=JobId(row["id"]),
-            claim_no=row["claim_no"],
-            tenant_id=TenantId(row["tenant_id"]),
-            type=row["type"],
-            target=row["target"],
-            worker_id=WorkerId(row["locked_by"]),
-            standing=Standing(
-                attempts=row["attempts"],
-                max_attempts=row["max_attempts"],
-                crashes=row["crashes"],
-                lane=Lane(row["lane"]),
-                cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
-            ),
-            correlation_id=row["correlation_id"],
-            traceparent=row["traceparent"],
-            now=row["now"],
-        )
-        for row in rows
+    return {(row["job_id"], row["claim_no"]): _held(row) for row in rows}
+
+
+_STANDING: Final = tuple(Standing.__dataclass_fields__)  # the columns have the names of the fields
+_HELD: Final = tuple(Held.__dataclass_fields__.keys() - {"standing"})
+
+
+def _held(row: Record) -> Held:
+    code = row["cancel_code"]
+    standing = {name: row[name] for name in _STANDING} | {
+        "lane": Lane(row["lane"]),
+        "cancel_code": None if code is None else CancelCode(code),
     }
+    return Held(**{name: row[name] for name in _HELD}, standing=Standing(**standing))
 
 
 # The attempts row of every claim that `ended` names and `written` really ended.
@@ -152,15 +166,15 @@ written AS (
 # Maintenance runs it too, which may not write results: so what completes has its own statement.
 END_UNCOMPLETED: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, jobs.priority, coalesce(new.lane, jobs.lane) AS new_lane,
-           jobs.claim_charged AND new.charged AS charged,
-           jobs.claim_charged AND NOT new.charged AS refund,
-           new.state, new.outcome, new.why, new.code, new.message, new.detail, new.log_excerpt,
-           new.due_at, new.crashed, $2::uuid AS ended_by
-      FROM jsonb_to_recordset($1::jsonb) AS new (
-               id uuid, claim_no bigint, state text, outcome text, why text, code text,
-               message text, detail text, log_excerpt text, due_at timestamptz, lane text,
-               charged boolean, crashed boolean)
+    SELECT {_CLAIM}, jobs.priority, coalesce(wanted.lane, jobs.lane) AS new_lane,
+           jobs.claim_charged AND wanted.charged AS charged,
+           jobs.claim_charged AND NOT wanted.charged AS refund,
+           wanted.state, wanted.outcome, wanted.why, wanted.code, wanted.message, wanted.detail,
+           wanted.log_excerpt, wanted.due_at, wanted.crashed, $4::uuid AS ended_by
+      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
+      CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
+          state text, outcome text, why text, code text, message text, detail text,
+          log_excerpt text, due_at timestamptz, lane text, charged boolean, crashed boolean)
       {_STANDS}
 ),
 written AS (
@@ -200,11 +214,7 @@ async def end_claims(
     What it returns is to be told once the transaction is committed, and not before.
     """
     completed = [(held, one) for held, one in endings if isinstance(one, Completed)]
-    others = [
-        _uncompleted(held, one, retried_as=retried_as, failed_as=failed_as)
-        for held, one in endings
-        if not isinstance(one, Completed)
-    ]
+    others = [(held, one) for held, one in endings if not isinstance(one, Completed)]
     rows: list[Record] = []
     if completed:
         rows += await connection.fetch(
@@ -216,18 +226,22 @@ async def end_claims(
             [one.log_excerpt for _, one in completed],
         )
     if others:
-        rows += await connection.fetch(END_UNCOMPLETED, others, ended_by)
+        rows += await connection.fetch(
+            END_UNCOMPLETED,
+            [held.job_id for held, _ in others],
+            [held.claim_no for held, _ in others],
+            [_wanted(held, one, retried_as, failed_as) for held, one in others],
+            ended_by,
+        )
     known = {held.fence: (held, one) for held, one in endings}
     return [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
 
 
-def _uncompleted(
-    held: Held, outcome: Retry | Failed | Released, *, retried_as: str, failed_as: str
+def _wanted(
+    held: Held, outcome: Retry | Failed | Released, retried_as: str, failed_as: str
 ) -> dict[str, object]:
-    """A row of `new`, by the names of its columns."""
+    """What is to be written of it, by the names of the columns."""
     row: dict[str, object] = {
-        "id": held.job_id,
-        "claim_no": held.claim_no,
         "state": _LEAVES[type(outcome)],
         "log_excerpt": outcome.log_excerpt,
         "charged": True,
@@ -266,6 +280,27 @@ def _ended(row: Record, held: Held, outcome: Outcome) -> Ended:
         correlation_id=held.correlation_id,
         traceparent=held.traceparent,
     )
+
+
+FREE_TARGETS: Final = """
+UPDATE targets SET running_job = NULL
+ WHERE (targets.tenant_id, targets.target) IN (
+     SELECT freed.tenant_id, freed.target
+       FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target))
+   AND targets.running_job = ANY ($3::uuid[])
+"""
+
+
+async def free_targets(
+    connection: Connection, targets: Sequence[tuple[TenantId, str]], job_ids: Sequence[JobId]
+) -> list[Ring]:
+    """Let the next job of each target go; a statement of its own, so that it sees what ended."""
+    if not targets:
+        return []
+    tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
+    await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
+    rows = await connection.fetch(RING_NEXT, tenants, names)
+    return [ring_of(row) for row in rows]
 
 
 def rejected(detail: str | None) -> Failed:
