@@ -114,7 +114,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a flagged job waits behind a pause",
-        "jobs/cancelling.py",
+        "jobs/rings.py",
         "SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
         "SET next_at = now(), sent_at = NULL, sends = 0\n",
         DISPATCHER,
@@ -138,7 +138,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a freed target rings nobody",
-        "jobs/rings.py",
+        "jobs/endings.py",
         "    rows = await connection.fetch(RING_NEXT, tenants, names)\n",
         "    rows = []\n",
         "jobs/test_parking.py",

@@ -18,7 +18,7 @@ from imagefleet.jobs.kinds import image_target
 from imagefleet.jobs.model import JobId, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import Deletion
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
+from imagefleet.store.jobs.rings import RING_URGENTLY, ring_of
 from imagefleet.store.jobs.submissions import insert_submissions, submitted_of
 
 MOST_CANCELLED: Final = 100  # by the request; the job itself ends what is left
@@ -156,12 +156,7 @@ bell AS MATERIALIZED (
      ORDER BY rings.job_id
        FOR UPDATE
 )
-UPDATE rings
-   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
-  FROM bell
-  JOIN jobs ON jobs.id = bell.job_id
- WHERE rings.job_id = bell.job_id
-RETURNING {RINGING}
+{RING_URGENTLY}
 """  # noqa: S608 - composed at import from the constants of rings.py
 
 

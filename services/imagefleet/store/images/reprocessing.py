@@ -91,23 +91,15 @@ async def reprocess_image(
     raise answer
 
 
-WALK_IMAGES: Final = """
-SELECT images.id
-  FROM images
- WHERE images.tenant_id = $1
+_WALK: Final = """
    AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
  ORDER BY images.id DESC NULLS LAST
  LIMIT $3
 """
+_IMAGES: Final = "SELECT images.id FROM images WHERE images.tenant_id = $1"
 
-WALK_REFERENCE: Final = """
-SELECT images.id
-  FROM images
- WHERE images.tenant_id = $1 AND images.reference = $4
-   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY images.id DESC NULLS LAST
- LIMIT $3
-"""
+WALK_IMAGES: Final = f"{_IMAGES} {_WALK}"
+WALK_REFERENCE: Final = f"{_IMAGES} AND images.reference = $4 {_WALK}"
 
 
 async def _next_images(
@@ -128,16 +120,10 @@ async def _next_images(
     return [row["id"] for row in rows]
 
 
-COUNT_IMAGES: Final = """
-SELECT count(*)
-  FROM (SELECT FROM images WHERE images.tenant_id = $1 LIMIT $2) AS counted
-"""
+_SOME_OF: Final = f"SELECT count(*) FROM ({_IMAGES}"  # noqa: S608 - of the constant above
 
-COUNT_REFERENCE: Final = """
-SELECT count(*)
-  FROM (SELECT FROM images
-         WHERE images.tenant_id = $1 AND images.reference = $3 LIMIT $2) AS counted
-"""
+COUNT_IMAGES: Final = f"{_SOME_OF} LIMIT $2) AS counted"
+COUNT_REFERENCE: Final = f"{_SOME_OF} AND images.reference = $3 LIMIT $2) AS counted"
 
 
 async def count_set(

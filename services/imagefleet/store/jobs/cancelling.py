@@ -16,7 +16,7 @@ from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Renewal, report_progress
-from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
+from imagefleet.store.jobs.rings import RING_URGENTLY, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
 MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
@@ -50,12 +50,7 @@ WITH bell AS MATERIALIZED (
      ORDER BY rings.job_id
        FOR UPDATE
 )
-UPDATE rings
-   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
-  FROM bell
-  JOIN jobs ON jobs.id = bell.job_id
- WHERE rings.job_id = bell.job_id
-RETURNING {RINGING}
+{RING_URGENTLY}
 """  # noqa: S608 - composed at import from the constants of rings.py
 
 

@@ -47,6 +47,17 @@ rings.job_id, rings.lane, rings.next_at, rings.tenant_id, now() AS announced_at,
        jobs.traceparent, jobs.tracestate"""
 
 
+# The rings of `bell`, whose rows are locked, before all else of their tenants.
+RING_URGENTLY: Final = f"""
+UPDATE rings
+   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
+  FROM bell
+  JOIN jobs ON jobs.id = bell.job_id
+ WHERE rings.job_id = bell.job_id
+RETURNING {RINGING}
+"""  # noqa: S608 - composed at import from the constants above
+
+
 def ring_of(row: Record) -> Ring:
     """Read the columns of RINGING, which every statement returns from which something is rung."""
     return Ring(
