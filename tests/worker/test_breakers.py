@@ -57,7 +57,6 @@ async def workers(
     bench: Bench, count: int, limits: BreakerLimits | None = None
 ) -> AsyncIterator[list[BreakerReports]]:
     """What as many workers would have open, on one pool."""
-
     live = Live()
     live.now = OfS3(limits=limits or STANDARD)
     async with AsyncExitStack() as stack:
