@@ -49,11 +49,10 @@ from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
-from imagefleet.worker.messages import Messages
+from imagefleet.worker.messages import Messages, Redrives, Unclaimed
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
 from imagefleet.worker.takeovers import Takeovers
-from imagefleet.worker.unclaimed import Redrives, Unclaimed
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
