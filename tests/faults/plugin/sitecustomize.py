@@ -27,6 +27,8 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+HERE = os.path.dirname(__file__)  # noqa: PTH120 - nothing else is loaded yet
+ROOT = HERE.removesuffix("/tests/faults/plugin")  # poison borrows its attacks from the tests
 GIVEN: dict[str, Any] = json.loads(os.environ.get("IMAGEFLEET_FAULTS", "{}"))  # noqa: TID251
 SOCKET: str = GIVEN.get("socket", "")
 POINTS: frozenset[str] = frozenset(GIVEN.get("points", ()))
@@ -125,7 +127,7 @@ def _hand_on(module: ModuleType) -> None:
             settings = GIVEN.get("settings", {})
             return {
                 **environment_of(process, *args, **named),
-                "PYTHONPATH": os.path.dirname(__file__),  # noqa: PTH120 - nothing else is loaded yet
+                "PYTHONPATH": os.pathsep.join((HERE, ROOT)),
                 "IMAGEFLEET_FAULTS": json.dumps(GIVEN),
                 **settings.get("all", {}),
                 **settings.get(process, {}),
