@@ -141,7 +141,7 @@ WORKING: Final = (
     ),
     Mutation(
         "what cannot be buried is lost",
-        f"{WORKER}/unclaimed.py",
+        f"{WORKER}/messages.py",
         "        if failure is None:\n",
         "        if failure is None or reason:\n",
         "worker/test_consumer.py",
