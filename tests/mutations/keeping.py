@@ -81,7 +81,7 @@ KEEPING: Final = (
         "images/images.py",
         "AND NOT EXISTS (SELECT FROM image_tombstones\n",
         "AND NOT EXISTS (SELECT FROM (SELECT NULL::uuid AS image_id) AS image_tombstones\n",
-        "images/test_tombstones.py",
+        "images/test_deleting.py",
         ("test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end",),
     ),
     Mutation(
@@ -105,7 +105,7 @@ KEEPING: Final = (
         "images/images.py",
         "AND NOT EXISTS (SELECT FROM image_tombstones WHERE image_tombstones.image_id = $1)",
         "AND $1::uuid IS NOT NULL",
-        "images/test_tombstones.py",
+        "images/test_deleting.py",
         ("test_nothing_new_is_accepted_about_a_deleted_image_but_repeats_are_answered",),
     ),
     Mutation(

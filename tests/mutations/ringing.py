@@ -29,7 +29,7 @@ RINGING: Final = (
         "jobs/claims.py",
         "AND (bell.next_at = seen.next_at\n",
         "AND (true\n",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_claim_that_still_saw_the_pause_of_a_target_does_not_undo_the_ring_of_the_resume",),
     ),
     Mutation(
@@ -189,7 +189,7 @@ RINGING: Final = (
         "jobs/rescue.py",
         "alone=neighbours == 0",
         "alone=True",
-        "jobs/test_rescue.py",
+        "jobs/test_rescued_jobs.py",
         ("test_a_suspect_is_not_blamed_for_a_worker_that_held_anything_else",),
     ),
     Mutation(
