@@ -15,7 +15,7 @@ from imagefleet.store.fleet import tenants
 from imagefleet.store.jobs import cancelling
 from imagefleet.store.jobs.cancelling import FlaggedPage
 from imagefleet.store.jobs.rings import URGENT
-from imagefleet.worker.handlers import cancelling
+from imagefleet.worker.handlers import cancelling as handlers
 from imagefleet.worker.handlers.cancelling import CANCEL_JOBS
 from tests.support.api import Running
 from tests.support.bench import a_bench
@@ -290,7 +290,7 @@ async def test_what_was_submitted_after_a_walk_began_is_cancelled_by_ordering_ag
             walks.append((await order()).json())
         return await cancelling.flag_page(*arguments)
 
-    monkeypatch.setattr(cancelling, "flag_page", flag_page)
+    monkeypatch.setattr(handlers, "flag_page", flag_page)
     flagged = []
     async with a_bench(database, worker, tmp_path) as bench:
         for number in range(2):
