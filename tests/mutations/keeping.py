@@ -208,8 +208,8 @@ KEEPING: Final = (
     Mutation(
         "a job is pruned before its time",
         "jobs/pruning.py",
-        "{due_at} < now() - (SELECT fleet.retention FROM fleet)\n",
-        "{due_at} < now()\n",
+        "{rows}.{due_at} < now() - (SELECT fleet.retention FROM fleet)\n",
+        "{rows}.{due_at} < now()\n",
         "jobs/test_pruning.py",
         ("test_prune_forgets_what_is_finished_and_past_retention_and_nothing_else",),
     ),

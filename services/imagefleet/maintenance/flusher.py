@@ -35,11 +35,10 @@ from imagefleet.store.edge.invalidations import (
     begin_send,
     commit_batch,
     complete_batch,
-    defer_batch,
-    doubt_batch,
     list_accepted,
     list_unsent,
     look_at_owed,
+    send_again,
 )
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
@@ -189,7 +188,7 @@ class Flusher:
         except FleetError as error:
             self._refused(error, batch.id)
             async with self._pool.connection() as connection:
-                await defer_batch(connection, batch.id, _told(error))
+                await send_again(connection, batch.id, _told(error))
             return False
         self._refusals = 0
         async with self._pool.connection() as connection:
@@ -234,7 +233,12 @@ class Flusher:
         except NotFound as error:
             # Forgotten, or of another distribution. A repeat of what was done does no harm.
             async with self._pool.connection() as connection:
-                await doubt_batch(connection, accepted, _told(error))
+                await send_again(
+                    connection,
+                    accepted.batch_id,
+                    _told(error),
+                    unknown=accepted.cloudfront_id,
+                )
             return False
         except FleetError as error:
             self._refused(error, accepted.batch_id)

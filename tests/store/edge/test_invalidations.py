@@ -17,11 +17,10 @@ from imagefleet.store.edge.invalidations import (
     begin_send,
     commit_batch,
     complete_batch,
-    defer_batch,
-    doubt_batch,
     list_accepted,
     list_unsent,
     look_at_owed,
+    send_again,
 )
 from imagefleet.store.edge.reports import InvalidationSample, sample_invalidations
 from tests.support.database import Database, driver_of
@@ -194,7 +193,7 @@ async def test_an_accepted_batch_is_followed_until_it_is_complete(
     assert batch is not None
     assert [batch.id] == [one.id for one in await list_unsent(maintenance, limit=9)]
     assert await begin_send(maintenance, batch.id)
-    await defer_batch(maintenance, batch.id, "cloudfront_too_many: wait")
+    await send_again(maintenance, batch.id, "cloudfront_too_many: wait")
     assert await begin_send(maintenance, batch.id)
 
     accepted = [await accept_batch(maintenance, batch.id, name) for name in ("I1", "I2")]
@@ -223,9 +222,9 @@ async def test_a_batch_that_cloudfront_does_not_know_is_sent_again_as_it_was(
     assert batch is not None
     await accept_batch(maintenance, batch.id, "I1")
 
-    await doubt_batch(maintenance, Accepted(batch.id, "another"), "x")
+    await send_again(maintenance, batch.id, "x", unknown="another")
     assert [] == await list_unsent(maintenance, limit=9)
-    await doubt_batch(maintenance, Accepted(batch.id, "I1"), "not_found")
+    await send_again(maintenance, batch.id, "not_found", unknown="I1")
 
     (again,) = await list_unsent(maintenance, limit=9)
     assert (batch.id, tuple(batch.items), "not_found") == (again.id, again.items, again.last_error)

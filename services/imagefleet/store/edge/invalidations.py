@@ -233,17 +233,6 @@ async def accept_batch(connection: Connection, batch_id: UUID, cloudfront_id: st
     return None if row is None else Taken(**dict(row))
 
 
-# The error stays when a later send succeeds: it tells why that was later.
-DEFER_BATCH: Final = """
-UPDATE invalidation_batches SET last_error = $2 WHERE id = $1 AND accepted_at IS NULL
-"""
-
-
-async def defer_batch(connection: Connection, batch_id: UUID, error: str) -> None:
-    """CloudFront did not take it, or nobody knows; it will be sent again."""
-    await connection.execute(DEFER_BATCH, batch_id, error[:LONGEST_ERROR])
-
-
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """A batch that CloudFront is at work on."""
@@ -296,15 +285,16 @@ async def complete_batch(connection: Connection, accepted: Accepted) -> list[tim
     return None if row is None else list(row["dark"])
 
 
-DOUBT_BATCH: Final = """
+# The error stays when a later send succeeds: it tells why that was later.
+SEND_AGAIN: Final = """
 UPDATE invalidation_batches
    SET accepted_at = NULL, cloudfront_id = NULL, last_error = $3
- WHERE id = $1 AND cloudfront_id = $2 AND completed_at IS NULL
+ WHERE id = $1 AND cloudfront_id IS NOT DISTINCT FROM $2 AND completed_at IS NULL
 """
 
 
-async def doubt_batch(connection: Connection, accepted: Accepted, error: str) -> None:
-    """CloudFront does not know it: to be sent again."""
-    await connection.execute(
-        DOUBT_BATCH, accepted.batch_id, accepted.cloudfront_id, error[:LONGEST_ERROR]
-    )
+async def send_again(
+    connection: Connection, batch_id: UUID, error: str, *, unknown: str | None = None
+) -> None:
+    """CloudFront did not take it, or nobody knows; or it has no invalidation of that id."""
+    await connection.execute(SEND_AGAIN, batch_id, unknown, error[:LONGEST_ERROR])

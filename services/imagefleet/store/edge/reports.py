@@ -159,7 +159,7 @@ PRUNE_BATCHES: Final = f"""
 WITH old AS MATERIALIZED (
     SELECT batches.id, batches.completed_at AS due_at
       FROM invalidation_batches AS batches
-     WHERE {past_retention("batches.completed_at", "batches.id")}
+     WHERE {past_retention("batches", "completed_at")}
 ),
 free AS MATERIALIZED (
     SELECT batches.id

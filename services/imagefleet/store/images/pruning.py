@@ -20,7 +20,7 @@ WITH old AS MATERIALIZED (
     SELECT uploads.id, uploads.job_id, uploads.used_at AS due_at
       FROM uploads
      WHERE uploads.job_id IS NOT NULL
-       AND {past_retention("uploads.used_at", "uploads.id")}
+       AND {past_retention("uploads", "used_at")}
 ),
 pruned AS (
     DELETE FROM uploads
@@ -69,7 +69,7 @@ SELECT tombstones.image_id, tombstones.dark_at,
        now() - (SELECT fleet.retention FROM fleet) - tombstones.dark_at AS behind
   FROM image_tombstones AS tombstones
  WHERE tombstones.emptied_again_at IS NOT NULL
-   AND {past_retention("tombstones.dark_at", "tombstones.image_id")}
+   AND {past_retention("tombstones", "dark_at", "image_id")}
 """  # noqa: S608 - composed at import by jobs/pruning.py
 
 # Under it nothing about an image is submitted, settled or published. One that is locked is in use.

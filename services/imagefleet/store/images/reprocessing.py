@@ -19,6 +19,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images.images import IMAGE_DELETED
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
+from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submissions
 
@@ -91,11 +92,7 @@ async def reprocess_image(
     raise answer
 
 
-_WALK: Final = """
-   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY images.id DESC NULLS LAST
- LIMIT $3
-"""
+_WALK: Final = newest_first("images")
 _IMAGES: Final = "SELECT images.id FROM images WHERE images.tenant_id = $1"
 
 WALK_IMAGES: Final = f"{_IMAGES} {_WALK}"

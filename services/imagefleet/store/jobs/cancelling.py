@@ -16,6 +16,7 @@ from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Renewal, report_progress
+from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import RING_URGENTLY, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
@@ -78,12 +79,11 @@ async def cancel_job(
 
 def _newest_open(more: str = "") -> str:
     """State by state, as their index has them: what has ended is never read."""
+    page = newest_first("jobs")
     pages = " UNION ALL ".join(
         f"""
        (SELECT jobs.id FROM jobs
-         WHERE jobs.tenant_id = $1 AND jobs.state = '{state}' {more}
-           AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-         ORDER BY jobs.id DESC NULLS LAST LIMIT $3)"""  # noqa: S608 - of the words below
+         WHERE jobs.tenant_id = $1 AND jobs.state = '{state}' {more} {page})"""  # noqa: S608 - of the words below
         for state in ("queued", "processing", "failed_retryable")
     )
     return f"SELECT page.id FROM ({pages}) AS page ORDER BY page.id DESC LIMIT $3"  # noqa: S608

@@ -134,6 +134,7 @@ _CLAIM: Final = """
            jobs.claimed_at, jobs.run_at"""
 
 _STANDS: Final = """
+      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
 """
 
@@ -146,16 +147,15 @@ _LET_GO: Final = """
 
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome,
-           new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason,
-           NULL::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[])
-           AS new (id, claim_no, result, reason, log_excerpt)
+    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome, wanted.why,
+           NULL AS detail, wanted.log_excerpt, wanted.result, $4::uuid AS ended_by
       {_STANDS}
+      CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
+          why text, log_excerpt text, result jsonb)
 ),
 written AS (
     UPDATE jobs
-       SET state = 'completed', result = ended.result, result_reason = ended.reason,
+       SET state = 'completed', result = ended.result, result_reason = ended.why,
            failure_code = NULL, failure_message = NULL, failure_detail = NULL, finished_at = now(),
            {_LET_GO}
 )
@@ -171,11 +171,10 @@ WITH ended AS MATERIALIZED (
            jobs.claim_charged AND NOT wanted.charged AS refund,
            wanted.state, wanted.outcome, wanted.why, wanted.code, wanted.message, wanted.detail,
            wanted.log_excerpt, wanted.due_at, wanted.crashed, $4::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
+      {_STANDS}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           state text, outcome text, why text, code text, message text, detail text,
           log_excerpt text, due_at timestamptz, lane text, charged boolean, crashed boolean)
-      {_STANDS}
 ),
 written AS (
     UPDATE jobs
@@ -209,38 +208,32 @@ async def end_claims(
 ) -> list[Ended]:
     """Write every outcome; the claims are locked by this transaction.
 
-    `ended_by` is who writes it, where that is not the holder.
-
-    What it returns is to be told once the transaction is committed, and not before.
+    `ended_by` is who writes it, where that is not the holder. What it returns is to be told once
+    the transaction is committed, and not before.
     """
     completed = [(held, one) for held, one in endings if isinstance(one, Completed)]
     others = [(held, one) for held, one in endings if not isinstance(one, Completed)]
-    rows: list[Record] = []
-    if completed:
-        rows += await connection.fetch(
-            COMPLETE_JOBS,
-            [held.job_id for held, _ in completed],
-            [held.claim_no for held, _ in completed],
-            [one.result for _, one in completed],
-            [one.reason for _, one in completed],
-            [one.log_excerpt for _, one in completed],
-        )
-    if others:
-        rows += await connection.fetch(
-            END_UNCOMPLETED,
-            [held.job_id for held, _ in others],
-            [held.claim_no for held, _ in others],
-            [_wanted(held, one, retried_as, failed_as) for held, one in others],
+    ended: list[Ended] = []
+    for statement, chosen in ((COMPLETE_JOBS, completed), (END_UNCOMPLETED, others)):
+        if not chosen:
+            continue
+        rows = await connection.fetch(
+            statement,
+            [held.job_id for held, _ in chosen],
+            [held.claim_no for held, _ in chosen],
+            [_wanted(held, one, retried_as, failed_as) for held, one in chosen],
             ended_by,
         )
-    known = {held.fence: (held, one) for held, one in endings}
-    return [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
+        known = {held.fence: (held, one) for held, one in chosen}
+        ended += [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
+    return ended
 
 
-def _wanted(
-    held: Held, outcome: Retry | Failed | Released, retried_as: str, failed_as: str
-) -> dict[str, object]:
+def _wanted(held: Held, outcome: Outcome, retried_as: str, failed_as: str) -> dict[str, object]:
     """What is to be written of it, by the names of the columns."""
+    if isinstance(outcome, Completed):
+        told = {"why": outcome.reason, "result": outcome.result}
+        return told | {"log_excerpt": outcome.log_excerpt}
     row: dict[str, object] = {
         "state": _LEAVES[type(outcome)],
         "log_excerpt": outcome.log_excerpt,

@@ -51,13 +51,13 @@ SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS prun
 """
 
 
-def past_retention(due_at: str, row_id: str) -> str:
-    """Which rows a page looks at: $1 of what was due before retention, behind the place $2, $3."""
+def past_retention(rows: str, due_at: str, key: str = "id") -> str:
+    """Which of them a page looks at: $1, of those due before retention, behind the place $2, $3."""
     return f"""
-           {due_at} < now() - (SELECT fleet.retention FROM fleet)
-       AND {due_at} >= coalesce($2::timestamptz, '-infinity')
-       AND ($2::timestamptz IS NULL OR ({due_at}, {row_id}) > ($2, $3::uuid))
-     ORDER BY {due_at}, {row_id}
+           {rows}.{due_at} < now() - (SELECT fleet.retention FROM fleet)
+       AND {rows}.{due_at} >= coalesce($2::timestamptz, '-infinity')
+       AND ($2::timestamptz IS NULL OR ({rows}.{due_at}, {rows}.{key}) > ($2, $3::uuid))
+     ORDER BY {rows}.{due_at}, {rows}.{key}
      LIMIT $1
 """  # noqa: S608 - of names of columns, at import
 
@@ -76,7 +76,7 @@ WITH old AS MATERIALIZED (
     SELECT jobs.id, jobs.finished_at AS due_at
       FROM jobs
      WHERE jobs.state IN ('completed', 'failed')
-       AND {past_retention("jobs.finished_at", "jobs.id")}
+       AND {past_retention("jobs", "finished_at")}
 ),
 free AS MATERIALIZED (
     SELECT jobs.id
