@@ -305,7 +305,7 @@ FRAGMENTS: Final = frozenset(
         "endings._CLAIM",
         "unheard._ENDS",
         "endings._LET_GO",
-        "endings._STANDS",
+        "endings._CLAIMS_THAT_STAND",
         "images._IMAGE",
         "images._PAGE",
         "inspection._A_PAGE_EACH",

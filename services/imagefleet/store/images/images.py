@@ -215,10 +215,7 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
   ) AS newest ON images.revision IS NULL
 """
 
-GET_IMAGE: Final = f"""
-{_IMAGE}
- WHERE images.id = $1 AND images.tenant_id = $2
-"""
+GET_IMAGE: Final = f"{_IMAGE} WHERE images.id = $1 AND images.tenant_id = $2"
 
 
 async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> ImageView:
@@ -239,17 +236,8 @@ async def find_replaceable(
 
 _PAGE: Final = newest_first("images")
 
-LIST_IMAGES: Final = f"""
-{_IMAGE}
- WHERE images.tenant_id = $1
-   {_PAGE}
-"""
-
-LIST_BY_REFERENCE: Final = f"""
-{_IMAGE}
- WHERE images.tenant_id = $1 AND images.reference = $4
-   {_PAGE}
-"""
+LIST_IMAGES: Final = f"{_IMAGE} WHERE images.tenant_id = $1 {_PAGE}"
+LIST_BY_REFERENCE: Final = f"{_IMAGE} WHERE images.tenant_id = $1 AND images.reference = $4 {_PAGE}"
 
 
 async def list_images(

@@ -133,7 +133,7 @@ _CLAIM: Final = """
            jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
            jobs.claimed_at, jobs.run_at"""
 
-_STANDS: Final = """
+_CLAIMS_THAT_STAND: Final = """
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
 """
@@ -149,7 +149,7 @@ COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome, wanted.why,
            NULL AS detail, wanted.log_excerpt, wanted.result, $4::uuid AS ended_by
-      {_STANDS}
+      {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           why text, log_excerpt text, result jsonb)
 ),
@@ -171,7 +171,7 @@ WITH ended AS MATERIALIZED (
            jobs.claim_charged AND NOT wanted.charged AS refund,
            wanted.state, wanted.outcome, wanted.why, wanted.code, wanted.message, wanted.detail,
            wanted.log_excerpt, wanted.due_at, wanted.crashed, $4::uuid AS ended_by
-      {_STANDS}
+      {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           state text, outcome text, why text, code text, message text, detail text,
           log_excerpt text, due_at timestamptz, lane text, charged boolean, crashed boolean)
@@ -231,15 +231,10 @@ async def end_claims(
 
 def _wanted(held: Held, outcome: Outcome, retried_as: str, failed_as: str) -> dict[str, object]:
     """What is to be written of it, by the names of the columns."""
+    row: dict[str, object] = {"state": _LEAVES[type(outcome)], "log_excerpt": outcome.log_excerpt}
     if isinstance(outcome, Completed):
-        told = {"why": outcome.reason, "result": outcome.result}
-        return told | {"log_excerpt": outcome.log_excerpt}
-    row: dict[str, object] = {
-        "state": _LEAVES[type(outcome)],
-        "log_excerpt": outcome.log_excerpt,
-        "charged": True,
-        "crashed": False,
-    }
+        return row | {"why": outcome.reason, "result": outcome.result}
+    row |= {"charged": True, "crashed": False}
     if not isinstance(outcome, Failed):
         row["due_at"] = outcome.run_at or held.now
     if isinstance(outcome, Released):
