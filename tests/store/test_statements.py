@@ -297,6 +297,8 @@ FRAGMENTS: Final = frozenset(
         "letters._OPEN",
         "letters._PAGE",
         "endings.WRITE_ATTEMPTS",
+        "ledger.COLUMNS",
+        "proofs._JOBS_IN",
         "reports._BATCHES",
         "reprocessing._IMAGES",
         "reprocessing._SOME_OF",

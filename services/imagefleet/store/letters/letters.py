@@ -107,23 +107,9 @@ LIST_OPEN_LETTERS: Final = f"""
 {_PAGE}
 """
 
-LIST_LETTERS: Final = f"""
-{_LETTER}
- WHERE true
-{_PAGE}
-"""
-
-LIST_LETTERS_OF_TENANT: Final = f"""
-{_LETTER}
- WHERE letters.tenant_id = $4
-{_PAGE}
-"""
-
-LIST_LETTERS_OF_FAULT: Final = f"""
-{_LETTER}
- WHERE letters.fingerprint = $4
-{_PAGE}
-"""
+LIST_LETTERS: Final = f"{_LETTER} WHERE true {_PAGE}"
+LIST_LETTERS_OF_TENANT: Final = f"{_LETTER} WHERE letters.tenant_id = $4 {_PAGE}"
+LIST_LETTERS_OF_FAULT: Final = f"{_LETTER} WHERE letters.fingerprint = $4 {_PAGE}"
 
 HISTORY_FILTERS: Final = (
     "The history of dead letters is listed whole, by one tenant, or by one fingerprint."
