@@ -8,8 +8,8 @@ from starlette.types import ASGIApp
 
 from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Keys
-from imagefleet.api.http.bodies import Heads
-from imagefleet.api.http.intake import Intake
+from imagefleet.api.http.bodies import Bodies
+from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting, Unhurried
 from imagefleet.api.http.observing import Observed
 from imagefleet.api.http.openapi import DescribedApp
@@ -66,6 +66,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.keys = Keys(tools)
     app.state.admission = Admission()
     app.state.heads = heads = Heads()
+    app.state.bodies = Bodies(limiting)
     app.state.intake = Intake(tools, heads, limiting)
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import Intake, media_type, read_json_if_any
+from imagefleet.api.http.bodies import read_json_if_any
+from imagefleet.api.http.intake import Intake, media_type
 from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted

@@ -12,13 +12,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.errors import problem_of
-from imagefleet.api.http.intake import (
+from imagefleet.api.http.bodies import (
     read_envelope,
     read_json,
     read_json_if_any,
     validated,
 )
+from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import idempotency_header, json_body, problems

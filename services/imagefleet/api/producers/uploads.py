@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
-from imagefleet.api.http.bodies import Heads
-from imagefleet.api.http.intake import Intake, read_json
+from imagefleet.api.http.bodies import read_json
+from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
