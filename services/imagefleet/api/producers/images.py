@@ -18,8 +18,8 @@ from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
-from imagefleet.api.producers.uploads import accept_upload, payload_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
+from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.images import NewSource, original_key

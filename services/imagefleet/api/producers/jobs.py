@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from time import monotonic
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -23,8 +22,8 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import idempotency_header, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
-from imagefleet.api.http.watching import Watcher
 from imagefleet.api.producers.admission import Admission, Admitted
+from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -48,7 +47,6 @@ from imagefleet.jobs.model import (
     JobState,
     Submission,
     Submitted,
-    TenantId,
     new_job_id,
 )
 from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
@@ -75,8 +73,6 @@ CURSOR: Final = "The `nextCursor` of the page before."
 _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
 _OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
-
-JobPath: TypeAlias = UUID
 
 router = APIRouter()
 
@@ -240,7 +236,7 @@ async def find_jobs(
 )
 async def show_job(
     request: Request,
-    job_id: JobPath,
+    job_id: UUID,
     key: Reader,
     tools: ToolsHere,
     wait: Annotated[
@@ -251,22 +247,10 @@ async def show_job(
     job = await read_job(tools, job_id, key.tenant_id)
     if wait and not job.over:
         limiting: Limiting = request.app.state.limiting
+        watcher: Watcher = request.app.state.watcher
         with limiting.stream(key):
-            job = await _waited_for(request, tools, job, key.tenant_id, wait)
+            job = await watcher.over(job, key.tenant_id, within=wait)
     return answer(job)
-
-
-async def _waited_for(
-    request: Request, tools: Tools, job: JobView, tenant_id: TenantId, seconds: int
-) -> JobView:
-    watcher: Watcher = request.app.state.watcher
-    clock = asyncio.get_running_loop().time
-    ends_at = clock() + seconds
-    while not job.over and clock() < ends_at and not watcher.closed:
-        left = timedelta(seconds=ends_at - clock())
-        await watcher.changed(job.job_id, job.updated_at, within=left)
-        job = await read_job(tools, job.job_id, tenant_id)
-    return job
 
 
 @router.post(
@@ -277,9 +261,7 @@ async def _waited_for(
     responses=problems(400, 404, 408, 413, 415, 429),
     openapi_extra=json_body(Cancellation, required=False) | idempotency_header(),
 )
-async def cancel_job(
-    request: Request, job_id: JobPath, key: Submitter, tools: ToolsHere
-) -> Response:
+async def cancel_job(request: Request, job_id: UUID, key: Submitter, tools: ToolsHere) -> Response:
     """Submit a job that cancels this one; the answer is about the new job. It may come too late."""
     asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, asked.idempotency_key)
@@ -297,9 +279,3 @@ async def cancel_job(
         submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
-
-
-async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> JobView:
-    """The job as it is now; NotFound where it is another tenant's."""
-    async with tools.pool.use("get_job", "jobs") as connection:
-        return await get_job(connection, JobId(job_id), tenant_id)
