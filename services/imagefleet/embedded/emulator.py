@@ -10,13 +10,13 @@ job is rung again from Postgres.
 import http.client
 import os
 import signal
-import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from imagefleet.embedded.emulator_software import Say, emulator_python, usable_cache
-from imagefleet.embedded.machine import HOST, LocalServer, end, end_of, ends_before, free_port, take
+from imagefleet.embedded.machine import LocalServer, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 KEY_ID: Final = "imagefleet"
@@ -109,10 +109,11 @@ class EmbeddedAws(LocalServer):
     def _ports(self) -> list[int]:
         if self._fixed_port:
             return [self.port]
+        choices = [0] * PORT_CHOICES
         # The last one first: addresses that were handed out go on being right.
-        recorded = self.folder / "port"
-        last = [int(recorded.read_text())] if recorded.exists() else []
-        return [port for port in last if _is_free(port)] + [0] * PORT_CHOICES
+        with suppress(OSError):  # none is recorded, or somebody has it
+            choices.insert(0, free_port(int((self.folder / "port").read_text())))
+        return choices
 
     def _launch(self, python: Path) -> subprocess.Popen[bytes]:
         self.port = self.port or free_port()
@@ -173,13 +174,3 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
