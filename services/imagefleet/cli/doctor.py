@@ -18,6 +18,7 @@ from imagefleet.cli.verbs import Json
 from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.model import Lane
 from imagefleet.settings import Aws, Database, load
+from imagefleet.settings.slices import Slice
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.store.schema.roles import OWNER, ROLES, describe_session
@@ -36,7 +37,7 @@ OWN_ROLE: Final = "Give every process its own role; only `migrate` is the owner.
 SET_CLOCKS: Final = "Let NTP set the clocks: requests to AWS are refused beyond five minutes."
 
 
-Settings = TypeVar("Settings", Database, Aws)
+Settings = TypeVar("Settings", bound=Slice)
 
 
 class Role(StrEnum):
