@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from imagefleet.errors import InputRejected, Unavailable
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render as render_here
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.runtime import new_event_loop
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import (

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.images import EXTENSIONS, stable_path
+from imagefleet.jobs.images import ImageFormat, stable_path
 from imagefleet.jobs.kinds import image_of_target
 from imagefleet.jobs.model import JobState, Submitted
 from imagefleet.jobs.shapes.jobs import JobLinks
@@ -62,7 +62,7 @@ class VariantView(Shape):
     @classmethod
     def of(cls, row: Row) -> Self:
         """With paths for addresses: where images are published, a row does not know."""
-        path = stable_path(row["image_id"], row["name"], EXTENSIONS[row["format"]])
+        path = stable_path(row["image_id"], row["name"], ImageFormat(row["format"]).extension)
         return super().of(dict(row) | {"url": row["key"], "stable_url": path})
 
     def at(self, base_url: str) -> Self:

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from typing import Final, NoReturn, TypeAlias, TypedDict, cast
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.sandbox import Confinement, confine
 

@@ -12,6 +12,7 @@ bounded, and harmless.
 import hashlib
 import math
 import os
+import re
 import shutil
 import signal
 from contextlib import suppress
@@ -20,12 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from imagefleet.errors import FleetError, InputRejected, Unavailable
-from imagefleet.imaging.headers.facts import ImageFormat
-from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
+from imagefleet.jobs.images import Caveat, PlaceholderFacts, Rendering, SourceFacts, VariantFacts
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.child import (
@@ -203,53 +204,14 @@ def _parsed(pipe: bytes) -> _Report | None:
 
 # What a rendering says it made.
 
+_RENDERING: Final = TypeAdapter(Rendering)
 _LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through
-
-_Side = Annotated[int, Field(ge=1, le=_LONGEST_SIDE)]
-_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_THUMBHASH: Final = re.compile(r"[A-Za-z0-9+/]{1,64}={0,2}")
+_COLOR: Final = re.compile(r"#[0-9a-f]{6}")
 
 
 class UntrueError(Exception):
     """A child's report and its files disagree, or the report is none."""
-
-
-class _Told(BaseModel):
-    """JSON has no enumerations and tuples, so the types are lax; the values are not."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SourceFacts(_Told):
-    """What came in; width and height are upright."""
-
-    format: ImageFormat
-    width: _Side
-    height: _Side
-    frames: Annotated[int, Field(ge=1)] | None
-    size_bytes: int
-    sha256: _Digest
-
-
-class PlaceholderFacts(_Told):
-    thumbhash: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{1,64}={0,2}$")]
-    color: Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
-
-
-class VariantFacts(_Told):
-    name: str
-    format: ImageFormat
-    width: _Side
-    height: _Side
-    size_bytes: int
-    sha256: _Digest
-    content_type: str
-    warnings: Annotated[tuple[Caveat, ...], Field(max_length=len(Caveat))]
-
-
-class _Rendering(_Told):
-    source: SourceFacts
-    placeholder: PlaceholderFacts
-    variants: tuple[VariantFacts, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,10 +259,13 @@ def checked(
 ) -> RenderedFiles:
     """The report as values, or Untrue. Reads every file: call it from a thread."""
     try:
-        claim = _Rendering.model_validate(report)
+        claim = _RENDERING.validate_python(report, extra="forbid")
     except ValidationError as error:
         raise UntrueError(str(error.errors(include_input=False, include_url=False))) from error
-    if (claim.source.size_bytes, claim.source.sha256) != _measured(source):
+    if not _is_within_bounds(claim):
+        message = "numbers or texts that no rendering has"
+        raise UntrueError(message)
+    if (claim.source.bytes, claim.source.sha256) != _measured(source):
         message = "not the source it was given"
         raise UntrueError(message)
     if len(claim.variants) != len(recipe.variants):
@@ -313,6 +278,19 @@ def checked(
         variants=tuple(_file(wanted, facts, folder) for wanted, facts in pairs),
         usage=usage,
         folder=folder,
+    )
+
+
+def _is_within_bounds(claim: Rendering) -> bool:
+    """Of what no file can show; the rest has to be as measured."""
+    source, shown = claim.source, claim.placeholder
+    return (
+        0 < source.width <= _LONGEST_SIDE
+        and 0 < source.height <= _LONGEST_SIDE
+        and (source.frames is None or source.frames > 0)
+        and _THUMBHASH.fullmatch(shown.thumbhash) is not None
+        and _COLOR.fullmatch(shown.color) is not None
+        and all(len(each.warnings) <= len(Caveat) for each in claim.variants)
     )
 
 
@@ -329,7 +307,7 @@ def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFil
     agreed = (
         (facts.name, facts.format) == (wanted.name, wanted.format)
         and facts.content_type == wanted.format.mime_type
-        and (facts.size_bytes, facts.sha256) == measured
+        and (facts.bytes, facts.sha256) == measured
         and (facts.format, facts.width, facts.height) == (seen.format, seen.width, seen.height)
         and facts.width <= wanted.width
         and facts.height <= wanted.height
