@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
-from uuid import UUID
 
 import structlog
 from fastapi import APIRouter, Header, Request
@@ -114,10 +113,10 @@ class Watcher:
                 event.set()
 
 
-async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> JobView:
+async def read_job(tools: Tools, job_id: JobId, tenant_id: TenantId) -> JobView:
     """The job as it is now; NotFound where it is another tenant's."""
     async with tools.pool.use("get_job", "jobs") as connection:
-        return await get_job(connection, JobId(job_id), tenant_id)
+        return await get_job(connection, job_id, tenant_id)
 
 
 class Streams:
@@ -213,7 +212,7 @@ def event_of(job: JobView) -> bytes:
 )
 async def follow_job(
     request: Request,
-    job_id: UUID,
+    job_id: JobId,
     key: Reader,
     tools: ToolsHere,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,

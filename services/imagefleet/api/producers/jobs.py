@@ -208,9 +208,9 @@ async def find_jobs(
     ] = None,
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     image_id: Annotated[UUID | None, Query(alias="imageId")] = None,
-    parent_job_id: Annotated[UUID | None, Query(alias="parentJobId")] = None,
+    parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
-    cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
+    cursor: Annotated[JobId | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others."""
     filters = JobFilter(
@@ -218,11 +218,10 @@ async def find_jobs(
         type=job_type,
         correlation_id=correlation_id,
         target=None if image_id is None else image_target(image_id),
-        parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
+        parent_job_id=parent_job_id,
     )
-    before = None if cursor is None else JobId(cursor)
     async with tools.pool.use("list_jobs", "jobs") as connection:
-        found = await list_jobs(connection, key.tenant_id, filters, before=before, limit=limit + 1)
+        found = await list_jobs(connection, key.tenant_id, filters, before=cursor, limit=limit + 1)
     page = found[:limit]
     more = page[-1].job_id if len(found) > limit else None
     return answer(JobPage(jobs=page, next_cursor=more))
@@ -236,7 +235,7 @@ async def find_jobs(
 )
 async def show_job(
     request: Request,
-    job_id: UUID,
+    job_id: JobId,
     key: Reader,
     tools: ToolsHere,
     wait: Annotated[
@@ -261,7 +260,7 @@ async def show_job(
     responses=problems(400, 404, 408, 413, 415, 429),
     openapi_extra=json_body(Cancellation, required=False) | idempotency_header(),
 )
-async def cancel_job(request: Request, job_id: UUID, key: Submitter, tools: ToolsHere) -> Response:
+async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: ToolsHere) -> Response:
     """Submit a job that cancels this one; the answer is about the new job. It may come too late."""
     asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, asked.idempotency_key)
@@ -272,10 +271,10 @@ async def cancel_job(request: Request, job_id: UUID, key: Submitter, tools: Tool
     )
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:
-        wanted = await get_job(connection, JobId(job_id), key.tenant_id)
+        wanted = await get_job(connection, job_id, key.tenant_id)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
-        admitted = await admission.admit_cancel(connection, submission, JobId(job_id))
+        admitted = await admission.admit_cancel(connection, submission, job_id)
         submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
