@@ -180,7 +180,6 @@ class Bodies:
     """
 
     def __init__(self, limiting: Limiting, *, most_bytes: int = MOST_HELD) -> None:
-        """Begin with nothing."""
         self._limiting = limiting
         self._most = most_bytes
         self.bytes = 0

@@ -26,7 +26,6 @@ class OneFile:
     """The form as it comes in: feed it, take what it found."""
 
     def __init__(self, content_type: str) -> None:
-        """Read the boundary from the request's content type."""
         _, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")
         if not boundary:

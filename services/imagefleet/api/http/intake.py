@@ -55,7 +55,6 @@ class Heads:
     """Reads heads in a thread of its own, which begins with the first of them."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
         # One is enough: they compute in Python, where two threads are no faster than one.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heads")
         self.waiting = 0
@@ -80,7 +79,6 @@ class Intake:
     """Takes images in, a bounded number at once."""
 
     def __init__(self, tools: Tools, heads: Heads, limiting: Limiting) -> None:
-        """Begin with nobody."""
         self._tools = tools
         self._heads = heads
         self._turns = Turns(limiting, stalled=self._stalled)

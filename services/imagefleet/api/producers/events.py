@@ -46,7 +46,6 @@ class Watcher:
     """Wakes those who wait for a job."""
 
     def __init__(self, tools: Tools, *, interval: timedelta = LOOK_EVERY) -> None:
-        """Begin with nobody."""
         self._tools = tools
         self._interval = interval
         self._waiting: dict[JobId, dict[asyncio.Event, datetime]] = {}
@@ -131,7 +130,6 @@ class Streams:
         *,
         heartbeat: timedelta = HEARTBEAT,
     ) -> None:
-        """Begin with nobody."""
         self._tools = tools
         self._keys = keys
         self._watcher = watcher
