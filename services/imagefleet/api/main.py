@@ -47,7 +47,7 @@ from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool, ping
-from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -77,7 +77,7 @@ async def main(
     metrics = ApiMetrics()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
-        pool = await _open_pool(stack, settings)
+        pool = await stack.enter_async_context(open_current(settings.database, process="api"))
         session = await stack.enter_async_context(
             open_session(settings.aws, calls=AwsCalls(metrics, tracing))
         )
@@ -110,23 +110,6 @@ async def main(
                 listening(server)
 
 
-async def _open_pool(stack: AsyncExitStack, settings: ApiSettings) -> Pool:
-    database = settings.database
-    pool = await stack.enter_async_context(
-        open_pool(
-            database.url.get_secret_value(),
-            process="api",
-            min_size=database.pool_min,
-            max_size=database.pool_max,
-            connect_within=database.connect_timeout.total_seconds(),
-            statement_within=database.statement_timeout.total_seconds(),
-        )
-    )
-    async with pool.connection() as connection:
-        await require_schema(connection)
-    return pool
-
-
 async def _open_tools(
     stack: AsyncExitStack,
     settings: ApiSettings,
@@ -149,13 +132,8 @@ async def _open_tools(
     timed = pool.timed_by(metrics.query)
     standard_retry = settings.retry.policy()
     kinds = load_kinds().with_standard_retry(standard_retry)
-    live = await stack.enter_async_context(
-        Live().open(
-            timed,
-            "api",
-            defaults_of_api(standard_retry, kinds),
-        )
-    )
+    defaults = defaults_of_api(standard_retry, kinds)
+    live = await stack.enter_async_context(Live().open(timed, "api", defaults))
     metrics.watch_settings(lambda: live.age)
     tracing.share = lambda: live.now.number(TRACES, 1)
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}

@@ -128,27 +128,24 @@ async def _examine_with(
 async def _examine_database(settings: Database, role: str | None) -> list[Check]:
     url = settings.url.get_secret_value()
 
-    async def reach() -> str:
+    async def asked(question: Callable[[Connection], Awaitable[str]]) -> str:
         async with connect(url, process="doctor") as connection:
-            return f"Postgres {(await describe_session(connection)).version}"
+            return await question(connection)
 
-    reached = await _ask("postgres", reach, LOOK_AT_POSTGRES)
+    reached = await _ask("postgres", partial(asked, _version), LOOK_AT_POSTGRES)
     if not reached.ok:
         return [reached]
-
-    def asked(question: Callable[[Connection], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
-        async def on_a_connection() -> str:
-            async with connect(url, process="doctor") as connection:
-                return await question(connection)
-
-        return on_a_connection
-
+    its_role = partial(_role, wanted=role)
     return [
         reached,
-        await _ask("postgres: schema", asked(_schema), MIGRATE),
-        await _ask("postgres: role", asked(lambda connection: _role(connection, role)), OWN_ROLE),
-        await _ask("clock: postgres", asked(_database_clock), SET_CLOCKS),
+        await _ask("postgres: schema", partial(asked, _schema), MIGRATE),
+        await _ask("postgres: role", partial(asked, its_role), OWN_ROLE),
+        await _ask("clock: postgres", partial(asked, _database_clock), SET_CLOCKS),
     ]
+
+
+async def _version(connection: Connection) -> str:
+    return f"Postgres {(await describe_session(connection)).version}"
 
 
 async def _schema(connection: Connection) -> str:
