@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from imagefleet.aws.batches import MOST_ENTRIES, BatchCall, EntryFailure, Failures, in_batches
 from imagefleet.aws.calls import Line
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import JobMessage, Ring, encode_message
+from imagefleet.jobs.model import Ring, encode_message
 
 if TYPE_CHECKING:
     from types_aiobotocore_sqs.client import SQSClient
@@ -70,15 +70,9 @@ class QueueDepth:
 
 def ringing(ring: Ring) -> Message:
     """The message that rings for a job."""
-    message = JobMessage(
-        job_id=ring.job_id,
-        traceparent=ring.traceparent,
-        tracestate=ring.tracestate,
-        announced_at=ring.announced_at,
-    )
     trace = {"traceparent": ring.traceparent, "tracestate": ring.tracestate}
     return Message(
-        body=encode_message(message),
+        body=encode_message(ring),
         group=ring.tenant_id,
         attributes={name: value for name, value in trace.items() if value},
     )
