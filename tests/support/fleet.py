@@ -17,8 +17,9 @@ import aiohttp
 from structlog.testing import capture_logs
 
 from imagefleet.aws.objects import Headers, Objects, Stored
-from imagefleet.aws.queue import Message, Queue, ringing
+from imagefleet.aws.queue import Message, Queue
 from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.doorbell import ringing
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import BUILT_IN

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from imagefleet.aws.batches import Deleted, Version
+from imagefleet.aws.deletes import Deleted, Version
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import BUILT_IN

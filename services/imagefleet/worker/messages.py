@@ -25,8 +25,7 @@ from typing import Final, TypeAlias, assert_never
 
 import structlog
 
-from imagefleet.aws.batches import MOST_ENTRIES, Failures
-from imagefleet.aws.queue import Message, Queue, Receipt, Received
+from imagefleet.aws.queue import MOST_ENTRIES, Failures, Message, Queue, Receipt, Received
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError, InputRejected, Unavailable
 from imagefleet.jobs.kinds import JobKind

@@ -241,7 +241,7 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
-@after_loading("imagefleet.aws.batches", "Deletes.delete")
+@after_loading("imagefleet.aws.deletes", "Deletes.delete")
 def _emptying(module: ModuleType) -> None:
     """A page of versions is listed; then S3 has deleted it."""
 
