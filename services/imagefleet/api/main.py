@@ -77,7 +77,7 @@ async def main(
     metrics = ApiMetrics()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
-        pool = await stack.enter_async_context(open_current(settings.database, process="api"))
+        pool = await stack.enter_async_context(open_current(settings.database, "api"))
         session = await stack.enter_async_context(
             open_session(settings.aws, calls=AwsCalls(metrics, tracing))
         )

@@ -107,7 +107,7 @@ async def reach_out(
     tracing = await stack.enter_async_context(
         open_tracing(settings.telemetry, process="maintenance")
     )
-    pool = await stack.enter_async_context(open_current(settings.database, process="maintenance"))
+    pool = await stack.enter_async_context(open_current(settings.database, "maintenance"))
     pool = pool.timed_by(metrics.query)
     defaults = defaults_of_maintenance(settings.maintenance)
     await stack.enter_async_context(live.open(pool, "maintenance", defaults))

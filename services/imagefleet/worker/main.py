@@ -101,7 +101,7 @@ async def reach_out(
 ) -> Outside:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
-    pool = await stack.enter_async_context(open_current(settings.database, process="worker"))
+    pool = await stack.enter_async_context(open_current(settings.database, "worker"))
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(

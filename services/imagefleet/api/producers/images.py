@@ -21,9 +21,8 @@ from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUp
 from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
 from imagefleet.store.fleet.keys import ApiKey

@@ -41,7 +41,8 @@ from imagefleet.api.producers.submitting import (
     key_of,
 )
 from imagefleet.errors import FleetError, LimitReached, RequestRejected
-from imagefleet.jobs.kinds import CancelJob, image_target
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import (
     JobId,
     JobState,

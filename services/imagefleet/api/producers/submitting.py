@@ -17,9 +17,9 @@ from structlog.contextvars import bind_contextvars
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.recipes import RECIPES
-from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.kinds import (
+    Draft,
     JobKind,
     Kinds,
     ProcessImage,

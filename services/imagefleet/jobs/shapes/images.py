@@ -4,8 +4,7 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.images import ImageFormat, stable_path
-from imagefleet.jobs.kinds import image_of_target
+from imagefleet.jobs.images import ImageFormat, image_of_target, stable_path
 from imagefleet.jobs.model import JobState, Submitted
 from imagefleet.jobs.shapes.jobs import JobLinks
 from imagefleet.jobs.shapes.shape import Row, Shape

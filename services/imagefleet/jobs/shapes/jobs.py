@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.kinds import image_of_target
+from imagefleet.jobs.images import image_of_target
 from imagefleet.jobs.model import TERMINAL, JobId, JobState, Submitted
 from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
-from imagefleet.settings import Database
+from imagefleet.settings.slices import Database
 from imagefleet.store.database import Connection, Pool, connect, open_pool
 from imagefleet.store.schema.migration_files import Migration, shipped_migrations, statements
 from imagefleet.store.schema.roles import ROLES
@@ -127,8 +127,8 @@ async def require_schema(
 
 
 @asynccontextmanager
-async def open_current(database: Database, *, process: str) -> AsyncIterator[Pool]:
-    """The pool of a process, which starts only where the schema is one that it knows."""
+async def open_current(database: Database, process: str) -> AsyncIterator[Pool]:
+    """The pool of a process for its life, on a schema that this code can work with."""
     async with open_pool(
         database.url.get_secret_value(),
         process=process,
