@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
 import structlog
@@ -82,12 +81,7 @@ class Renderer:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     @property

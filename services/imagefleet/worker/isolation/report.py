@@ -18,7 +18,6 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
@@ -239,12 +238,7 @@ class RenderedFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.discard()
 
 
