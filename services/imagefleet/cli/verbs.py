@@ -27,8 +27,8 @@ from imagefleet.cli.output import (
 from imagefleet.client.api import ApiClient, Document, open_client
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.images import AcceptedImage
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
+from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob
 from imagefleet.settings import Client, load
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]

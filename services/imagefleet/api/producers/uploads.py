@@ -22,7 +22,8 @@ from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.model import new_job_id
-from imagefleet.jobs.shapes.images import AcceptedImage, UploadView
+from imagefleet.jobs.shapes.images import UploadView
+from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.uploads import (
     TooManyForms,
