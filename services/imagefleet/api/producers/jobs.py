@@ -52,8 +52,8 @@ from imagefleet.jobs.model import (
     TenantId,
     new_job_id,
 )
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
-from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.shape import AcceptedJob, Problem
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs

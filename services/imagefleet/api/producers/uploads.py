@@ -23,7 +23,8 @@ from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import ProcessImage
 from imagefleet.jobs.model import new_job_id
-from imagefleet.jobs.shapes.images import AcceptedImage, UploadView
+from imagefleet.jobs.shapes.images import UploadView
+from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.uploads import (
     TooManyForms,
