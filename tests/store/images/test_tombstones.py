@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
-from imagefleet.jobs.images import Emptied, NewSource, Publication, original_key
-from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.images import Emptied, NewSource, Publication, image_target, original_key
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
 from imagefleet.jobs.model import (
     CancelCode,

@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import structlog
@@ -42,7 +41,6 @@ from imagefleet.worker.isolation.report import (
     ChildCancelled,
     ChildCrashed,
     ChildFailed,
-    Finished,
     RenderedFiles,
     UntrueError,
     checked,
@@ -80,12 +78,7 @@ class Renderer:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     @property
@@ -114,11 +107,9 @@ class Renderer:
         order: JsonObject = {"recipe": recipe.name, "limits": asdict(limits)}
         allowance = Allowance(deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
-            done = await self.run_isolated(_RENDER, order, files, allowance, cancel)
+            report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
             try:
-                return await in_thread(
-                    partial(checked, done.value, recipe, files[SOURCE_FILE], folder, done.usage)
-                )
+                return await in_thread(partial(checked, report, recipe, files[SOURCE_FILE], folder))
             except UntrueError as error:
                 detail = f"a false report: {error}"
                 raise ChildCrashed(detail) from error
@@ -130,7 +121,7 @@ class Renderer:
         files: Mapping[str, int],
         allowance: Allowance,
         cancel: asyncio.Event | None = None,
-    ) -> Finished:
+    ) -> JsonObject:
         """Run `module:function` on the argument and these open files in a child of its own.
 
         However this ends, the child is dead: nothing it held changes any more.
