@@ -18,7 +18,7 @@ import structlog
 
 from imagefleet.aws.queue import MOST_ENTRIES, Message, Queue
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import JobMessage, Lane, Ring, encode_message
+from imagefleet.jobs.model import Lane, Ring, encode_message
 from imagefleet.runtime import Batcher
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.rings import LaneRoom, confirm_rings, read_rooms
@@ -36,15 +36,9 @@ log = structlog.get_logger()
 
 def ringing(ring: Ring) -> Message:
     """The message that rings for a job."""
-    message = JobMessage(
-        job_id=ring.job_id,
-        traceparent=ring.traceparent,
-        tracestate=ring.tracestate,
-        announced_at=ring.announced_at,
-    )
     trace = {"traceparent": ring.traceparent, "tracestate": ring.tracestate}
     return Message(
-        body=encode_message(message),
+        body=encode_message(ring),
         group=ring.tenant_id,
         attributes={name: value for name, value in trace.items() if value},
     )

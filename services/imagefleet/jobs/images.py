@@ -132,6 +132,24 @@ def outputs_prefix(image_id: UUID) -> str:
     return f"i/{image_id}/"
 
 
+_IMAGE: Final = "image:"
+
+
+def image_target(image_id: UUID) -> str:
+    """Return the target of all jobs of one image."""
+    return f"{_IMAGE}{image_id}"
+
+
+def image_of_target(target: str | None) -> UUID | None:
+    """The image that a job of this target is about, if it is about one."""
+    if target is None or not target.startswith(_IMAGE):
+        return None
+    try:
+        return UUID(target.removeprefix(_IMAGE))
+    except ValueError:
+        return None  # somebody else's target
+
+
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FILE: Final = r"[A-Za-z0-9_-]{1,64}\.[a-z0-9]{1,8}"
 _OUTPUT: Final = re.compile(rf"i/({_UUID})/([0-9]{{1,18}})\.([0-9]{{1,18}})/{_FILE}")

@@ -36,9 +36,9 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import WorkerSettings
 from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, open_pool
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
-from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -101,18 +101,7 @@ async def reach_out(
 ) -> Outside:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
-    pool = await stack.enter_async_context(
-        open_pool(
-            settings.database.url.get_secret_value(),
-            process="worker",
-            min_size=settings.database.pool_min,
-            max_size=settings.database.pool_max,
-            connect_within=settings.database.connect_timeout.total_seconds(),
-            statement_within=settings.database.statement_timeout.total_seconds(),
-        )
-    )
-    async with pool.connection() as connection:
-        await require_schema(connection)
+    pool = await stack.enter_async_context(open_current(settings.database, "worker"))
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(

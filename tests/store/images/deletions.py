@@ -3,8 +3,7 @@
 from dataclasses import replace
 from uuid import UUID, uuid4
 
-from imagefleet.jobs.images import Emptied, NewSource, Publication, original_key
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import Emptied, NewSource, Publication, image_target, original_key
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import (
     JobId,

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import (
     JobId,

@@ -13,8 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.images import Emptied
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import Emptied, image_target
 from imagefleet.jobs.model import JobId, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import Deletion
 from imagefleet.store.database import Connection

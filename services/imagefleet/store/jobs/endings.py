@@ -17,15 +17,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.jobs.lifecycle import (
-    Completed,
-    Failed,
-    Outcome,
-    Released,
-    Retry,
-    Standing,
-    failure_sentence,
-)
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, failure_sentence
 from imagefleet.jobs.model import (
     CancelCode,
     Ended,
@@ -34,6 +26,7 @@ from imagefleet.jobs.model import (
     JobState,
     Lane,
     Ring,
+    Standing,
     TenantId,
     WorkerId,
 )

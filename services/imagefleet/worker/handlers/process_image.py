@@ -49,10 +49,22 @@ async def run(job: JobContext) -> Completed:
             )
         with rendered:
             variants = await save(job, payload, rendered)
-    publication = published(job, payload, rendered, variants)
+    revision = job.claim.target_seq or 0
+    publication = Publication(
+        job_id=job.claim.job_id,
+        claim_no=job.claim.claim_no,
+        image_id=payload.image_id,
+        tenant_id=job.claim.tenant_id,
+        source_seq=revision if payload.source_seq is None else payload.source_seq,
+        revision=revision,
+        recipe=payload.recipe,
+        encoder=encoder_fingerprint(),
+        source=rendered.source,
+        placeholder=rendered.placeholder,
+        variants=tuple(variants),
+    )
     return Completed(
-        result={"imageId": str(payload.image_id), "revision": publication.revision},
-        publication=publication,
+        result={"imageId": str(payload.image_id), "revision": revision}, publication=publication
     )
 
 
@@ -129,29 +141,6 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
         ),
     )
     return PublishedVariant(key=key, facts=facts)
-
-
-def published(
-    job: JobContext,
-    payload: ProcessImage,
-    rendered: RenderedFiles,
-    variants: Sequence[PublishedVariant],
-) -> Publication:
-    """What becomes visible if this claim completes the job."""
-    revision = job.claim.target_seq or 0
-    return Publication(
-        job_id=job.claim.job_id,
-        claim_no=job.claim.claim_no,
-        image_id=payload.image_id,
-        tenant_id=job.claim.tenant_id,
-        source_seq=revision if payload.source_seq is None else payload.source_seq,
-        revision=revision,
-        recipe=payload.recipe,
-        encoder=encoder_fingerprint(),
-        source=rendered.source,
-        placeholder=rendered.placeholder,
-        variants=tuple(variants),
-    )
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run)
