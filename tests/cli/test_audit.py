@@ -230,7 +230,7 @@ async def test_what_operators_do_is_told_with_their_reasons(
 async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
     operate: Cli, operator: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagefleet.cli.audit.PAGE", 3)
+    monkeypatch.setattr("imagefleet.cli.fleet.AUDIT_PAGE", 3)
     async with acting(operator, Actor(name="many")) as act:
         for number in range(10):
             await act.record(Act(action="pause", kind="pause", name=f"type t{number}"))

@@ -270,7 +270,7 @@ def test_what_steers_is_written_down_and_all_else_left_alone(
 @pytest.mark.parametrize("text", ["\x1b\x9b\x7f", "\u202e\U000e0041", "täglich 👍", "\x00\n\t"])
 def test_json_means_what_it_meant(capsys: pytest.CaptureFixture[str], text: str) -> None:
     output.print_json({text: [text, {"inner": text}]})
-    output.print_json_line({text: text})
+    output.print_json({text: text}, on_a_line=True)
 
     said = capsys.readouterr().out
     assert STEERS.search(said) is None

@@ -14,9 +14,9 @@ from typing import Final, cast
 import orjson
 from prometheus_client.metrics import MetricWrapperBase
 
-from imagefleet.api.app import create_app
 from imagefleet.api.http.tools import Tools
-from imagefleet.api.http.watching import Watcher
+from imagefleet.api.main import create_app
+from imagefleet.api.producers.events import Watcher
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
 from imagefleet.telemetry.series import SampledSeries, Series
@@ -29,7 +29,7 @@ DOTTED: Final = re.compile(r"(?!imagefleet)[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 
 def test_the_document_of_the_api(golden: Golden) -> None:
     """Of an application that nobody serves: to be described, it needs no tools."""
-    tools = cast("Tools", SimpleNamespace(operators=object()))
+    tools = cast("Tools", SimpleNamespace(operators=object(), turned_for=None))
 
     described = create_app(tools, cast("Watcher", None)).openapi()
 

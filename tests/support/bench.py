@@ -21,9 +21,8 @@ from imagefleet.worker.attempt import Attempt, RunningAttempts, Surroundings
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.handling import Equipment, Handler, JobContext
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.messages import Delivery, Messages
+from imagefleet.worker.messages import Delivery, Messages, Redrives, Unclaimed
 from imagefleet.worker.settler import Settler
-from imagefleet.worker.unclaimed import Redrives, Unclaimed
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
 from tests.support.queues import FakeQueue, a_ringing

@@ -8,8 +8,6 @@ from typing import Annotated, Final
 import orjson
 import typer
 
-from imagefleet.cli.connection import call
-from imagefleet.cli.options import WITHIN, Json, WithinEach
 from imagefleet.cli.output import (
     ExitCode,
     complain,
@@ -19,11 +17,12 @@ from imagefleet.cli.output import (
     run_async,
     show,
 )
-from imagefleet.cli.several import Result, each, tell, why
+from imagefleet.cli.verbs import WITHIN, Json, Result, WithinEach, call, each, tell, why
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
+from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.jobs.shapes.shape import AcceptedJob
 
 Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.")]
 

@@ -7,7 +7,7 @@ keys. Either server is started again when it dies.
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
+from datetime import timedelta
 from typing import Final, TypeVar
 
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
@@ -26,7 +26,7 @@ from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 DATABASE: Final = "imagefleet"
 TENANT: Final = TenantId("demo")
 KEYS: Final = {"api-key": ("submit", "read"), "operator-key": ("submit", "read", "operate")}
-LOOK_EVERY: Final = 0.5  # seconds between looks at the two servers
+LOOK_EVERY: Final = timedelta(seconds=0.5)  # between looks at the two servers
 
 Result = TypeVar("Result")
 
@@ -81,24 +81,14 @@ class Stack:
 
     async def watch(self, stop: Drain, changed: Callable[[], None]) -> None:
         """Start a server again that died, on the same port; `changed` when the facts did."""
-        while not stop.requested:
-            if self._postgres.pid is None:
-                self._died("postgres")
-                await self._restart_postgres()
-                changed()
-            if self._aws.pid is None:
-                self._died("aws")
-                await self._restart_aws()
-                changed()
-            try:
-                async with asyncio.timeout(LOOK_EVERY):
-                    await stop.wait()
-            except TimeoutError:
-                continue
-
-    def _died(self, name: str) -> None:
-        self.restarts += 1
-        self._say(f"{name} ended, starts again (restart {self.restarts})")
+        servers = {"postgres": self._restart_postgres, "aws": self._restart_aws}
+        while not await stop.wait_at_most(LOOK_EVERY):
+            for name, restart in servers.items():
+                if name not in self.pids:
+                    self.restarts += 1
+                    self._say(f"{name} ended, starts again (restart {self.restarts})")
+                    await restart()
+                    changed()
 
     async def _restart_postgres(self) -> None:
         port = self._postgres.port
@@ -151,10 +141,6 @@ class Stack:
                     )
                     self._state.keep_key(name, secret)
                 self.keys[name] = secret
-
-    def key_file(self, name: str) -> Path:
-        """Where the secret of a key is kept."""
-        return self._state.key_file(name)
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:

@@ -8,7 +8,7 @@ deletes. A deletion that did not happen is found again.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -16,7 +16,8 @@ from uuid import UUID
 import structlog
 
 from imagefleet.aws.objects import Objects
-from imagefleet.jobs.images import REDIRECT_MAX_AGE, SweepProgress
+from imagefleet.jobs.images import REDIRECT_MAX_AGE
+from imagefleet.jobs.shapes.edge import SweepProgress
 from imagefleet.live import Live
 from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
@@ -206,11 +207,9 @@ class Sweeper:
                 mode="json", exclude={"bucket", "after", "missing", "unnamed"}
             )
             log.info("sweep.walked", missing=progress.all_missing, **told)
-        return Swept(
-            taken=True,
+        return replace(
+            swept,
             did=True,
-            revisions=swept.revisions,
-            uploads=swept.uploads,
             listed=progress.listed - before.listed,
             objects=swept.objects + progress.swept - before.swept,
             bytes=swept.bytes + progress.swept_bytes - before.swept_bytes,

@@ -36,9 +36,9 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import WorkerSettings
 from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, open_pool
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
-from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics, ends_untold
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -49,11 +49,10 @@ from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
-from imagefleet.worker.messages import Messages
+from imagefleet.worker.messages import Messages, Redrives, Unclaimed
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
 from imagefleet.worker.takeovers import Takeovers
-from imagefleet.worker.unclaimed import Redrives, Unclaimed
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
@@ -103,18 +102,7 @@ async def reach_out(
 ) -> Outside:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
-    pool = await stack.enter_async_context(
-        open_pool(
-            settings.database.url.get_secret_value(),
-            process="worker",
-            min_size=settings.database.pool_min,
-            max_size=settings.database.pool_max,
-            connect_within=settings.database.connect_timeout.total_seconds(),
-            statement_within=settings.database.statement_timeout.total_seconds(),
-        )
-    )
-    async with pool.connection() as connection:
-        await require_schema(connection)
+    pool = await stack.enter_async_context(open_current(settings.database, "worker"))
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
+from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.errors import InvalidRequest
-from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why, who
@@ -17,7 +17,7 @@ from imagefleet.api.producers.schemas import Incoming
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import Lane, PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
-from imagefleet.jobs.shapes.problems import Fault
+from imagefleet.jobs.shapes.shape import Fault
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.pauses import (
     Pause,

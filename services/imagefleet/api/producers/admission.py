@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final, Self
 
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.jobs.drafts import Draft
+from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import find_refusal

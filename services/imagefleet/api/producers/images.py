@@ -11,20 +11,21 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import Intake, media_type, read_json_if_any
+from imagefleet.api.http.bodies import read_json_if_any
+from imagefleet.api.http.intake import Intake, media_type
 from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
-from imagefleet.api.producers.uploads import accept_upload, payload_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
+from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
-from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
+from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.images import find_replaceable, get_image, list_images, submit_image
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
