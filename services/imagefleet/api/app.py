@@ -64,7 +64,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.limiting = limiting = Limiting(turned)
     app.state.unhurried = Unhurried()
     app.state.keys = Keys(tools)
-    app.state.admission = Admission()
+    app.state.admission = Admission(limiting)
     app.state.heads = heads = Heads()
     app.state.intake = Intake(tools, heads, limiting)
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
