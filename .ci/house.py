@@ -174,7 +174,9 @@ class House:
             code_lines=sum(map(len, code)),
             one_reader=len(alone),
             one_reader_inside=sum(not is_composed(reader) for reader in alone.values()),
-            worker_modules=sum(map(_is_of_the_worker, self._known)),
+            worker_modules=sum(
+                source.is_module and _is_of_the_worker(source.name) for source in self.sources
+            ),
             names_twice=len(self.names_twice()),
             pairs=len(self.pairs()),
             module_median=_median(lengths),

@@ -79,9 +79,8 @@ async def a_place(
 
 async def opens(place: Place, *, after_successes: int = 0) -> bool:
     """Whether one failure opens the breaker of a service."""
-    live = place.bench.equipment.live
     metrics = WorkerMetrics(job_types=())
-    services = BreakerReports(place.bench.pool, metrics, lambda name: live.now.breaker(name, {}))
+    services = BreakerReports(place.bench.pool, metrics, place.bench.equipment.live, {})
     async with services.open():
         claim = await place.bench.claim()
         for _ in range(after_successes):

@@ -16,10 +16,9 @@ from typing import Final
 
 import structlog
 
-from imagefleet.aws.batches import MOST_ENTRIES
-from imagefleet.aws.queue import Queue, ringing
+from imagefleet.aws.queue import MOST_ENTRIES, Message, Queue
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import Lane, Ring
+from imagefleet.jobs.model import Lane, Ring, encode_message
 from imagefleet.runtime import Batcher
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.rings import LaneRoom, confirm_rings, read_rooms
@@ -33,6 +32,16 @@ ROOM_IS_GOOD_FOR: Final = 0.2  # seconds: as often as a dispatcher looks
 CLOSE_WITHIN: Final = 5.0  # seconds for the last rings; what is left is the dispatcher's
 
 log = structlog.get_logger()
+
+
+def ringing(ring: Ring) -> Message:
+    """The message that rings for a job."""
+    trace = {"traceparent": ring.traceparent, "tracestate": ring.tracestate}
+    return Message(
+        body=encode_message(ring),
+        group=ring.tenant_id,
+        attributes={name: value for name, value in trace.items() if value},
+    )
 
 
 async def ring_jobs(queues: Mapping[Lane, Queue], rings: Sequence[Ring]) -> list[Ring]:

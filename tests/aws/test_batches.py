@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from imagefleet.aws.batches import MOST_BYTES, EntryFailure
-from imagefleet.aws.queue import Message, Queue, Receipt
+from imagefleet.aws.queue import MOST_BYTES, EntryFailure, Message, Queue, Receipt
 from imagefleet.aws.session import open_session
 from tests.support.aws import Answer, Server, serving, settings_for, sqs_error
 from tests.support.emulators import CREDENTIALS

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ClientError
 
-from imagefleet.aws.queue import Message, Queue, QueueDepth, Received, ringing
+from imagefleet.aws.queue import Message, Queue, QueueDepth, Received
 from imagefleet.aws.session import AwsSession
+from imagefleet.doorbell import ringing
 from imagefleet.jobs.model import Lane, Ring, TenantId, new_job_id, parse_message
 from tests.aws.conftest import MakeQueue, arn_of
 from tests.support.aws import Heard

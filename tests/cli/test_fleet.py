@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 
 from imagefleet.cli.output import ExitCode
-from imagefleet.jobs.images import Missing, SweepProgress
 from imagefleet.jobs.model import JobState
+from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk
@@ -92,7 +92,7 @@ async def test_a_sweep_that_misses_nothing_is_a_success(
 async def test_missing_objects_are_shown_with_what_helps_and_are_a_failure(
     operate: Cli, maintenance: Connection
 ) -> None:
-    missing = Missing(
+    missing = MissingView(
         bucket="outputs",
         key=KEY,
         tenant_id="acme",

@@ -13,9 +13,10 @@ import orjson
 import pytest
 
 from imagefleet.cli.output import ExitCode
-from imagefleet.jobs.images import Emptied, Missing, SweepProgress
+from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
+from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
 from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
@@ -209,7 +210,7 @@ async def of_the_fleet(operator: Typed, maintenance: Connection) -> None:
     await operator("settings", "live", "list", "--turned")
     await operator("settings", "live", "reset", "retry.*.max_attempts", *WHY)
     await operator("settings", "live", "list")
-    missing = Missing(
+    missing = MissingView(
         bucket="outputs",
         key="i/key",
         tenant_id="acme",

@@ -9,7 +9,7 @@ import pytest
 from imagefleet.cli.output import Columns, Fields, Table, at, section, show, show_fields, show_list
 from imagefleet.client.api import Reply
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobLinks
+from imagefleet.jobs.shapes.shape import AcceptedJob, JobLinks
 
 PAGE: Final[dict[str, Any]] = {
     "things": [

@@ -1,22 +1,58 @@
 """What decodes strangers' pictures has nothing, in the stack as it runs.
 
-From outside there is no more to attempt than to look: nobody can have a child run code of theirs
-without a fault in a decoder. What such code would meet (files, sockets, other processes, system
-calls, memory, lies in its answer) is attempted from inside of real children in
-tests/worker/isolation/test_sandbox.py, test_client_faults.py, test_report.py and
-test_child_memory.py.
+Nobody can have a child run code of theirs without a fault in a decoder. So this stack has one: its
+pictures say in their last bytes what the child that decodes them is to attempt
+(tests/faults/plugin/poison.py). Every attempt there is, against every barrier by itself, is in
+tests/worker/isolation, from inside of real children without a fleet around them.
 """
 
+import asyncio
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from tests.support.children import children_of
+import pytest
+import pytest_asyncio
+
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
+from imagefleet.worker.isolation.zygote import BESIDE_DATA
+from tests.support.checker import check
+from tests.support.children import AT_EMPTY_PATH, children_of
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
-from tests.support.stack import Producer, Stack
+from tests.support.journal import read_facts
+from tests.support.stack import Producer, Stack, running_stack
 
 UNCLAIMED = {str(number) for number in range(65_520, 65_532)}
+MIB = 2**20
+MARGIN = 32 * MIB  # over the allowance, where the kernel refuses
+LATE = 128 * MIB  # and where it takes a look, of a zygote that waits for a processor
+FAR_TOO_MUCH = 1536 * MIB
+READ_DETAIL = "SELECT failure_detail FROM jobs WHERE id = $1::uuid"
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    settings = {"all": {"BACKOFF_BASE_SECONDS": "1"}}
+    async with running_stack(workers=1, settings=settings, poison=True) as stack:
+        worker = stack.pids("worker")
+        yield stack
+        # Whatever the children did, their worker is the one that was started.
+        assert worker == stack.pids("worker")
+        await stack.all_ended(within=30)
+        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
+        assert [] == [str(breach) for breach in check(facts)]
+
+
+def poisoned(what: str, how: Mapping[str, object] | None = None) -> bytes:
+    """A picture whose decoder attempts this, and then tells what it met."""
+    return saved(quadrants(40, 25)) + f"poison:{what} {json.dumps(how or {})}".encode()
 
 
 def status_of(pid: int) -> Mapping[str, str]:
@@ -28,6 +64,53 @@ def status_of(pid: int) -> Mapping[str, str]:
     return dict(line.split(":\t", 1) for line in text.splitlines())
 
 
+def decoders(worker: int) -> list[int]:
+    return [child for zygote in children_of(worker) for child in children_of(zygote)]
+
+
+def peak_of(pid: int) -> int:
+    """The most that it ever had in memory, with its page tables now."""
+    status = status_of(pid)
+    told = (status.get(name, "0 kB") for name in ("VmHWM", "VmPTE", "VmSwap"))
+    return 1024 * sum(int(value.split()[0]) for value in told)
+
+
+@asynccontextmanager
+async def sampled(worker: int) -> AsyncIterator[dict[int, int]]:
+    """The peaks of this worker's decoders, by process id."""
+    peaks: dict[int, int] = {}
+
+    async def sample() -> None:
+        while True:
+            for child in await asyncio.to_thread(decoders, worker):
+                peaks[child] = max(peaks.get(child, 0), peak_of(child))
+            await asyncio.sleep(0.005)  # between two looks; nothing waits for it
+
+    async with asyncio.TaskGroup() as group:
+        sampling = group.create_task(sample())
+        yield peaks
+        sampling.cancel()
+
+
+async def met_by_a_decoder(
+    stack: Stack, producer: Producer, what: str, how: Mapping[str, object]
+) -> dict[str, Any]:
+    """What each attempt came to, by its name; the job has ended as the decoder said."""
+    accepted = (await producer.upload(poisoned(what, how))).json()
+    ended = await producer.ended(accepted["jobId"])
+    assert ("failed", "unsupported") == (ended["status"], ended["failure"]["code"]), ended
+    async with stack.database() as owner:
+        detail = await owner.fetchval(READ_DETAIL, accepted["jobId"])
+    met: dict[str, Any] = json.loads(detail)
+    return met
+
+
+async def goes_on(producer: Producer, width: int) -> None:
+    """Pictures of others are made as ever."""
+    accepted = (await producer.upload(saved(quadrants(width, 30)))).json()
+    assert (await producer.ended(accepted["jobId"]))["status"] == "completed"
+
+
 async def test_a_picture_is_decoded_by_somebody_without_rights(
     stack: Stack, producer: Producer
 ) -> None:
@@ -35,11 +118,10 @@ async def test_a_picture_is_decoded_by_somebody_without_rights(
     accepted = (await producer.upload(saved(quadrants(6000, 5000), "PNG"), "image/png")).json()
 
     def decoder() -> Mapping[str, str] | None:
-        for zygote in children_of(worker):
-            for child in children_of(zygote):
-                status = status_of(child)
-                if status.get("Seccomp") == "2":
-                    return status
+        for child in decoders(worker):
+            status = status_of(child)
+            if status.get("Seccomp") == "2":
+                return status
         return None
 
     found = await eventually(decoder, within=30)
@@ -54,3 +136,68 @@ async def test_a_picture_is_decoded_by_somebody_without_rights(
     else:
         assert user == str(os.geteuid())
     assert (await producer.ended(accepted["jobId"]))["status"] == "completed"
+
+
+async def test_a_decoders_stack_is_no_way_to_more_memory(stack: Stack, producer: Producer) -> None:
+    (worker,) = stack.pids("worker").values()
+    before = peak_of(worker)
+    async with sampled(worker) as peaks:
+        met = await met_by_a_decoder(stack, producer, "stack", {"bytes": FAR_TOO_MUCH})
+
+    assert {
+        "grow_the_stack_mapping": {"refused": 1},
+        "walk_down_the_stack": {"refused": 1},
+        "grow_every_mapping_near_the_stack": {"answers": [1]},
+    } == met
+    assert 0 < max(peaks.values()) < GENERAL_MEMORY_BYTES
+    assert peak_of(worker) - before < MARGIN
+    await goes_on(producer, 51)
+
+
+@pytest.mark.parametrize(("what", "over"), [("memory", MARGIN), ("tables", BESIDE_DATA + LATE)])
+async def test_a_decoder_that_takes_all_it_can_ends_its_own_job(
+    stack: Stack, producer: Producer, what: str, over: int
+) -> None:
+    (worker,) = stack.pids("worker").values()
+    async with sampled(worker) as peaks:
+        accepted = (await producer.upload(poisoned(what))).json()
+        ended = await producer.ended(accepted["jobId"])
+
+    assert ("failed", "memory") == (ended["status"], ended["failure"]["code"])
+    assert GENERAL_MEMORY_BYTES // 2 < max(peaks.values()) < GENERAL_MEMORY_BYTES + over
+    await goes_on(producer, 52)
+
+
+async def test_a_decoder_asks_about_no_file_but_its_own(stack: Stack, producer: Producer) -> None:
+    (worker,) = stack.pids("worker").values()
+    for path in ("/etc/passwd", f"/proc/{worker}/environ"):
+        met = await met_by_a_decoder(stack, producer, "look", {"path": path})
+
+        assert {"EPERM"} == set(met.values()), met
+        # AT_EMPTY_PATH: of an open file, where there is no path; of the path, where there is one.
+        assert {f"stat {path}", f"newfstatat {path} {AT_EMPTY_PATH}"} <= met.keys()
+    await goes_on(producer, 53)
+
+
+def cluster_of(postgres: int) -> list[Path]:
+    """Files that its server lives on."""
+    data = Path(f"/proc/{postgres}/cwd").resolve(strict=True)
+    files = [data / name for name in ("PG_VERSION", "postmaster.pid", "global/pg_control")]
+    assert all(path.stat().st_size > 0 for path in files)
+    return files
+
+
+async def test_postgres_is_out_of_a_decoders_reach(stack: Stack, producer: Producer) -> None:
+    (postgres,) = stack.pids("postgres").values()
+    pids = [postgres, *children_of(postgres)[:3]]
+    files = cluster_of(postgres)
+    port = urlsplit(stack.facts["database_urls"]["owner"]).port
+    # Ten attempts on a process, three on a file; the server has no socket but the port.
+    how = {"pids": pids, "files": [*map(str, files)], "port": port, "socket": None}
+
+    met = await met_by_a_decoder(stack, producer, "besiege", how)
+
+    assert {"EPERM"} == set(met), met
+    assert len(files) * 3 + len(pids) * 10 + 1 == met["EPERM"][0]
+    assert files == cluster_of(postgres)
+    await goes_on(producer, 54)

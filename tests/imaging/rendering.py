@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from PIL import Image
 
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES, Recipe, VariantSpec
-from imagefleet.imaging.render import Rendered, render
+from imagefleet.imaging.render import render
+from imagefleet.jobs.images import ImageFormat, Rendering
 from tests.support.images import BLUE, GREEN, RED, YELLOW, opened
 
 DEFAULT = RECIPES["default"]
@@ -23,7 +23,7 @@ def one(image_format: ImageFormat = ImageFormat.WEBP, **options: object) -> Reci
 
 def rendered(
     source: bytes, recipe: Recipe = DEFAULT, limits: Limits | None = None
-) -> tuple[Rendered, Outputs]:
+) -> tuple[Rendering, Outputs]:
     outputs: Outputs = {}
 
     def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:

@@ -4,10 +4,10 @@ import pytest
 from PIL import Image, ImageCms
 
 from imagefleet.imaging.codecs import to_srgb
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
+from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.support.images import (
     ADOBE_RGB,
     DISPLAY_P3,

@@ -14,8 +14,9 @@ from PIL import Image, ImageFile
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.png import SIGNATURE, check_rows
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Caveat
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render
+from imagefleet.jobs.images import Caveat
 from tests.support.images import (
     animated,
     claimed,

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat
+from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
+from imagefleet.jobs.images import ImageFormat
 
 LIMITS = Limits()
 

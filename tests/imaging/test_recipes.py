@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.recipes import (
     RECIPES,
     Fit,
@@ -18,6 +17,7 @@ from imagefleet.imaging.recipes import (
     scaled,
     too_small,
 )
+from imagefleet.jobs.images import ImageFormat
 
 THUMB = VariantSpec("thumb", 200, 200, ImageFormat.WEBP, 80)
 

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image, ImageDraw, ImageFile
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Caveat, Fit
+from imagefleet.imaging.recipes import RECIPES, Fit
 from imagefleet.imaging.render import render
 from imagefleet.imaging.sniff import HEAD_BYTES
+from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.imaging.rendering import CORNERS, DEFAULT, one, picture_of, rendered
 from tests.support.images import (
     RED,
@@ -52,12 +52,12 @@ def test_the_report_describes_what_the_sink_was_given() -> None:
     for variant in result.variants:
         encoded = outputs[variant.name, variant.format]
         assert (variant.width, variant.height) == opened(encoded).size
-        assert variant.size_bytes == len(encoded)
+        assert variant.bytes == len(encoded)
         assert variant.sha256 == hashlib.sha256(encoded).hexdigest()
         assert variant.content_type == f"image/{variant.format}"
     assert result.source.format is ImageFormat.JPEG
     assert (320, 200) == (result.source.width, result.source.height)
-    assert (1, len(source)) == (result.source.frames, result.source.size_bytes)
+    assert (1, len(source)) == (result.source.frames, result.source.bytes)
     assert result.source.sha256 == hashlib.sha256(source).hexdigest()
 
 

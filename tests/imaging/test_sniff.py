@@ -8,11 +8,11 @@ from PIL import Image
 from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.sniff import (
     HEAD_BYTES,
-    ImageFormat,
     agree,
     count_scans,
     sniff,
 )
+from imagefleet.jobs.images import ImageFormat
 from tests.imaging.samples import SAMPLES
 from tests.support.images import (
     as_a_camera_stores,

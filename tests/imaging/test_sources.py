@@ -5,9 +5,9 @@ import struct
 import pytest
 from PIL import Image, ImageDraw
 
-from imagefleet.imaging.headers.facts import ImageFormat
-from imagefleet.imaging.recipes import Caveat, Size
+from imagefleet.imaging.recipes import Size
 from imagefleet.imaging.steps import resized
+from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.imaging.rendering import CORNERS, one, picture_of, rendered
 from tests.support.images import (
     BLUE,

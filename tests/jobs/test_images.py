@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefleet.jobs.images import (
-    MOST_MISSING,
     Bucket,
-    Missing,
     OutputKey,
-    SweepProgress,
     cache_tag,
     image_at,
     is_original_key,
@@ -22,6 +19,7 @@ from imagefleet.jobs.images import (
     stable_path,
     variant_key,
 )
+from imagefleet.jobs.shapes.edge import MOST_MISSING, MissingView, SweepProgress
 
 IMAGE = UUID("0198c0de-0000-7000-8000-000000000001")
 UPLOAD = UUID("0198c0de-0000-7000-8000-000000000002")
@@ -105,8 +103,8 @@ def test_a_place_divides_images_as_the_names_of_their_keys_do(
             assert f"i/{other}/" > f"i/{name}"
 
 
-def a_missing(key: str, bucket: Bucket = "outputs") -> Missing:
-    return Missing(
+def a_missing(key: str, bucket: Bucket = "outputs") -> MissingView:
+    return MissingView(
         bucket=bucket,
         key=key,
         tenant_id="acme",

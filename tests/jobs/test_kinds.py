@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
 from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.images import image_target
 from imagefleet.jobs.kinds import (
     BUILT_IN,
     STANDARD_RETRY,
@@ -21,7 +22,6 @@ from imagefleet.jobs.kinds import (
     Payload,
     ProcessImage,
     choose_lane,
-    image_target,
     read_payload,
     validate_payload,
 )

@@ -17,12 +17,11 @@ from imagefleet.jobs.lifecycle import (
     Released,
     ResultReason,
     Retry,
-    Standing,
     decide,
     failure_sentence,
     is_legal,
 )
-from imagefleet.jobs.model import OPEN, TERMINAL, CancelCode, JobState, Lane
+from imagefleet.jobs.model import OPEN, TERMINAL, CancelCode, JobState, Lane, Standing
 from imagefleet.jobs.policies import RetryPolicy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

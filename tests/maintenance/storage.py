@@ -7,20 +7,20 @@ from uuid import UUID, uuid4
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.images import (
     Publication,
-    PublishedVariant,
     original_key,
     revision_prefix,
     variant_key,
 )
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.jobs.model import JobId, Submission
 from imagefleet.store.database import Connection
 from imagefleet.store.images.uploads import create_upload
 from tests.support.factories import TENANT, MadeJob, a_worker, claim_job, settle_job
 from tests.support.fleet import Place
+from tests.support.publications import a_publication, a_variant
 from tests.support.rows import job_row
 
-FORMATS = {"jpg": "jpeg", "webp": "webp"}
+EXTENSIONS = ("jpg", "webp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,13 @@ class Storage:
         image_id = UUID(str(submission.payload["image_id"]))
         keys = [
             await self.put(variant_key(image_id, revision, job.claim_no, "thumb", extension))
-            for extension in FORMATS
+            for extension in EXTENSIONS
         ]
         return Rendering(image_id=image_id, revision=revision, job=job, keys=frozenset(keys))
 
     async def publish(self, made: Rendering) -> Rendering:
         """Complete the job with what it made."""
-        await settle_job(self.worker, made.job, Completed(publication=a_publication(made)))
+        await settle_job(self.worker, made.job, Completed(publication=_publication(made)))
         return made
 
     async def published(self, image_id: UUID | None = None) -> tuple[Rendering, str]:
@@ -140,37 +140,9 @@ def litter_key(made: Rendering, *, claim_no: int | None = None) -> str:
     return f"{revision_prefix(made.image_id, made.revision, number)}litter.webp"
 
 
-def a_publication(made: Rendering) -> Publication:
-    return Publication(
-        job_id=made.job.job_id,
-        claim_no=made.job.claim_no,
-        image_id=made.image_id,
-        tenant_id=TenantId(TENANT),
-        source_seq=made.revision,
-        revision=made.revision,
-        recipe="default",
-        format="jpeg",
-        width=64,
-        height=48,
-        bytes=100,
-        sha256="0" * 64,
-        thumbhash=None,
-        color=None,
-        encoder="tests",
-        variants=tuple(
-            PublishedVariant(
-                name="thumb",
-                format=FORMATS[key.rpartition(".")[2]],
-                key=key,
-                content_type="image/jpeg",
-                width=64,
-                height=48,
-                bytes=10,
-                sha256="0" * 64,
-            )
-            for key in sorted(made.keys)
-        ),
-    )
+def _publication(made: Rendering) -> Publication:
+    variants = [a_variant(key) for key in sorted(made.keys)]
+    return a_publication(made.job, made.image_id, made.revision, variants)
 
 
 async def a_storage(

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from imagefleet.aws.batches import Deleted
+from imagefleet.aws.deletes import Deleted
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.maintenance.deletions import BATCH, DeletionKeeper, EmptiedAgain

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from imagefleet.aws.batches import Deleted, Version
+from imagefleet.aws.deletes import Deleted, Version
 from imagefleet.aws.objects import Listing, ObjectFacts, Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import original_key

@@ -141,7 +141,7 @@ WORKING: Final = (
     ),
     Mutation(
         "what cannot be buried is lost",
-        f"{WORKER}/unclaimed.py",
+        f"{WORKER}/messages.py",
         "        if failure is None:\n",
         "        if failure is None or reason:\n",
         "worker/test_consumer.py",
@@ -161,7 +161,7 @@ WORKING: Final = (
     Mutation(
         "a child's word for a file is believed",
         f"{WORKER}/isolation/report.py",
-        "        and (facts.size_bytes, facts.sha256) == measured\n",
+        "        and (facts.bytes, facts.sha256) == measured\n",
         "",
         "worker/isolation/test_report.py",
         ("test_a_file_that_grew_is_not_believed",),

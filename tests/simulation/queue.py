@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from imagefleet.aws.batches import EntryFailure, Failures
-from imagefleet.aws.queue import Message, Queue, Receipt, Received
+from imagefleet.aws.queue import EntryFailure, Failures, Message, Queue, Receipt, Received
 from imagefleet.errors import Unavailable
 
 MOST_AT_ONCE = 10

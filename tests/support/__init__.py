@@ -36,6 +36,7 @@ Processes
 Pictures
     images      ordinary ones, ones that carry secrets, and ones that mean harm
     heads       beginnings of images that are all pieces and no picture
+    publications  what a rendering would have published, without a picture
     published   pictures of one colour, and what their addresses show to anybody
 
 Judging

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from imagefleet.api.http.observing import Observed
 from imagefleet.api.http.server import Server
-from imagefleet.jobs.images import Publication, PublishedVariant, variant_key
+from imagefleet.jobs.images import Caveat, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
@@ -20,6 +20,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed
+from tests.support.publications import a_publication, a_variant
 
 PUBLIC = "https://images.example"
 MAX_UPLOAD_BYTES = 1_000_000
@@ -205,37 +206,18 @@ async def published(worker: Connection, accepted: dict[str, Any]) -> None:
     job = await claimed(worker, accepted["jobId"])
     image_id = UUID(accepted["imageId"])
     revision = await worker.fetchval("SELECT target_seq FROM jobs WHERE id = $1", job.job_id)
-    variants = tuple(
-        PublishedVariant(
+    variants = [
+        a_variant(
+            variant_key(image_id, revision, job.claim_no, name, extension),
             name=name,
-            format=kind,
-            key=variant_key(image_id, revision, job.claim_no, name, extension),
-            content_type=f"image/{kind}",
             width=width,
             height=width // 2,
-            bytes=100,
-            sha256="0" * 64,
-            warnings=("not_enlarged",),
+            warnings=(Caveat.NOT_ENLARGED,),
         )
         for name, width in (("thumb", 200), ("small", 640))
-        for kind, extension in (("jpeg", "jpg"), ("webp", "webp"))
-    )
-    publication = Publication(
-        job_id=job.job_id,
-        claim_no=job.claim_no,
-        image_id=image_id,
-        tenant_id=ACME,
-        source_seq=revision,
-        revision=revision,
-        recipe="default",
-        format="jpeg",
-        width=64,
-        height=40,
-        bytes=len(a_jpeg()),
-        sha256="0" * 64,
-        thumbhash="aGFzaA==",
-        color="#aabbcc",
-        encoder="tests",
-        variants=variants,
+        for extension in ("jpg", "webp")
+    ]
+    publication = a_publication(
+        job, image_id, revision, variants, tenant_id=ACME, source_bytes=len(a_jpeg())
     )
     await settle_job(worker, job, Completed(publication=publication))

@@ -12,7 +12,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
-from imagefleet.jobs.policies import STANDARD
+from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -21,9 +21,8 @@ from imagefleet.worker.attempt import Attempt, RunningAttempts, Surroundings
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.handling import Equipment, Handler, JobContext
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.messages import Delivery, Messages
+from imagefleet.worker.messages import Delivery, Messages, Redrives, Unclaimed
 from imagefleet.worker.settler import Settler
-from imagefleet.worker.unclaimed import Redrives, Unclaimed
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
 from tests.support.queues import FakeQueue, a_ringing
@@ -107,7 +106,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
     async with (
         timed(database.pool("worker"), metrics) as pool,
         Doorbell(pool, {}).open() as doorbell,
-        BreakerReports(pool, metrics, lambda _: STANDARD).open() as breakers,
+        BreakerReports(pool, metrics, Live(), {}).open() as breakers,
         Settler(pool, worker_id, doorbell, metrics).open() as settler,
         Messages({queue.as_queue(): await queue.visibility()}, deletes_linger=0).open() as messages,
     ):

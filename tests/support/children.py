@@ -186,16 +186,7 @@ def _readings(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], ob
     paths = ["/etc/passwd", "/proc/self/environ", "/proc/self/mem", "/dev/null", __file__]
     paths += [f"/proc/{pid}/{file}" for pid in pids.values() for file in ("environ", "mem", "maps")]
     for path in paths:
-        yield f"open {path}", partial(os.open, path, os.O_RDONLY)
-        yield f"stat {path}", partial(os.stat, path)
-        yield f"lstat {path}", partial(os.lstat, path)
-        yield f"access {path}", partial(_call, "access", path.encode(), os.F_OK)
-        yield f"readlink {path}", partial(os.readlink, path)
-        at = (AT_FDCWD, path.encode())
-        for flags in (0, AT_EMPTY_PATH):
-            of_old, of_new = (bytes(256), flags), (flags, 0xFFF, bytes(256))
-            yield f"newfstatat {path} {flags}", partial(_call, "syscall", NEWFSTATAT, *at, *of_old)
-            yield f"statx {path} {flags}", partial(_call, "syscall", STATX, *at, *of_new)
+        yield from _looks(path)
     yield "list /", lambda: os.listdir("/")  # noqa: PTH208 - the bare call
     yield "openat2", lambda: _call("syscall", 437, -100, b"/etc/passwd", bytes(24), 24)
     for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
@@ -203,6 +194,25 @@ def _readings(pids: Mapping[str, object]) -> Iterator[tuple[str, Callable[[], ob
     yield "socketpair", socket.socketpair
     yield "io_uring_setup", lambda: _call("syscall", 425, 8, bytes(120))
     yield "getcwd", os.getcwd
+
+
+def _looks(path: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """By every call that opens a file or tells of one."""
+    yield f"open {path}", partial(os.open, path, os.O_RDONLY)
+    yield f"stat {path}", partial(os.stat, path)
+    yield f"lstat {path}", partial(os.lstat, path)
+    yield f"access {path}", partial(_call, "access", path.encode(), os.F_OK)
+    yield f"readlink {path}", partial(os.readlink, path)
+    at = (AT_FDCWD, path.encode())
+    for flags in (0, AT_EMPTY_PATH):
+        of_old, of_new = (bytes(256), flags), (flags, 0xFFF, bytes(256))
+        yield f"newfstatat {path} {flags}", partial(_call, "syscall", NEWFSTATAT, *at, *of_old)
+        yield f"statx {path} {flags}", partial(_call, "syscall", STATX, *at, *of_new)
+
+
+def look_at(argument: JsonObject, files: Files) -> JsonObject:
+    """Ask about a file that is not its own."""
+    return {name: met(attempt) for name, attempt in _looks(str(argument["path"]))}
 
 
 def besiege(argument: JsonObject, files: Files) -> JsonObject:
@@ -398,10 +408,10 @@ async def burgle_and_tell(folder: Path) -> None:
         os.close(dump)
     assert secret
     tell = {
-        "loot": loot.value,
-        "belongings": belongings.value,
-        "calls": calls.value,
-        "dumped": dumped.value,
+        "loot": loot,
+        "belongings": belongings,
+        "calls": calls,
+        "dumped": dumped,
         **marked,
     }
     print(json.dumps(tell))  # noqa: T201 - to the test
@@ -431,7 +441,7 @@ async def besiege_and_tell(folder: Path) -> None:
             reached = await renderer.run_isolated(task(besiege), target, {}, allowance)
             ids = await _ids_of_a_child(renderer)
         _connect(socket.AF_INET, ("127.0.0.1", server.port))
-        told = {"uncurbed": uncurbed, "curbed": curbed, "child": reached.value}
+        told = {"uncurbed": uncurbed, "curbed": curbed, "child": reached}
         told |= {"landlock": landlock_version(), "child_ids": ids}
         told["owner"] = server.placement.data.stat().st_uid
     print(json.dumps(told))  # noqa: T201 - to the test

@@ -17,11 +17,12 @@ import aiohttp
 from structlog.testing import capture_logs
 
 from imagefleet.aws.objects import Headers, Objects, Stored
-from imagefleet.aws.queue import Message, Queue, ringing
+from imagefleet.aws.queue import Message, Queue
 from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.doorbell import ringing
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import JobMessage, Lane, Ring, Submission, Submitted, encode_message
 from imagefleet.maintenance.main import main as maintenance_main
 from imagefleet.runtime import Drain

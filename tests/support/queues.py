@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
-from imagefleet.aws.batches import EntryFailure, Failures
-from imagefleet.aws.queue import Message, Queue, QueueDepth, Receipt, Received
+from imagefleet.aws.queue import (
+    EntryFailure,
+    Failures,
+    Message,
+    Queue,
+    QueueDepth,
+    Receipt,
+    Received,
+)
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobId, JobMessage, encode_message
 

@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import ClaimLost, FleetError, InputRejected, Unavailable
-from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt, unsupported
+from imagefleet.imaging.headers.facts import HeaderFacts, corrupt, unsupported
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_header, judge_scans, judge_size
 from imagefleet.imaging.sniff import sniff
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Submission

@@ -1,9 +1,9 @@
 """What attempts learn about services, as the fleet's breakers hear of it, and how seldom."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -13,6 +13,9 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Released, Retry
 from imagefleet.jobs.model import Claim, Verdict
 from imagefleet.jobs.policies import STANDARD, BreakerLimits
+from imagefleet.live import Live
+from imagefleet.settings.in_force import Overlay
+from imagefleet.settings.values import BreakerNumbers
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -39,19 +42,27 @@ FOR EACH ROW EXECUTE FUNCTION count_write();
 WRITES = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM writes"
 
 
+@dataclass(frozen=True)
+class OfS3(Overlay):
+    """In force for one service are limits that nobody could turn."""
+
+    limits: BreakerLimits = STANDARD
+
+    def breaker(self, service: str, configured: Mapping[str, BreakerNumbers]) -> BreakerLimits:
+        return self.limits if service == "s3" else super().breaker(service, configured)
+
+
 @asynccontextmanager
 async def workers(
     bench: Bench, count: int, limits: BreakerLimits | None = None
 ) -> AsyncIterator[list[BreakerReports]]:
     """What as many workers would have open, on one pool."""
-
-    def limits_of(service: str) -> BreakerLimits:
-        return limits if limits is not None and service == "s3" else STANDARD
-
+    live = Live()
+    live.now = OfS3(limits=limits or STANDARD)
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                BreakerReports(bench.pool, WorkerMetrics(job_types=()), limits_of).open()
+                BreakerReports(bench.pool, WorkerMetrics(job_types=()), live, {}).open()
             )
             for _ in range(count)
         ]

@@ -29,8 +29,8 @@ from imagefleet.store.jobs.cancelling import PAGE, FlaggedPage, cancel_job, coun
 from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels
 from imagefleet.store.jobs.rings import URGENT
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
-from imagefleet.worker.handlers import cancel_jobs
-from imagefleet.worker.handlers.cancel_jobs import HANDLER
+from imagefleet.worker.handlers import cancelling as handlers
+from imagefleet.worker.handlers.cancelling import CANCEL_JOBS
 from tests.support.bench import Bench
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
@@ -60,7 +60,7 @@ def a_walk(**payload: object) -> Submission:
 
 
 async def work(bench: Bench, claim: Claim) -> Outcome | None:
-    return await bench.attempt(claim, HANDLER.run, HANDLER.kind).work()
+    return await bench.attempt(claim, CANCEL_JOBS.run, CANCEL_JOBS.kind).work()
 
 
 async def walk(bench: Bench, **payload: object) -> Outcome | None:
@@ -219,7 +219,7 @@ def after_page(monkeypatch: pytest.MonkeyPatch) -> Steps:
             await todo.pop(0)()
         return page
 
-    monkeypatch.setattr(cancel_jobs, "flag_page", flag_page)
+    monkeypatch.setattr(handlers, "flag_page", flag_page)
     return todo
 
 
@@ -397,7 +397,7 @@ async def test_a_page_is_a_fixed_number_of_statements_however_many_jobs_it_flags
         counts.append(len(ran))
         return page
 
-    monkeypatch.setattr(cancel_jobs, "flag_page", flag_page)
+    monkeypatch.setattr(handlers, "flag_page", flag_page)
     await some_jobs(api, 2 * PAGE + 1)
 
     assert flagging(2 * PAGE + 1) == await walk(bench, job_type="noop")

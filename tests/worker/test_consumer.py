@@ -33,14 +33,14 @@ from imagefleet.store.fleet.pauses import (
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
 from imagefleet.worker.lease import Hearing, Lease
-from imagefleet.worker.messages import Delivery
-from imagefleet.worker.slots import Slots, Solitude, TypeSlots
-from imagefleet.worker.takeovers import Takeovers
-from imagefleet.worker.unclaimed import (
+from imagefleet.worker.messages import (
     BUSY_FOR,
     CONTENDED_FOR,
     UNKNOWN_RECEIVES,
+    Delivery,
 )
+from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.takeovers import Takeovers
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock

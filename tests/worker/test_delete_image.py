@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from imagefleet.aws.batches import Deleted, Version
+from imagefleet.aws.deletes import Deleted, Version
 from imagefleet.aws.objects import Headers, Objects
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Retry
 from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.database import Connection

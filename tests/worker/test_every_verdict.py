@@ -25,7 +25,7 @@ from imagefleet.store.fleet.breakers import force_open
 from imagefleet.store.fleet.pauses import Pause, pause
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.worker import unclaimed
+from imagefleet.worker import messages
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission
 from tests.support.fleet import Inside, Place, inside
@@ -187,8 +187,8 @@ async def test_each_verdict_happens_and_its_message_goes_where_it_should(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Each of the five receives of an unknown job is ten seconds after the one before.
-    monkeypatch.setattr(unclaimed, "UNKNOWN_FOR", timedelta(0))
-    monkeypatch.setattr(unclaimed, "BUSY_FOR", timedelta(seconds=1))
+    monkeypatch.setattr(messages, "UNKNOWN_FOR", timedelta(0))
+    monkeypatch.setattr(messages, "BUSY_FOR", timedelta(seconds=1))
     case = CASES[verdict]
     async with AsyncExitStack() as stack:
         job_id = await case.how(Scene(worker, superuser, stack))

@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from imagefleet.aws.batches import Failures
-from imagefleet.aws.queue import Queue, Receipt, Received
+from imagefleet.aws.queue import Failures, Queue, Receipt, Received
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, JobMessage, Lane
 from imagefleet.worker import messages as messages_module

@@ -17,13 +17,13 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.settings.in_force import Overlay
 from imagefleet.worker.attempt import RENEWAL_MARGIN
-from imagefleet.worker.messages import Delivery
-from imagefleet.worker.unclaimed import (
+from imagefleet.worker.messages import (
     BUSY_FOR,
     BUSY_RECEIVES,
     CONTENDED_FOR,
     MOST_DEFERRED,
     UNKNOWN_FOR,
+    Delivery,
     busy_for,
 )
 from tests.support.bench import Bench

@@ -24,7 +24,7 @@ from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, open_pool, ping
-from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -42,7 +42,7 @@ async def main(
     metrics = ApiMetrics()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
-        pool = await _open_pool(stack, settings)
+        pool = await stack.enter_async_context(open_current(settings.database, "api"))
         session = await stack.enter_async_context(
             open_session(settings.aws, calls=AwsCalls(metrics, tracing))
         )
@@ -72,23 +72,6 @@ async def main(
             parts.start("http", server.run(drain))
             if listening is not None:
                 listening(server)
-
-
-async def _open_pool(stack: AsyncExitStack, settings: ApiSettings) -> Pool:
-    database = settings.database
-    pool = await stack.enter_async_context(
-        open_pool(
-            database.url.get_secret_value(),
-            process="api",
-            min_size=database.pool_min,
-            max_size=database.pool_max,
-            connect_within=database.connect_timeout.total_seconds(),
-            statement_within=database.statement_timeout.total_seconds(),
-        )
-    )
-    async with pool.connection() as connection:
-        await require_schema(connection)
-    return pool
 
 
 async def _open_tools(

@@ -167,6 +167,10 @@ class Line:
             finally:
                 self._calls.ended(call, time.perf_counter() - begun, error_code)
 
+    def sends(self, event_name: str, **_: object) -> None:
+        """Hear of one request, as the SDK tells it before it is sent."""
+        self._calls.sent(self._service, event_name.rpartition(".")[2])
+
 
 @contextmanager
 def translated(service: Service) -> Iterator[None]:

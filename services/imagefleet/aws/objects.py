@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from botocore.exceptions import ClientError
 
-from imagefleet.aws.batches import Deleted, Deletes, Version
 from imagefleet.aws.calls import Line, unavailable
+from imagefleet.aws.deletes import Deleted, Deletes, Version
 from imagefleet.aws.transfers import (
     AlreadyThere,
     Headers,

@@ -1,27 +1,43 @@
-"""SQS: one queue, its messages in batches of ten, and receives that no shutdown can lose."""
+"""SQS: one queue, its messages in batches of ten, and receives that no shutdown can lose.
+
+Each entry of a batch has an answer of its own; what was refused is tried again, one by one.
+"""
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from imagefleet.aws.batches import MOST_ENTRIES, BatchCall, EntryFailure, Failures, in_batches
 from imagefleet.aws.calls import Line
-from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import JobMessage, Ring, encode_message
+from imagefleet.errors import FleetError, Unavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_sqs.client import SQSClient
     from types_aiobotocore_sqs.literals import QueueAttributeNameType
     from types_aiobotocore_sqs.type_defs import (
-        BatchResultErrorEntryTypeDef,
+        ChangeMessageVisibilityBatchResultTypeDef,
+        DeleteMessageBatchResultTypeDef,
         MessageAttributeValueTypeDef,
         MessageTypeDef,
         SendMessageBatchRequestEntryTypeDef,
+        SendMessageBatchResultTypeDef,
     )
 
+    BatchAnswer: TypeAlias = (
+        ChangeMessageVisibilityBatchResultTypeDef
+        | DeleteMessageBatchResultTypeDef
+        | SendMessageBatchResultTypeDef
+    )
+    BatchCall: TypeAlias = Callable[[Sequence[int]], Awaitable[BatchAnswer]]
+    """Sends the entries of these indices, each with its index as id."""
+
+MOST_ENTRIES: Final = 10
+MOST_BYTES: Final = 256 * 1024  # what every SQS has taken since 2013; newer ones take 1 MiB
+TRIES_ALONE: Final = 2  # after the one with the others
+PAUSE: Final = 0.1  # seconds before a try alone, doubled each time
 LONGEST_WAIT: Final = timedelta(seconds=20)
 LONGEST_VISIBILITY: Final = timedelta(hours=12)
 MOST_HANDLES: Final = 10_000  # remembered; a process holds far fewer messages at once
@@ -68,20 +84,18 @@ class QueueDepth:
     delayed: int
 
 
-def ringing(ring: Ring) -> Message:
-    """The message that rings for a job."""
-    message = JobMessage(
-        job_id=ring.job_id,
-        traceparent=ring.traceparent,
-        tracestate=ring.tracestate,
-        announced_at=ring.announced_at,
-    )
-    trace = {"traceparent": ring.traceparent, "tracestate": ring.tracestate}
-    return Message(
-        body=encode_message(message),
-        group=ring.tenant_id,
-        attributes={name: value for name, value in trace.items() if value},
-    )
+@dataclass(frozen=True, slots=True)
+class EntryFailure:
+    """Why one entry was not taken, or is not known to have been."""
+
+    code: str
+    detail: str
+    final: bool
+    """The same entry would be refused again."""
+
+
+Failures: TypeAlias = tuple[EntryFailure | None, ...]
+"""One answer an entry, in the order of the entries; None is success."""
 
 
 class Queue:
@@ -99,14 +113,12 @@ class Queue:
     async def send(self, messages: Sequence[Message]) -> Failures:
         """Send them all; what has a failure may still have arrived, and may be sent again."""
 
-        async def call(batch: Sequence[int]) -> Sequence["BatchResultErrorEntryTypeDef"]:
+        def call(batch: Sequence[int]) -> "Awaitable[BatchAnswer]":
             entries = [_entry(index, messages[index]) for index in batch]
-            async with self._line.calling("SendMessageBatch"):
-                answer = await self._client.send_message_batch(QueueUrl=self.url, Entries=entries)
-            return answer.get("Failed", ())
+            return self._client.send_message_batch(QueueUrl=self.url, Entries=entries)
 
         sizes = [_size_of(m.body, *m.attributes, *m.attributes.values()) for m in messages]
-        return await in_batches(sizes, call)
+        return await self._in_batches("SendMessageBatch", sizes, call)
 
     async def receive(self, *, most: int, wait: timedelta) -> list[Received]:
         """Wait for up to ten messages. Cancelling this does not cancel the request: see `drain`."""
@@ -139,17 +151,15 @@ class Queue:
         newest = self._newest_of(receipts)
         handles = list(dict.fromkeys(newest))
 
-        async def call(batch: Sequence[int]) -> Sequence["BatchResultErrorEntryTypeDef"]:
-            async with self._line.calling("DeleteMessageBatch"):
-                answer = await self._client.delete_message_batch(
-                    QueueUrl=self.url,
-                    Entries=[
-                        {"Id": str(index), "ReceiptHandle": handles[index]} for index in batch
-                    ],
-                )
-            return answer.get("Failed", ())
+        def call(batch: Sequence[int]) -> "Awaitable[BatchAnswer]":
+            return self._client.delete_message_batch(
+                QueueUrl=self.url,
+                Entries=[{"Id": str(index), "ReceiptHandle": handles[index]} for index in batch],
+            )
 
-        failures = await _by_handle(handles, call)
+        sizes = [_size_of(handle) for handle in handles]
+        answers = await self._in_batches("DeleteMessageBatch", sizes, call)
+        failures = dict(zip(handles, answers, strict=True))
         for receipt, handle in zip(receipts, newest, strict=True):
             if failures[handle] is None:
                 self._newest.pop(receipt.message_id, None)
@@ -164,22 +174,22 @@ class Queue:
         spans = dict(zip(newest, (span for _, span in changes), strict=True))
         handles = list(spans)
 
-        async def call(batch: Sequence[int]) -> Sequence["BatchResultErrorEntryTypeDef"]:
-            async with self._line.calling("ChangeMessageVisibilityBatch"):
-                answer = await self._client.change_message_visibility_batch(
-                    QueueUrl=self.url,
-                    Entries=[
-                        {
-                            "Id": str(index),
-                            "ReceiptHandle": handles[index],
-                            "VisibilityTimeout": _whole_seconds(spans[handles[index]]),
-                        }
-                        for index in batch
-                    ],
-                )
-            return answer.get("Failed", ())
+        def call(batch: Sequence[int]) -> "Awaitable[BatchAnswer]":
+            return self._client.change_message_visibility_batch(
+                QueueUrl=self.url,
+                Entries=[
+                    {
+                        "Id": str(index),
+                        "ReceiptHandle": handles[index],
+                        "VisibilityTimeout": _whole_seconds(spans[handles[index]]),
+                    }
+                    for index in batch
+                ],
+            )
 
-        failures = await _by_handle(handles, call)
+        sizes = [_size_of(handle) for handle in handles]
+        answers = await self._in_batches("ChangeMessageVisibilityBatch", sizes, call)
+        failures = dict(zip(handles, answers, strict=True))
         return tuple(failures[handle] for handle in newest)
 
     async def depth(self) -> QueueDepth:
@@ -222,6 +232,52 @@ class Queue:
             self._remember(message.receipt)
         return messages
 
+    async def _in_batches(
+        self, operation: str, sizes: Sequence[int], call: "BatchCall"
+    ) -> Failures:
+        """Send entries of these sizes, and those that failed once more, one by one.
+
+        When SQS cannot be reached at all, what was not sent yet is not tried either.
+        """
+        failures: list[EntryFailure | None] = [None] * len(sizes)
+        steps = deque((batch, 0) for batch in _batches(sizes))
+        while steps:
+            batch, tries = steps.popleft()
+            if tries:
+                await asyncio.sleep(PAUSE * 2 ** (tries - 1))
+            try:
+                failed = await self._send(operation, batch, call)
+            except Unavailable as error:
+                unsent = [index for later, earlier in steps if not earlier for index in later]
+                for index in (*batch, *unsent):
+                    failures[index] = EntryFailure(error.code, str(error), final=False)
+                break
+            for index in batch:
+                failures[index] = failed.get(index)
+            if tries < TRIES_ALONE:
+                again = [index for index, failure in failed.items() if not failure.final]
+                steps.extendleft(([index], tries + 1) for index in reversed(again))
+        return tuple(failures)
+
+    async def _send(
+        self, operation: str, batch: Sequence[int], call: "BatchCall"
+    ) -> dict[int, EntryFailure]:
+        """The entries that failed; Unavailable when SQS was not reached."""
+        try:
+            async with self._line.calling(operation):
+                answer = await call(batch)
+        except Unavailable:
+            raise
+        except FleetError as error:
+            # The request as a whole was refused: one entry may have spoiled it for the others.
+            return dict.fromkeys(batch, EntryFailure(error.code, str(error), final=len(batch) == 1))
+        return {
+            int(failed["Id"]): EntryFailure(
+                failed["Code"], failed.get("Message", ""), failed["SenderFault"]
+            )
+            for failed in answer.get("Failed", ())
+        }
+
     def _newest_of(self, receipts: Sequence[Receipt]) -> list[str]:
         return [self._newest.get(receipt.message_id, receipt.handle) for receipt in receipts]
 
@@ -232,9 +288,17 @@ class Queue:
             del self._newest[next(iter(self._newest))]
 
 
-async def _by_handle(handles: Sequence[str], call: BatchCall) -> dict[str, EntryFailure | None]:
-    failures = await in_batches([_size_of(handle) for handle in handles], call)
-    return dict(zip(handles, failures, strict=True))
+def _batches(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    batch: list[int] = []
+    filled_bytes = 0
+    for index, size in enumerate(sizes):
+        if len(batch) == MOST_ENTRIES or (batch and filled_bytes + size > MOST_BYTES):
+            yield batch
+            batch, filled_bytes = [], 0
+        batch.append(index)
+        filled_bytes += size
+    if batch:
+        yield batch
 
 
 def _entry(index: int, message: Message) -> "SendMessageBatchRequestEntryTypeDef":

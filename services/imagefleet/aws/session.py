@@ -127,12 +127,10 @@ class AwsSession:
     async def _opened(
         self, service: Service, context: AbstractAsyncContextManager[Client]
     ) -> Client:
-        def count(event_name: str, **_: object) -> None:
-            self._calls.sent(service, event_name.rpartition(".")[2])
-
-        async with self._line(service, "").calling("Open"):  # may ask for credentials
+        line = self._line(service, "")
+        async with line.calling("Open"):  # may ask for credentials
             client = await self._stack.enter_async_context(context)
-        client.meta.events.register(f"before-send.{service}", count)
+        client.meta.events.register(f"before-send.{service}", line.sends)
         return client
 
     def _line(self, service: Service, resource: str) -> Line:

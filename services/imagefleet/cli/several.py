@@ -20,8 +20,8 @@ from imagefleet.cli.output import (
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.images import AcceptedImage
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
+from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob
 
 AT_ONCE: Final = 4
 

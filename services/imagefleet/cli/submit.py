@@ -23,7 +23,8 @@ from imagefleet.cli.several import Result, each, tell, why
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobView
+from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.jobs.shapes.shape import AcceptedJob
 
 Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.")]
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -23,10 +22,9 @@ import orjson
 from pydantic import ValidationError
 
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
-from imagefleet.jobs.shapes.problems import Problem
-from imagefleet.jobs.shapes.shape import Shape
+from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
 MOST_AT_ONCE: Final = 20  # connections
@@ -35,14 +33,7 @@ FIRST_PAUSE: Final = 0.3  # seconds
 LONGEST_PAUSE: Final = 20.0  # also of what Retry-After may ask
 LONG_POLL: Final = timedelta(seconds=20)
 CHUNK: Final = 256 * 1024
-TRY_AGAIN: Final = frozenset(
-    {
-        HTTPStatus.TOO_MANY_REQUESTS,
-        HTTPStatus.BAD_GATEWAY,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        HTTPStatus.GATEWAY_TIMEOUT,
-    }
-)
+TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
 WHAT_TO_DO: Final[Mapping[int, str]] = {
     401: "Set IMAGEFLEET_KEY to a key that is in force (`imagefleet keys create` makes one).",
     403: "This key lacks the scope; `imagefleet keys create --scope ...` makes one that has it.",
@@ -83,7 +74,6 @@ class ApiClient:
     async def replace_image(
         self, image_id: str, content: Path, *, recipe: str | None = None
     ) -> AcceptedImage:
-        """Give an image another original."""
         path = _image(image_id)
         return await self._upload("PUT", path, content, content.name, {"recipe": recipe})
 
@@ -92,7 +82,6 @@ class ApiClient:
         return (await self._read(AcceptedImage, _Request("DELETE", _image(image_id)))).shape
 
     async def reprocess(self, image_id: str, *, recipe: str | None = None) -> AcceptedImage:
-        """Have an image rendered again."""
         asked = {} if recipe is None else {"recipe": recipe}
         path = f"{_image(image_id)}/reprocess"
         return (await self._read(AcceptedImage, _new(path, asked))).shape
@@ -127,15 +116,12 @@ class ApiClient:
                 raise Unavailable("still_open", sentence)
 
     async def jobs(self, parameters: Mapping[str, str | None]) -> Reply[JobPage]:
-        """List jobs, the newest first."""
         return await self._read(JobPage, _Request("GET", "/v1/jobs", parameters))
 
     async def image(self, image_id: str) -> Reply[ImageView]:
-        """Ask about an image."""
         return await self._read(ImageView, _Request("GET", _image(image_id)))
 
     async def images(self, parameters: Mapping[str, str | None]) -> Reply[ImagePage]:
-        """List images, the newest first."""
         return await self._read(ImagePage, _Request("GET", "/v1/images", parameters))
 
     async def events(self, job_id: str) -> AsyncIterator[Reply[JobView]]:
@@ -295,9 +281,7 @@ def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
     faults = [f"{fault.field}: {fault.problem}" for fault in problem.errors or ()]
     parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
     sentence = " ".join(part for part in parts if part)
-    kind = (
-        Unavailable if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else RequestRejected
-    )
+    kind = Unavailable if answer.is_server_error else RequestRejected
     return kind(problem.code, sentence, f"{answer.status_code} {answer.request.url}")
 
 

@@ -28,8 +28,9 @@ from PIL import (  # isort: skip
 from functools import cache
 
 from imagefleet.errors import InputRejected, Misconfigured
-from imagefleet.imaging.headers.facts import ImageFormat, corrupt
-from imagefleet.imaging.recipes import ENCODERS, Caveat, Fit, Size, VariantSpec, cropped
+from imagefleet.imaging.headers.facts import corrupt
+from imagefleet.imaging.recipes import ENCODERS, Fit, Size, VariantSpec, cropped
+from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Older ones overflow buffers in the JPEG decoder, the one that no allowlist can spare us.
 OLDEST_PILLOW = (13, 0, 0)

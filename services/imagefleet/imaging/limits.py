@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import MOST_FRAMES, HeaderFacts, ImageFormat, corrupt
+from imagefleet.imaging.headers.facts import MOST_FRAMES, HeaderFacts, corrupt
+from imagefleet.jobs.images import ImageFormat
 
 _MIB = 2**20
 _BESIDES_PIXELS = 32 * _MIB  # the process itself, and the variants

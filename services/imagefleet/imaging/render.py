@@ -4,7 +4,6 @@ import base64
 import hashlib
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
@@ -13,63 +12,23 @@ from PIL import Image, ImageCms
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import check_installation, encode, fit, flatten
-from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
+from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
-from imagefleet.imaging.recipes import (
-    RECIPES,
-    Caveat,
-    Fit,
-    Recipe,
-    Size,
-    SizeLevel,
-    VariantSpec,
-    too_small,
-)
+from imagefleet.imaging.recipes import RECIPES, Fit, Recipe, Size, SizeLevel, VariantSpec, too_small
 from imagefleet.imaging.sniff import check_pixels, check_restarts, count_scans, sniff
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
+from imagefleet.jobs.images import (
+    Caveat,
+    ImageFormat,
+    PlaceholderFacts,
+    Rendering,
+    SourceFacts,
+    VariantFacts,
+)
 
 Sink = Callable[[str, ImageFormat, bytes], None]
 Checkpoint = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedSource:
-    """What came in; width and height are upright, frames None where they could not be counted."""
-
-    format: ImageFormat
-    width: int
-    height: int
-    frames: int | None
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedPlaceholder:
-    thumbhash: str  # base64
-    color: str  # #rrggbb
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedVariant:
-    """One encoded output; its bytes went to the sink under this name and format."""
-
-    name: str
-    format: ImageFormat
-    width: int
-    height: int
-    size_bytes: int
-    sha256: str
-    content_type: str
-    warnings: tuple[Caveat, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    source: RenderedSource
-    placeholder: RenderedPlaceholder
-    variants: tuple[RenderedVariant, ...]
 
 
 def render(
@@ -79,7 +38,7 @@ def render(
     sink: Sink,
     *,
     checkpoint: Checkpoint = lambda: None,
-) -> Rendered:
+) -> Rendering:
     """Every variant of the recipe, each handed to the sink as soon as it is encoded.
 
     Raises InputRejected for whatever is the input's fault; its code says which. What the sink or
@@ -99,21 +58,21 @@ def _render(
     limits: Limits,
     sink: Sink,
     checkpoint: Checkpoint,
-) -> Rendered:
+) -> Rendering:
     data = read(source, limits)
     work = open_file(data, examine(data, limits), recipe, limits)
     for step in STEPS:
         checkpoint()
         work = step(work)
-    variants: list[RenderedVariant] = []
+    variants: list[VariantFacts] = []
     picture = work.picture
     for level, picture in cascade(work):
         variants += _make(level, picture, work, sink, checkpoint)
     order = [(spec.name, spec.format) for spec in recipe.variants]
-    return Rendered(
-        _source(data, work),
-        _placeholder(picture),
-        tuple(sorted(variants, key=lambda variant: order.index((variant.name, variant.format)))),
+    return Rendering(
+        source=_source(data, work),
+        placeholder=_placeholder(picture),
+        variants=tuple(sorted(variants, key=lambda made: order.index((made.name, made.format)))),
     )
 
 
@@ -142,7 +101,7 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
 
 def _make(
     level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
-) -> Iterator[RenderedVariant]:
+) -> Iterator[VariantFacts]:
     """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
     for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
         variants = tuple(alike)
@@ -164,37 +123,37 @@ def _outcome(variant: VariantSpec) -> tuple[str, int, str, int, int]:
 
 def _variant(
     variant: VariantSpec, size: Size, encoded: bytes, warnings: tuple[Caveat, ...]
-) -> RenderedVariant:
-    return RenderedVariant(
-        variant.name,
-        variant.format,
-        size.width,
-        size.height,
-        len(encoded),
-        hashlib.sha256(encoded).hexdigest(),
-        variant.format.mime_type,
-        warnings,
+) -> VariantFacts:
+    return VariantFacts(
+        name=variant.name,
+        format=variant.format,
+        width=size.width,
+        height=size.height,
+        bytes=len(encoded),
+        sha256=hashlib.sha256(encoded).hexdigest(),
+        content_type=variant.format.mime_type,
+        warnings=warnings,
     )
 
 
-def _source(data: bytes, work: Work) -> RenderedSource:
-    return RenderedSource(
-        work.facts.format,
-        work.size.width,
-        work.size.height,
-        work.facts.frames,
-        len(data),
-        hashlib.sha256(data).hexdigest(),
+def _source(data: bytes, work: Work) -> SourceFacts:
+    return SourceFacts(
+        format=work.facts.format,
+        width=work.size.width,
+        height=work.size.height,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        frames=work.facts.frames,
     )
 
 
-def _placeholder(picture: Image.Image) -> RenderedPlaceholder:
+def _placeholder(picture: Image.Image) -> PlaceholderFacts:
     longest = max(picture.size)
     side = min(longest, PLACEHOLDER_SIDE)
     size = Size(*(max(1, round(length * side / longest)) for length in picture.size))
     rgba = resized(picture, size).convert("RGBA").tobytes()
     hashed = thumbhash(size.width, size.height, rgba)
-    return RenderedPlaceholder(base64.b64encode(hashed).decode(), dominant_color(rgba))
+    return PlaceholderFacts(thumbhash=base64.b64encode(hashed).decode(), color=dominant_color(rgba))
 
 
 PHOTO = (2560, 1920)

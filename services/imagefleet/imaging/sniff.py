@@ -7,22 +7,16 @@ from collections.abc import Callable
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.avif import avif_facts, brands
-from imagefleet.imaging.headers.facts import (
-    HeadEnded,
-    HeaderFacts,
-    ImageFormat,
-    corrupt,
-    unsupported,
-)
+from imagefleet.imaging.headers.facts import HeadEnded, HeaderFacts, corrupt, unsupported
 from imagefleet.imaging.headers.gif import gif_facts
 from imagefleet.imaging.headers.jpeg import check_restarts, count_scans, jpeg_facts
 from imagefleet.imaging.headers.png import SIGNATURE, check_pixels, png_facts
 from imagefleet.imaging.headers.webp import webp_facts
+from imagefleet.jobs.images import ImageFormat
 
 __all__ = [
     "HEAD_BYTES",
     "HeaderFacts",
-    "ImageFormat",
     "agree",
     "check_pixels",
     "check_restarts",

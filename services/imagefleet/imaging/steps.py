@@ -11,11 +11,12 @@ from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
-from imagefleet.imaging.headers.facts import HeaderFacts, ImageFormat, corrupt
+from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import ends_in_many_places, overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
-from imagefleet.imaging.recipes import Caveat, Recipe, Size, SizeLevel, levels
+from imagefleet.imaging.recipes import Recipe, Size, SizeLevel, levels
+from imagefleet.jobs.images import Caveat, ImageFormat
 
 # How much larger than the largest variant a JPEG is decoded: below, the decoder's own crude
 # scaling would show; above, it saves less.

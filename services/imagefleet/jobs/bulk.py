@@ -17,9 +17,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.images import Original
-from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, ProcessImage, ReprocessImages, image_target
+from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
 # Of a transaction that submits, and of how far the clocks of processes are apart.

@@ -7,19 +7,94 @@ it is flipped by the statement that completes the job.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, Literal, Self, TypeAlias
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, Literal, TypeAlias
 from uuid import UUID
-
-from pydantic import BaseModel, ConfigDict
 
 from imagefleet.jobs.model import JobId, TenantId
 
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 REDIRECT_MAX_AGE: Final = timedelta(seconds=5)  # of a stable address, for whom nobody can tell
-EXTENSIONS: Final = {"jpeg": "jpg", "webp": "webp", "avif": "avif", "png": "png"}
+
+
+class ImageFormat(StrEnum):
+    """What pictures are read; all but GIF may be made, too."""
+
+    JPEG = "jpeg"
+    PNG = "png"
+    WEBP = "webp"
+    GIF = "gif"
+    AVIF = "avif"
+
+    @property
+    def mime_type(self) -> str:
+        return f"image/{self.value}"
+
+    @property
+    def extension(self) -> str:
+        return "jpg" if self is ImageFormat.JPEG else self.value
+
+
+class Caveat(StrEnum):
+    """What a variant could not keep of its source: the vocabulary of every `warnings` list."""
+
+    NOT_ENLARGED = "not_enlarged"  # the source is smaller than the box
+    ALPHA_FLATTENED = "alpha_flattened"  # the format has no transparency; white shows through
+    ANIMATION_FLATTENED = "animation_flattened"  # the first frame alone
+    EXTRA_PICTURES_DROPPED = "extra_pictures_dropped"  # stereo pairs, previews, depth (MPO)
+    GAIN_MAP_DROPPED = "gain_map_dropped"  # the HDR half of the picture
+    DEPTH_REDUCED = "depth_reduced"  # to 8 bits a sample
+    PROFILE_BROKEN = "profile_broken"  # taken as untagged
+    PROFILE_MISMATCH = "profile_mismatch"  # made for another kind of picture; taken as untagged
+    PROFILE_TOO_LARGE = "profile_too_large"  # taken as untagged
+    CMYK_WITHOUT_PROFILE = "cmyk_without_profile"  # colours are a guess
+    IRREGULAR_FILE = "irregular_file"  # the decoder complained and went on, or could not have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureFacts:
+    """What is so of one encoded picture; width and height are upright."""
+
+    format: ImageFormat
+    width: int
+    height: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts(PictureFacts):
+    """What came in; frames are None where they could not be counted."""
+
+    frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceholderFacts:
+    """What is shown until the picture is there."""
+
+    thumbhash: str  # base64
+    color: str  # #rrggbb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantFacts(PictureFacts):
+    """One encoded output."""
+
+    name: str
+    content_type: str
+    warnings: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """What a rendering tells of all that it read and made, over the border and into the tables."""
+
+    source: SourceFacts
+    placeholder: PlaceholderFacts
+    variants: tuple[VariantFacts, ...]
 
 
 def original_key(image_id: UUID, upload_id: UUID) -> str:
@@ -55,6 +130,24 @@ def originals_prefix(image_id: UUID) -> str:
 def outputs_prefix(image_id: UUID) -> str:
     """Below which everything lies that was ever made of an image, litter included."""
     return f"i/{image_id}/"
+
+
+_IMAGE: Final = "image:"
+
+
+def image_target(image_id: UUID) -> str:
+    """Return the target of all jobs of one image."""
+    return f"{_IMAGE}{image_id}"
+
+
+def image_of_target(target: str | None) -> UUID | None:
+    """The image that a job of this target is about, if it is about one."""
+    if target is None or not target.startswith(_IMAGE):
+        return None
+    try:
+        return UUID(target.removeprefix(_IMAGE))
+    except ValueError:
+        return None  # somebody else's target
 
 
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -134,15 +227,8 @@ class NewSource(Original):
 class PublishedVariant:
     """One variant that was stored."""
 
-    name: str
-    format: str
     key: str
-    content_type: str
-    width: int
-    height: int
-    bytes: int
-    sha256: str
-    warnings: tuple[str, ...] = ()
+    facts: VariantFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +242,9 @@ class Publication:
     source_seq: int
     revision: int
     recipe: str
-    format: str
-    width: int
-    height: int
-    bytes: int
-    sha256: str
-    thumbhash: str | None
-    color: str | None
     encoder: str
+    source: SourceFacts
+    placeholder: PlaceholderFacts
     variants: tuple[PublishedVariant, ...]
 
 
@@ -185,70 +266,4 @@ class Emptied:
 
 Bucket: TypeAlias = Literal["outputs", "originals"]
 
-MOST_MISSING: Final = 100  # that are named; the others are counted
 PREFIXES: Final[dict[Bucket, str]] = {"outputs": "i/", "originals": "o/"}
-
-
-class _Kept(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Missing(_Kept):
-    """An object that a row names and S3 does not have."""
-
-    bucket: Bucket
-    key: str
-    tenant_id: str
-    image_id: UUID
-    found_at: datetime
-    reprocess: bool
-    """Whether rendering the image again makes it anew: its original is there."""
-
-
-class SweepProgress(_Kept):
-    """How far a walk is, and what it has found so far."""
-
-    bucket: Bucket = "outputs"
-    after: str = ""
-    """Everything up to this key is done, and all outputs before any original."""
-    listed: int = 0
-    litter: int = 0
-    """Objects that nothing names any more."""
-    litter_bytes: int = 0
-    swept: int = 0
-    swept_bytes: int = 0
-    unknown: int = 0
-    """Objects that are not ours, or of images that this database does not know."""
-    held_back: int = 0
-    """Originals that were not deleted because too many of them would have been."""
-    missing: tuple[Missing, ...] = ()
-    """As each key was found when it was passed last, on this walk or the one before."""
-    unnamed: int = 0
-    """How many more are missing."""
-
-    @property
-    def all_missing(self) -> int:
-        """How many are missing."""
-        return len(self.missing) + self.unnamed
-
-    def again(self) -> Self:
-        """A new walk, from the beginning."""
-        return type(self)(missing=self.missing)
-
-    def passed(self, end: str | None, missing: Iterable[Missing]) -> Self:
-        """Go on to a key; None is the end of the bucket. What was missing before it is as found."""
-        before = [one for one in self.missing if not self._passes(one, end)]
-        now = [*before, *missing]
-        place: dict[str, str] = {} if end is None else {"after": end}
-        if end is None and self.bucket == "outputs":
-            place = {"bucket": "originals", "after": ""}
-        news = {
-            "missing": tuple(now[:MOST_MISSING]),
-            "unnamed": self.unnamed + len(now[MOST_MISSING:]),
-        }
-        return self.model_copy(update=news | place)
-
-    def _passes(self, one: Missing, end: str | None) -> bool:
-        return (
-            one.bucket == self.bucket and self.after < one.key and (end is None or one.key <= end)
-        )

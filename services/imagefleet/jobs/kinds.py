@@ -6,8 +6,8 @@ the API can judge a submission and the store can order it without either of them
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
 from uuid import UUID
@@ -16,7 +16,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
-from imagefleet.jobs.model import CancelCode, JsonObject, Lane
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
@@ -88,15 +89,12 @@ class Kinds(Mapping[str, JobKind]):
         self._by_name: Final = by_name
 
     def __getitem__(self, name: str) -> JobKind:
-        """Return the kind of this name; `get` answers None where there is none."""
         return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names, built-in ones first."""
         return iter(self._by_name)
 
     def __len__(self) -> int:
-        """Count the kinds."""
         return len(self._by_name)
 
     def adding(self, *kinds: JobKind) -> "Kinds":
@@ -108,6 +106,46 @@ class Kinds(Mapping[str, JobKind]):
         return Kinds(
             replace(kind, retry=policy) if kind.retry is STANDARD_RETRY else kind
             for kind in self.values()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft(Intent):
+    """A submission before what it asks is known: it may be asked about, and never be inserted."""
+
+    kind: JobKind
+
+    @property
+    def type(self) -> str:
+        return self.kind.name
+
+    @property
+    def lane(self) -> Lane:
+        return self.kind.lane
+
+    def whole(
+        self,
+        payload: JsonObject,
+        *,
+        fingerprint: str = "",
+        lane: Lane | None = None,
+        priority: int = 100,
+        run_at: datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> Submission:
+        """The submission that asks this, by the rules of its kind where nothing else is said."""
+        return Submission(
+            **{one.name: getattr(self, one.name) for one in fields(Intent)},
+            type=self.type,
+            lane=lane or self.lane,
+            max_attempts=max_attempts or self.kind.retry.max_attempts,
+            payload=payload,
+            priority=priority,
+            run_at=run_at,
+            preempts=self.kind.preempts,
+            services=self.kind.services,
+            pause_target_on_failure=self.kind.pause_target_on_failure,
+            fingerprint=fingerprint,
         )
 
 
@@ -242,24 +280,6 @@ class Noop(Payload):
 
     milliseconds: Annotated[int, Field(ge=0, le=60_000)] = 0
     note: Annotated[str, Field(max_length=200)] = ""
-
-
-_IMAGE: Final = "image:"
-
-
-def image_target(image_id: UUID) -> str:
-    """Return the target of all jobs of one image."""
-    return f"{_IMAGE}{image_id}"
-
-
-def image_of_target(target: str | None) -> UUID | None:
-    """The image that a job of this target is about, if it is about one."""
-    if target is None or not target.startswith(_IMAGE):
-        return None
-    try:
-        return UUID(target.removeprefix(_IMAGE))
-    except ValueError:
-        return None  # somebody else's target
 
 
 def _target_of_image(payload: ProcessImage | DeleteImage) -> str:

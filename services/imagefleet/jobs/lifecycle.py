@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, assert_never
 
 from imagefleet.jobs.images import Emptied, Publication
-from imagefleet.jobs.model import CancelCode, JobState, JsonObject, Lane, Submission
+from imagefleet.jobs.model import CancelCode, JobState, JsonObject, Lane, Standing, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
 
@@ -139,19 +139,6 @@ class Released:
 
 
 Outcome: TypeAlias = Completed | Retry | Failed | Released
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What the locked row says when the outcome is about to be written."""
-
-    attempts: int
-    """Charged runs, this one included."""
-    max_attempts: int
-    crashes: int
-    """Crashes before this attempt."""
-    lane: Lane
-    cancel_code: CancelCode | None
 
 
 CRASHES_BEFORE_QUARANTINE: Final = 2  # one may be the neighbour's fault; two are a suspicion

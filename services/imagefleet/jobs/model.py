@@ -4,7 +4,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NewType, TypeAlias
@@ -79,39 +79,54 @@ class CancelCode(StrEnum):
     FAILED_BY_OPERATOR = "failed_by_operator"
 
 
+def new_job_id() -> JobId:
+    """A UUID of version 7: the first 48 bits are milliseconds, so that ids sort by age."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & (2**48 - 1)) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76  # version
+    value = value & ~(0x3 << 62) | 0x2 << 62  # variant
+    return JobId(UUID(int=value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Intent:
+    """Whose job, from where, under which keys: what is known of it before what it asks."""
+
+    job_id: JobId = field(default_factory=new_job_id)
+    tenant_id: TenantId
+    created_by: str
+    correlation_id: str
+    target: str | None = None
+    """Jobs with the same target run one at a time, in the order of their submission."""
+    idempotency_key: str | None = None
+    dedup_key: str | None = None
+    parent_job_id: JobId | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission(Intent):
     """Accepted intent, whole, on its way into the table: of a draft, or of a job that failed."""
 
-    job_id: JobId
-    tenant_id: TenantId
     type: str
     lane: Lane
     max_attempts: int
-    correlation_id: str
-    created_by: str
     payload: JsonObject
     priority: int = 100
     run_at: datetime | None = None
     """Not before this time; None is now, by the database's clock."""
-    target: str | None = None
-    """Jobs with the same target run one at a time, in the order of their submission."""
     preempts: bool = False
     """Ignores pauses and the order of its target (cancellation, deletion); never a running job."""
     services: tuple[str, ...] = ()
     """Names of the services whose open circuit breaker holds this job back."""
     pause_target_on_failure: bool = False
     """If it fails, what is behind it on its target waits until somebody resumes that."""
-    idempotency_key: str | None = None
     fingerprint: str = ""
     """A digest of the whole request, to tell a repeat from another request under the same key."""
-    dedup_key: str | None = None
-    parent_job_id: JobId | None = None
     replay_of: JobId | None = None
     generation: int = 0
     replay_reason: str | None = None
-    traceparent: str | None = None
-    tracestate: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,21 +145,39 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Proof of ownership. `(job_id, claim_no)` is the fence that every later write names."""
+class Charged:
+    """The runs that a job was charged for, the last one included, and how many it may have."""
+
+    attempts: int
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing(Charged):
+    """How a job that runs stands: what `decide` asks of it, and the locked row says."""
+
+    crashes: int
+    """Before this attempt."""
+    lane: Lane
+    cancel_code: CancelCode | None
+    """Why it was flagged, if it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Standing):
+    """Proof of ownership. `(job_id, claim_no)` is the fence that every later write names.
+
+    One of a flagged job is there to be settled as failed, without running its handler.
+    """
 
     job_id: JobId
     claim_no: int
     tenant_id: TenantId
     type: str
-    lane: Lane
     payload: JsonObject
     target: str | None
     target_seq: int | None
     priority: int
-    attempts: int
-    max_attempts: int
-    crashes: int
     cursor: JsonObject | None
     progress_done: int
     correlation_id: str
@@ -155,8 +188,6 @@ class Claim:
     created_at: datetime
     claimed_at: datetime
     queue_time: timedelta
-    cancel_code: CancelCode | None
-    """Set when the job was claimed only to be settled as failed, without running its handler."""
     probes: tuple[str, ...] = ()
     """Services whose breaker is half open: how this attempt fares decides for all that wait."""
     watched: tuple[str, ...] = ()
@@ -164,7 +195,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Charged):
     """A claim that is over: its row in `attempts`, and what else is told of it."""
 
     job_id: JobId
@@ -182,9 +213,6 @@ class Ended:
     why: str
     state: JobState
     """What the job is now."""
-    attempts: int
-    """Charged runs of the job by then, this one included."""
-    max_attempts: int
     correlation_id: str
     traceparent: str | None
 
@@ -213,21 +241,6 @@ class ClaimAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
-    """One row of the doorbell table, taken to be sent."""
-
-    job_id: JobId
-    lane: Lane
-    next_at: datetime
-    """Names the row as it was taken: one that moved on since is not marked as sent."""
-    tenant_id: TenantId
-    announced_at: datetime
-    """When it was taken, by the database's clock; the message tells it to whoever claims by it."""
-    traceparent: str | None = None
-    tracestate: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobMessage:
     """The body of an SQS message: which row to look at, and the trace it belongs to. No payload."""
 
@@ -238,6 +251,18 @@ class JobMessage:
     """On the dead-letter queue, the letter it tells of; back in a lane it asks for a replay."""
     announced_at: datetime | None = None
     """When it was rung; messages announced well before one that was heard are lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring(JobMessage):
+    """One row of the doorbell table, taken to be sent: the message, and where it goes."""
+
+    lane: Lane
+    next_at: datetime
+    """Names the row as it was taken: one that moved on since is not marked as sent."""
+    tenant_id: TenantId
+    announced_at: datetime
+    """When it was taken, by the database's clock."""
 
 
 MESSAGE_VERSION: Final = 1
@@ -299,12 +324,3 @@ def _moment_or_none(value: object) -> datetime | None:
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):  # the first day of all, somewhere east of Greenwich
         return None
-
-
-def new_job_id() -> JobId:
-    """A UUID of version 7: the first 48 bits are milliseconds, so that ids sort by age."""
-    milliseconds = time.time_ns() // 1_000_000
-    value = (milliseconds & (2**48 - 1)) << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 0x7 << 76  # version
-    value = value & ~(0x3 << 62) | 0x2 << 62  # variant
-    return JobId(UUID(int=value))

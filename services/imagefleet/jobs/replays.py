@@ -1,15 +1,16 @@
 """What a replay is made of: the snapshot in a dead letter becomes a new job's submission."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
-from imagefleet.jobs.kinds import BUILT_IN, JobKind, choose_lane, image_of_target
-from imagefleet.jobs.model import JobId, JsonObject, Lane, Submission, TenantId, new_job_id
+from imagefleet.jobs.images import image_of_target
+from imagefleet.jobs.kinds import BUILT_IN, JobKind, choose_lane
+from imagefleet.jobs.model import JsonObject, Lane, Submission, new_job_id
 
 _PINNED: Final = BUILT_IN["process_image"].name
 
@@ -43,57 +44,34 @@ class ReplayOutcome(StrEnum):
     """No job: a message that nobody could read, or whose job nobody knows."""
 
 
-class _Snapshot(BaseModel):
-    """What a replay needs of the row that failed."""
-
-    id: UUID
-    tenant_id: str
-    type: str
-    lane: Lane
-    priority: int
-    target: str | None
-    target_seq: int | None
-    preempts: bool
-    services: tuple[str, ...]
-    pause_target_on_failure: bool
-    max_attempts: int
-    payload: dict[str, Any]
-    dedup_key: str | None
-    correlation_id: str
-    parent_job_id: UUID | None
-    generation: int
+_SUBMISSION: Final = TypeAdapter(Submission)
+_OF_A_REQUEST: Final[JsonObject] = {"idempotency_key": None, "fingerprint": "", "run_at": None}
+"""What the first job had, and a replay has not."""
 
 
 def compose_replay(
     snapshot: JsonObject, order: ReplayOrder, kinds: Mapping[str, JobKind]
 ) -> Submission:
     """The same job once more; raises ValueError for what is not the snapshot of a job."""
-    failed = _Snapshot.model_validate(snapshot)
-    return Submission(
+    of_order = {
+        "created_by": order.by,
+        "replay_reason": order.reason,
+        "traceparent": order.traceparent,
+        "tracestate": order.tracestate,
+    }
+    told = {**snapshot, **_OF_A_REQUEST, **of_order, "job_id": snapshot.get("id")}
+    failed = _SUBMISSION.validate_python(told)
+    return replace(
+        failed,
         job_id=new_job_id(),
-        tenant_id=TenantId(failed.tenant_id),
-        type=failed.type,
         lane=_lane(failed, kinds.get(failed.type)),
-        priority=failed.priority,
-        target=failed.target,
-        preempts=failed.preempts,
-        services=failed.services,
-        pause_target_on_failure=failed.pause_target_on_failure,
-        max_attempts=failed.max_attempts,
-        payload=_payload(failed),
-        dedup_key=failed.dedup_key,
-        correlation_id=failed.correlation_id,
-        parent_job_id=None if failed.parent_job_id is None else JobId(failed.parent_job_id),
-        created_by=order.by,
-        replay_of=JobId(failed.id),
+        payload=_payload(failed, snapshot.get("target_seq")),
+        replay_of=failed.job_id,
         generation=failed.generation + 1,
-        replay_reason=order.reason,
-        traceparent=order.traceparent,
-        tracestate=order.tracestate,
     )
 
 
-def _lane(failed: _Snapshot, kind: JobKind | None) -> Lane:
+def _lane(failed: Submission, kind: JobKind | None) -> Lane:
     """Where it was submitted to: out of quarantine, somebody must have found out what it was."""
     if failed.lane is not Lane.QUARANTINE:
         return failed.lane
@@ -105,11 +83,11 @@ def image_of(submission: Submission) -> UUID | None:
     return None if submission.preempts else image_of_target(submission.target)
 
 
-def _payload(failed: _Snapshot) -> dict[str, Any]:
+def _payload(failed: Submission, target_seq: object) -> JsonObject:
     """As it was, but an image's source keeps its own age, whatever revision the replay becomes.
 
     Else the replay of an old failure would be newer than a source that was uploaded since.
     """
     if failed.type == _PINNED and failed.payload.get("source_seq") is None:
-        return failed.payload | {"source_seq": failed.target_seq}
+        return {**failed.payload, "source_seq": target_seq}
     return failed.payload

@@ -1,7 +1,7 @@
 """Keeps the dead-letter queue in agreement with the letters: sends what failed, sweeps the rest.
 
 The queue is a copy: for people who look there, for alarms, and for SQS's own redrive, which works
-as a replay (`worker/unclaimed.py`). So what waits for somebody is left visible between two sweeps,
+as a replay (`worker/messages.py`). So what waits for somebody is left visible between two sweeps,
 and everything else is taken away. Nothing is deleted before Postgres knows it.
 """
 

@@ -33,8 +33,8 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import MaintenanceSettings
 from imagefleet.settings.in_force import defaults_of_maintenance
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, connect, open_pool
-from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.database import Pool, connect
+from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, serve_health
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.tracing import open_tracing
@@ -107,18 +107,7 @@ async def reach_out(
     tracing = await stack.enter_async_context(
         open_tracing(settings.telemetry, process="maintenance")
     )
-    pool = await stack.enter_async_context(
-        open_pool(
-            settings.database.url.get_secret_value(),
-            process="maintenance",
-            min_size=settings.database.pool_min,
-            max_size=settings.database.pool_max,
-            connect_within=settings.database.connect_timeout.total_seconds(),
-            statement_within=settings.database.statement_timeout.total_seconds(),
-        )
-    )
-    async with pool.connection() as connection:
-        await require_schema(connection)
+    pool = await stack.enter_async_context(open_current(settings.database, "maintenance"))
     pool = pool.timed_by(metrics.query)
     await stack.enter_async_context(
         live.open(

@@ -15,15 +15,8 @@ import structlog
 
 from imagefleet.aws.objects import Listed, Objects
 from imagefleet.errors import NotFound
-from imagefleet.jobs.images import (
-    PREFIXES,
-    Bucket,
-    Missing,
-    SweepProgress,
-    image_at,
-    is_original_key,
-    parse_output_key,
-)
+from imagefleet.jobs.images import PREFIXES, Bucket, image_at, is_original_key, parse_output_key
+from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
 from imagefleet.store.database import Pool
 from imagefleet.store.images.sweeping import Named, judge_originals, judge_outputs, list_named
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -108,13 +101,13 @@ class Walker:
 
     async def _ask(
         self, bucket: Bucket, lacking: Sequence[Named], end: str | None, ends_at: float
-    ) -> tuple[list[Missing], str | None]:
+    ) -> tuple[list[MissingView], str | None]:
         """Ask S3 about what the listing lacked; what is missing, and a nearer end if it is late.
 
         What was published after the listing is not in it.
         """
         clock = asyncio.get_running_loop().time
-        missing: list[Missing] = []
+        missing: list[MissingView] = []
         for asked, one in enumerate(lacking):
             if asked and (asked >= MOST_QUESTIONS or clock() >= ends_at):
                 end = lacking[asked - 1].key
@@ -139,13 +132,13 @@ class Walker:
         named, _ = await self._named(bucket, one.image_id, one.image_id, images=2)
         return one in named
 
-    async def _lacking(self, bucket: Bucket, one: Named) -> Missing:
+    async def _lacking(self, bucket: Bucket, one: Named) -> MissingView:
         reprocess = False
         if bucket == "outputs":
             originals, _ = await self._named("originals", one.image_id, one.image_id, images=2)
             found = [await self._is_there("originals", each.key) for each in originals]
             reprocess = found == [True]
-        return Missing(
+        return MissingView(
             bucket=bucket,
             key=one.key,
             tenant_id=one.tenant_id,

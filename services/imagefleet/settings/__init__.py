@@ -34,31 +34,32 @@ class Process(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ApiSettings(Process):
-    """What the API needs."""
+class Reaching(Process):
+    """What a process needs that jobs go through, beside its own."""
 
     database: Database
     aws: Aws
+
+
+class ApiSettings(Reaching):
+    """What the API needs."""
+
     api: Api
     retry: Retry
     telemetry: Telemetry
 
 
-class WorkerSettings(Process):
+class WorkerSettings(Reaching):
     """What a worker needs."""
 
-    database: Database
-    aws: Aws
     worker: Worker
     retry: Retry
     telemetry: Telemetry
 
 
-class MaintenanceSettings(Process):
+class MaintenanceSettings(Reaching):
     """What the maintenance process needs."""
 
-    database: Database
-    aws: Aws
     maintenance: Maintenance
     retry: Retry
     telemetry: Telemetry
@@ -92,6 +93,7 @@ __all__ = [
     "MaintenanceSettings",
     "Person",
     "Process",
+    "Reaching",
     "Retry",
     "Roles",
     "Slice",

@@ -77,14 +77,15 @@ class Overlay:
         """Return a service's limits: each number by its own name first, then by the star's."""
         limits = STANDARD
         for scope in (EVERYTHING_ELSE, service):
-            limits = configured.get(scope, _NO_NUMBERS).over(limits)
-            of = f"breaker.{scope}"
+            told, of = configured.get(scope, _NO_NUMBERS), f"breaker.{scope}"
+            window = told.window_seconds or limits.window.total_seconds()
+            open_for = told.open_seconds or limits.open_for.total_seconds()
             limits = replace(
                 limits,
-                failures=self.count(f"{of}.failures", limits.failures),
-                ratio=self.number(f"{of}.ratio", limits.ratio),
-                window=self.seconds(f"{of}.window_seconds", limits.window),
-                open_for=self.seconds(f"{of}.open_seconds", limits.open_for),
+                failures=self.count(f"{of}.failures", told.failures or limits.failures),
+                ratio=self.number(f"{of}.ratio", told.ratio or limits.ratio),
+                window=timedelta(seconds=self.number(f"{of}.window_seconds", window)),
+                open_for=timedelta(seconds=self.number(f"{of}.open_seconds", open_for)),
             )
         return limits
 

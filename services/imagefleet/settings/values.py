@@ -1,7 +1,7 @@
 """What the values of variables look like, and how each kind of them is read."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, TypeAlias
@@ -19,7 +19,6 @@ from pydantic import (
 )
 
 from imagefleet.jobs.model import Lane
-from imagefleet.jobs.policies import BreakerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +76,6 @@ class BreakerNumbers(BaseModel):
     ratio: Annotated[float, Field(gt=0, le=1)] | None = None
     window_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
     open_seconds: Annotated[float, Field(ge=1, le=86_400)] | None = None
-
-    def over(self, limits: BreakerLimits) -> BreakerLimits:
-        """Return these limits with what is written here instead."""
-        return replace(
-            limits,
-            failures=self.failures or limits.failures,
-            ratio=self.ratio or limits.ratio,
-            window=timedelta(seconds=self.window_seconds) if self.window_seconds else limits.window,
-            open_for=timedelta(seconds=self.open_seconds) if self.open_seconds else limits.open_for,
-        )
 
 
 def _breakers(value: object) -> object:

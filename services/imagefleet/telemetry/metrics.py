@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import CancelCode, Ended, Lane, Verdict
 from imagefleet.telemetry.logs import ids_of
@@ -21,11 +22,9 @@ from imagefleet.telemetry.series import (
     Timed,
     Vocabulary,
     codes,
-    image_type,
     methods,
     names,
     routes,
-    status_code,
 )
 
 END_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -99,6 +98,8 @@ class ApiMetrics(AwsMetrics):
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
+        self._status = Vocabulary(str(status) for status in range(100, 600))
+        self._mime_type = Vocabulary(one.mime_type for one in ImageFormat)
         self._limit = Vocabulary({*LIMITS, "least_rate", "job_keys"})
         self._limited = self._counter(
             "limit_refusals_total", "requests beyond a limit of a tenant or key", "limit"
@@ -123,7 +124,7 @@ class ApiMetrics(AwsMetrics):
 
     def answered(self, method: str, route: str | None, status: int, duration: timedelta) -> None:
         """Count a request; `route` is the route's template, None where no route matched."""
-        told = (self._method(method), self._route(route), status_code(status))
+        told = (self._method(method), self._route(route), self._status(str(status)))
         self._http.labels(*told).inc()
         self._http_seconds.labels(*told).observe(duration.total_seconds())
 
@@ -133,7 +134,8 @@ class ApiMetrics(AwsMetrics):
 
     def uploaded(self, mime_type: str | None, size_bytes: int) -> None:
         """Count an upload that arrived whole."""
-        self._uploads.labels(image_type(mime_type)).observe(size_bytes)
+        media_type = (mime_type or "").partition(";")[0].strip().lower()
+        self._uploads.labels(self._mime_type(media_type)).observe(size_bytes)
 
     def authentication_failed(self, reason: str) -> None:
         """Count a request whose key was refused, by the reason that auth.py has for it."""

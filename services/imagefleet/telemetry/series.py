@@ -6,7 +6,7 @@ A series is kept for ever, so nobody may invent values of labels without end.
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, TypeAlias
 
@@ -30,7 +30,6 @@ UNMATCHED: Final = "unmatched"
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/{}-]{1,100}")
 _METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-_MIME_TYPES: Final = ("avif", "gif", "jpeg", "png", "webp")
 
 Values: TypeAlias = Mapping[tuple[str, ...], float]
 Family: TypeAlias = GaugeMetricFamily | CounterMetricFamily
@@ -147,7 +146,7 @@ class SampledSeries(Collector):
 class Vocabulary:
     """The values of one label: the known ones, and the first few plain ones that come beyond."""
 
-    def __init__(self, known: Collection[str] = (), *, room: int = 0, other: str = OTHER) -> None:
+    def __init__(self, known: Iterable[str] = (), *, room: int = 0, other: str = OTHER) -> None:
         self._words = set(known)
         self._most = len(self._words) + room
         self._other = other
@@ -182,16 +181,6 @@ def codes() -> Vocabulary:
 def names() -> Vocabulary:
     """Names from the settings: buckets, services."""
     return Vocabulary(room=20)
-
-
-def image_type(value: str | None) -> str:
-    """The type without its parameters, if we take images of it."""
-    kind, _, subtype = (value or "")[:100].partition(";")[0].strip().lower().partition("/")
-    return f"image/{subtype}" if kind == "image" and subtype in _MIME_TYPES else OTHER
-
-
-def status_code(value: int) -> str:
-    return str(value) if 100 <= value <= 599 else OTHER  # noqa: PLR2004 - what HTTP has
 
 
 def error_code(error: BaseException | None) -> str | None:

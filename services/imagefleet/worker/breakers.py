@@ -8,7 +8,7 @@ told along with failures, and where the claim says that the failures of others a
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,7 +18,8 @@ import structlog
 
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Claim
-from imagefleet.jobs.policies import BreakerLimits
+from imagefleet.live import Live
+from imagefleet.settings.values import BreakerNumbers
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import (
     Calls,
@@ -77,12 +78,17 @@ class BreakerReports:
     """Counts failures and successes by service."""
 
     def __init__(
-        self, pool: Pool, metrics: WorkerMetrics, limits_of: Callable[[str], BreakerLimits]
+        self,
+        pool: Pool,
+        metrics: WorkerMetrics,
+        live: Live,
+        configured: Mapping[str, BreakerNumbers],
     ) -> None:
         """Take part in the fleet's breakers, with the limits that a service has at the moment."""
         self._pool = pool
         self._metrics = metrics
-        self._limits_of = limits_of
+        self._live = live
+        self._configured = configured
         self._tallies: dict[str, _Tally] = {}
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
@@ -104,7 +110,8 @@ class BreakerReports:
         """Take it that an attempt of this claim got from these services what it needed."""
         for service in services:
             tally = self._tallies.setdefault(service, _Tally())
-            if self._now() - tally.counted_since > self._limits_of(service).window.total_seconds():
+            window = self._live.now.breaker(service, self._configured).window
+            if self._now() - tally.counted_since > window.total_seconds():
                 tally.successes, tally.counted_since = 0, self._now()
             tally.successes += 1
             tally.wanted |= service in claim.watched
@@ -146,7 +153,7 @@ class BreakerReports:
                 tally.answer(None)
 
     async def _tell(self, connection: Connection, service: str, tally: _Tally) -> None:
-        limits = self._limits_of(service)
+        limits = self._live.now.breaker(service, self._configured)
         probe_worked, tally.probe_worked = tally.probe_worked, None
         calls = tally.taken(service, self._now())
         closed = await report_probe_worked(connection, service) if probe_worked else None

@@ -256,10 +256,9 @@ class JobContext:
             allowance = Allowance(
                 deadline_seconds=self.seconds_left, memory_bytes=self.memory_bytes
             )
-            done = await self._equipment.renderer.run_isolated(
+            return await self._equipment.renderer.run_isolated(
                 task, argument, files, allowance, self.stopping
             )
-        return done.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,9 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import WorkerSettings
 from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, open_pool
+from imagefleet.store.database import Pool
 from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
-from imagefleet.store.schema.migrations import require_schema
+from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
@@ -49,11 +49,10 @@ from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
-from imagefleet.worker.messages import Messages
+from imagefleet.worker.messages import Messages, Redrives, Unclaimed
 from imagefleet.worker.settler import Settler
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
 from imagefleet.worker.takeovers import Takeovers
-from imagefleet.worker.unclaimed import Redrives, Unclaimed
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
@@ -68,17 +67,8 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
     async with AsyncExitStack() as stack:
         outside = await reach_out(settings, metrics, stack)
-        live = await stack.enter_async_context(
-            Live().open(
-                outside.pool,
-                "worker",
-                defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers)),
-            )
-        )
-        metrics.watch_settings(lambda: live.age)
-        outside.tracing.share = lambda: live.now.number(TRACES, 1)
-        rules = Rules(live, standard_retry)
-        worker = await assemble(settings, handlers, metrics, outside, rules, stack)
+        equipment = await equip(settings, handlers, metrics, outside, standard_retry, stack)
+        worker = await assemble(settings, handlers, outside, equipment, stack)
         health = await stack.enter_async_context(
             serve_health(
                 settings.telemetry.health_host,
@@ -96,14 +86,6 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
         raise ClaimLost.of_worker(worker.worker_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What operators turn, and the policy of types that have none of their own."""
-
-    live: Live
-    standard_retry: RetryPolicy
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
     """What the worker speaks to."""
@@ -112,7 +94,6 @@ class Outside:
     pool: Pool
     session: AwsSession
     queues: Mapping[Lane, Queue]
-    dead_letters: Queue
 
 
 async def reach_out(
@@ -120,18 +101,7 @@ async def reach_out(
 ) -> Outside:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
-    pool = await stack.enter_async_context(
-        open_pool(
-            settings.database.url.get_secret_value(),
-            process="worker",
-            min_size=settings.database.pool_min,
-            max_size=settings.database.pool_max,
-            connect_within=settings.database.connect_timeout.total_seconds(),
-            statement_within=settings.database.statement_timeout.total_seconds(),
-        )
-    )
-    async with pool.connection() as connection:
-        await require_schema(connection)
+    pool = await stack.enter_async_context(open_current(settings.database, "worker"))
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(
@@ -139,7 +109,6 @@ async def reach_out(
         pool=pool.timed_by(metrics.query),
         session=session,
         queues={lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane},
-        dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
     )
 
 
@@ -148,15 +117,16 @@ async def equip(
     handlers: Handlers,
     metrics: WorkerMetrics,
     outside: Outside,
-    rules: Rules,
+    standard_retry: RetryPolicy,
     stack: AsyncExitStack,
 ) -> Equipment:
     """Open what handlers use."""
+    defaults = defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers))
+    live = await stack.enter_async_context(Live().open(outside.pool, "worker", defaults))
+    metrics.watch_settings(lambda: live.age)
+    outside.tracing.share = lambda: live.now.number(TRACES, 1)
     doorbell = Doorbell(outside.pool, outside.queues)
-    configured = settings.worker.breakers
-    breakers = BreakerReports(
-        outside.pool, metrics, lambda service: rules.live.now.breaker(service, configured)
-    )
+    breakers = BreakerReports(outside.pool, metrics, live, settings.worker.breakers)
     return Equipment(
         pool=outside.pool,
         originals=await outside.session.objects(settings.aws.originals_bucket),
@@ -167,27 +137,26 @@ async def equip(
         breakers=await stack.enter_async_context(breakers.open()),
         metrics=metrics,
         scratch=stack.enter_context(scratch_folder()),
-        live=rules.live,
-        standard_retry=rules.standard_retry,
+        live=live,
+        standard_retry=standard_retry,
     )
 
 
 async def assemble(
     settings: WorkerSettings,
     handlers: Handlers,
-    metrics: WorkerMetrics,
     outside: Outside,
-    rules: Rules,
+    equipment: Equipment,
     stack: AsyncExitStack,
 ) -> "Shift":
     """Open the worker's own parts, those last that others depend on least."""
     worker_id = WorkerId(uuid4())
-    equipment = await equip(settings, handlers, metrics, outside, rules, stack)
+    pool, metrics = equipment.pool, equipment.metrics
     settler = await stack.enter_async_context(
-        Settler(outside.pool, worker_id, equipment.doorbell, metrics).open()
+        Settler(pool, worker_id, equipment.doorbell, metrics).open()
     )
     slots, type_slots = slots_of(settings.worker, metrics), TypeSlots()
-    rules.live.watch(lambda now: use_slots(now, slots, type_slots))
+    equipment.live.watch(lambda now: use_slots(now, slots, type_slots))
     spans = {outside.queues[lane]: await outside.queues[lane].visibility() for lane in slots}
     messages = await stack.enter_async_context(Messages(spans).open())
     around = Surroundings(
@@ -197,23 +166,24 @@ async def assemble(
     dsn = settings.database.url.get_secret_value()
     lease = Lease(dsn, worker_id, attempts, messages, settler, hearing, metrics)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
-    redrives = Redrives(outside.pool, kinds_of(handlers), equipment.doorbell)
+    dead_letters = await outside.session.queue(settings.aws.dead_letter_queue_url)
+    redrives = Redrives(pool, kinds_of(handlers), equipment.doorbell)
     ears = Ears(
-        pool=outside.pool,
+        pool=pool,
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
         solitude=Solitude(shared=len(slots) > 1),
-        unclaimed=Unclaimed(messages, outside.dead_letters, redrives, metrics),
+        unclaimed=Unclaimed(messages, dead_letters, redrives, metrics),
         hearing=hearing,
         metrics=metrics,
-        takeovers=Takeovers(outside.pool, worker_id, metrics),
+        takeovers=Takeovers(pool, worker_id, metrics),
         start=attempts.start,
         type_slots=type_slots,
     )
     return Shift(
         worker_id=worker_id,
-        pool=outside.pool,
+        pool=pool,
         settler=settler,
         attempts=attempts,
         lease=lease,

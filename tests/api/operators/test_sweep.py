@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import httpx
 
-from imagefleet.jobs.images import Missing, SweepProgress
+from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk
@@ -73,7 +73,7 @@ async def test_a_walk_under_way_tells_how_far_it_is(
 async def test_what_is_missing_says_what_helps(
     operating: httpx.AsyncClient, maintenance: Connection
 ) -> None:
-    missing = Missing(
+    missing = MissingView(
         bucket="outputs", key=KEY, tenant_id="acme", image_id=IMAGE, found_at=NOW, reprocess=True
     )
     progress = SweepProgress(missing=(missing,), unnamed=4, bucket="originals")

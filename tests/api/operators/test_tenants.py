@@ -15,8 +15,8 @@ from imagefleet.store.fleet import tenants
 from imagefleet.store.jobs import cancelling
 from imagefleet.store.jobs.cancelling import FlaggedPage
 from imagefleet.store.jobs.rings import URGENT
-from imagefleet.worker.handlers import cancel_jobs
-from imagefleet.worker.handlers.cancel_jobs import HANDLER
+from imagefleet.worker.handlers import cancelling as handlers
+from imagefleet.worker.handlers.cancelling import CANCEL_JOBS
 from tests.support.api import Running
 from tests.support.bench import a_bench
 from tests.support.database import Database
@@ -290,14 +290,14 @@ async def test_what_was_submitted_after_a_walk_began_is_cancelled_by_ordering_ag
             walks.append((await order()).json())
         return await cancelling.flag_page(*arguments)
 
-    monkeypatch.setattr(cancel_jobs, "flag_page", flag_page)
+    monkeypatch.setattr(handlers, "flag_page", flag_page)
     flagged = []
     async with a_bench(database, worker, tmp_path) as bench:
         for number in range(2):
             walk = JobId(UUID(walks[number]["jobId"]))
             claim = (await claim_job(worker, walk, bench.worker_id)).claim
             assert claim is not None
-            await bench.attempt(claim, HANDLER.run, HANDLER.kind).work()
+            await bench.attempt(claim, CANCEL_JOBS.run, CANCEL_JOBS.kind).work()
             rows = [await job_row(superuser, job_id) for job_id in (old, *since)]
             flagged.append([row["cancel_requested_at"] is not None for row in rows])
 

@@ -27,6 +27,8 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+HERE = os.path.dirname(__file__)  # noqa: PTH120 - nothing else is loaded yet
+ROOT = HERE.removesuffix("/tests/faults/plugin")  # poison borrows its attacks from the tests
 GIVEN: dict[str, Any] = json.loads(os.environ.get("IMAGEFLEET_FAULTS", "{}"))  # noqa: TID251
 SOCKET: str = GIVEN.get("socket", "")
 POINTS: frozenset[str] = frozenset(GIVEN.get("points", ()))
@@ -95,6 +97,8 @@ def after_loading(module: str, *names: str) -> Callable[[Patch], Patch]:
     """Replace these names of a module, `Class.method` among them."""
 
     def keep(patch: Patch) -> Patch:
+        if module in TARGETS:  # the one before would never be patched
+            sys.exit(f"the fault plugin has two patches of {module}")
         TARGETS[module] = Target(names, patch)
         return patch
 
@@ -123,7 +127,7 @@ def _hand_on(module: ModuleType) -> None:
             settings = GIVEN.get("settings", {})
             return {
                 **environment_of(process, *args, **named),
-                "PYTHONPATH": os.path.dirname(__file__),  # noqa: PTH120 - nothing else is loaded yet
+                "PYTHONPATH": os.pathsep.join((HERE, ROOT)),
                 "IMAGEFLEET_FAULTS": json.dumps(GIVEN),
                 **settings.get("all", {}),
                 **settings.get(process, {}),
@@ -177,20 +181,6 @@ def job_of(body: str) -> str:
         return str(json.loads(body)["job_id"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-@after_loading("imagefleet.worker.unclaimed", "Unclaimed.dismiss")
-def _dismissed(module: ModuleType) -> None:
-    """The claim said that somebody else has it, or that it must wait: it is not at stake here."""
-
-    def make(dismiss: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        async def dismiss_and_say(self: object, delivery: Any, answer: object) -> None:  # noqa: ANN401
-            await reach("dismissed", [str(delivery.message.job_id)])
-            await dismiss(self, delivery, answer)
-
-        return dismiss_and_say
-
-    replacing(module.Unclaimed, "dismiss", make)
 
 
 @after_loading("imagefleet.worker.attempt", "Attempt.__init__", "Attempt.work")
@@ -251,7 +241,7 @@ def _saving(module: ModuleType) -> None:
     replacing(module.Objects, "put", make)
 
 
-@after_loading("imagefleet.aws.batches", "Deletes.delete")
+@after_loading("imagefleet.aws.deletes", "Deletes.delete")
 def _emptying(module: ModuleType) -> None:
     """A page of versions is listed; then S3 has deleted it."""
 
@@ -333,18 +323,26 @@ def _cancelling(module: ModuleType) -> None:
     replacing(module, "_flag_in_transaction", make)
 
 
-@after_loading("imagefleet.worker.messages", "Messages.delete")
-def _deleting(module: ModuleType) -> None:
-    """The outcome is committed, and the message still there."""
+@after_loading("imagefleet.worker.messages", "Messages.delete", "Unclaimed.dismiss")
+def _letting_go(module: ModuleType) -> None:
+    """The outcome is committed, and the message still there; or the job is not at stake here."""
 
-    def make(delete: Callable[..., None]) -> Callable[..., None]:
+    def make_delete(delete: Callable[..., None]) -> Callable[..., None]:
         def delete_after(self: object, queue: object, received: Any) -> None:  # noqa: ANN401
             reach_and_stand_still("not yet deleted", [job_of(received.body)])
             delete(self, queue, received)
 
         return delete_after
 
-    replacing(module.Messages, "delete", make)
+    def make_dismiss(dismiss: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def dismiss_and_say(self: object, delivery: Any, answer: object) -> None:  # noqa: ANN401
+            await reach("dismissed", [str(delivery.message.job_id)])
+            await dismiss(self, delivery, answer)
+
+        return dismiss_and_say
+
+    replacing(module.Messages, "delete", make_delete)
+    replacing(module.Unclaimed, "dismiss", make_dismiss)
 
 
 @after_loading("imagefleet.store.database", "open_pool")

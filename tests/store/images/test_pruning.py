@@ -7,8 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.errors import NotFound
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.database import Connection

@@ -5,14 +5,15 @@ from uuid import UUID
 
 import pytest
 
-from imagefleet.jobs.images import Publication, PublishedVariant
+from imagefleet.jobs.images import Publication
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
 from tests.conftest import OpenConnection
 from tests.support.database import driver_of
-from tests.support.factories import TENANT, MadeJob, a_job, settle_job
+from tests.support.factories import MadeJob, a_job, settle_job
 from tests.support.image_sets import an_image
+from tests.support.publications import a_publication, a_variant
 from tests.support.races import meanwhile
 
 
@@ -23,35 +24,9 @@ class Version(NamedTuple):
     revision: int
 
 
-def a_publication(job: MadeJob, image_id: UUID, version: Version) -> Publication:
-    thumb = PublishedVariant(
-        name="thumb",
-        format="webp",
-        key=f"i/{image_id}/{version.revision}.{job.claim_no}/{job.job_id}.webp",
-        content_type="image/webp",
-        width=1,
-        height=1,
-        bytes=1,
-        sha256="0" * 64,
-    )
-    return Publication(
-        job_id=job.job_id,
-        claim_no=job.claim_no,
-        image_id=image_id,
-        tenant_id=TENANT,
-        source_seq=version.source_seq,
-        revision=version.revision,
-        recipe="default",
-        format="jpeg",
-        width=1,
-        height=1,
-        bytes=1,
-        sha256="0" * 64,
-        thumbhash=None,
-        color=None,
-        encoder="tests",
-        variants=(thumb,),
-    )
+def published_by(job: MadeJob, image_id: UUID, version: Version) -> Publication:
+    thumb = a_variant(f"i/{image_id}/{version.revision}.{job.claim_no}/{job.job_id}.webp")
+    return a_publication(job, image_id, version.revision, [thumb], source_seq=version.source_seq)
 
 
 async def a_rendering(worker: Connection, superuser: Connection) -> MadeJob:
@@ -63,7 +38,7 @@ async def publish(
     worker: Connection, job: MadeJob, image_id: UUID, version: Version
 ) -> ResultReason:
     receipt = await settle_job(
-        worker, job, Completed(publication=a_publication(job, image_id, version))
+        worker, job, Completed(publication=published_by(job, image_id, version))
     )
     assert isinstance(receipt.outcome, Completed)
     return receipt.outcome.reason

@@ -7,8 +7,8 @@ import pytest
 
 from imagefleet.errors import ClaimLost, IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.bulk import LOW_PRIORITY, SetWalk
-from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages, image_target, validate_payload
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import BUILT_IN, Draft, ReprocessImages, validate_payload
 from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Submitted, TenantId
 from imagefleet.jobs.policies import RetryPolicy

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
-from imagefleet.jobs.images import Emptied, NewSource, Publication, PublishedVariant, original_key
-from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.images import Emptied, NewSource, Publication, image_target, original_key
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
 from imagefleet.jobs.model import (
     CancelCode,
@@ -55,6 +55,7 @@ from tests.support.factories import (
     claim_job,
     settle_job,
 )
+from tests.support.publications import a_publication, a_variant
 from tests.support.races import all_at_once, no_deadlocks
 from tests.support.rows import job_row, ring_row
 
@@ -101,35 +102,8 @@ async def deleted(api: Connection, image_id: UUID, **more: object) -> Deleting:
 
 async def publication(worker: Connection, image_id: UUID, job: MadeJob) -> Publication:
     revision = (await job_row(worker, job.job_id))["target_seq"]
-    key = f"i/{image_id}/{revision}.{job.claim_no}/thumb.webp"
-    thumb = PublishedVariant(
-        name="thumb",
-        format="webp",
-        key=key,
-        content_type="image/webp",
-        width=1,
-        height=1,
-        bytes=1,
-        sha256="0" * 64,
-    )
-    return Publication(
-        job_id=job.job_id,
-        claim_no=job.claim_no,
-        image_id=image_id,
-        tenant_id=TENANT,
-        source_seq=revision,
-        revision=revision,
-        recipe="default",
-        format="jpeg",
-        width=1,
-        height=1,
-        bytes=1,
-        sha256="0" * 64,
-        thumbhash=None,
-        color=None,
-        encoder="tests",
-        variants=(thumb,),
-    )
+    thumb = a_variant(f"i/{image_id}/{revision}.{job.claim_no}/thumb.webp")
+    return a_publication(job, image_id, revision, [thumb])
 
 
 async def taken(worker: Connection, job_id: JobId) -> MadeJob:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import image_target
 from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, new_job_id
 from imagefleet.store.database import Connection

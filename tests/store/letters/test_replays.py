@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.kinds import BUILT_IN, image_target
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Outcome, Retry
 from imagefleet.jobs.model import JobId, JobState, Lane, Ring, Submission
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome

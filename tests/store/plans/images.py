@@ -7,8 +7,8 @@ from typing import Final
 from uuid import uuid4
 
 from imagefleet.jobs.bulk import SetWalk
-from imagefleet.jobs.images import Bucket, OutputKey
-from imagefleet.jobs.kinds import ReprocessImages, image_target
+from imagefleet.jobs.images import Bucket, OutputKey, image_target
+from imagefleet.jobs.kinds import ReprocessImages
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.batches import (

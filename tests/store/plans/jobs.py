@@ -6,7 +6,8 @@ from types import MappingProxyType
 from typing import Final
 
 from imagefleet.jobs.bulk import CancelWalk as Cancelling
-from imagefleet.jobs.kinds import CancelJobs, image_target
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.limits import MOST_OPEN_JOBS
 from imagefleet.jobs.model import Claim, JobId, Lane, Ring

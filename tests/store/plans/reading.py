@@ -5,7 +5,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import image_target
 from imagefleet.jobs.model import JobState, Lane, PauseScope, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit

@@ -21,7 +21,6 @@ from imagefleet.worker.isolation.report import (
     ChildCrashed,
     ChildDeadline,
     ChildFailed,
-    Finished,
 )
 from tests.support import children as tasks
 from tests.support.children import TASKS, alive, children_of, task
@@ -55,7 +54,7 @@ async def run(
     allowance: Allowance = ROOMY,
     *,
     cancel: asyncio.Event | None = None,
-) -> Finished:
+) -> JsonObject:
     return await renderer.run_isolated(task(function), argument or {}, {}, allowance, cancel)
 
 
@@ -71,8 +70,7 @@ async def ticks_until(done: asyncio.Event) -> int:
 async def test_a_task_gives_back_what_it_returns(renderer: Renderer) -> None:
     finished = await run(renderer, tasks.echo, {"deep": [1, None, {"ä": 0.5}]})
 
-    assert finished.value == {"deep": [1, None, {"ä": 0.5}]}
-    assert finished.usage is not None
+    assert finished == {"deep": [1, None, {"ä": 0.5}]}
 
 
 async def test_a_segfault_is_named_while_the_other_slots_and_the_loop_go_on(
@@ -81,7 +79,7 @@ async def test_a_segfault_is_named_while_the_other_slots_and_the_loop_go_on(
     quick = Allowance(deadline_seconds=0.5)
     done = asyncio.Event()
 
-    async def all_of_them() -> tuple[Finished | BaseException, ...]:
+    async def all_of_them() -> tuple[JsonObject | BaseException, ...]:
         try:
             return await asyncio.gather(
                 run(renderer, tasks.segfault),
@@ -99,8 +97,8 @@ async def test_a_segfault_is_named_while_the_other_slots_and_the_loop_go_on(
     crash, second, third, fourth, fifth = outcomes
     assert isinstance(crash, ChildCrashed)
     assert crash.signal == signal.SIGSEGV
-    assert isinstance(second, Finished)
-    assert isinstance(fifth, Finished)
+    assert second == {"slot": 2}
+    assert fifth == {"slot": 5}
     assert isinstance(third, ChildDeadline)
     assert isinstance(fourth, ChildDeadline)
     assert ticks > 20
@@ -204,7 +202,7 @@ async def test_a_report_that_is_too_long_is_a_crash(renderer: Renderer, *, endle
 async def test_a_report_longer_than_a_pipe_arrives_whole(renderer: Renderer) -> None:
     finished = await run(renderer, tasks.report_at_length, {"length": 250_000})
 
-    assert len(str(finished.value["blob"])) == 250_000
+    assert len(str(finished["blob"])) == 250_000
 
 
 async def test_what_a_child_rejects_is_rejected_here(renderer: Renderer) -> None:
@@ -233,7 +231,7 @@ async def test_a_request_that_is_too_long_is_refused_before_any_child(renderer: 
     with pytest.raises(ValueError, match="bytes with 0 files"):
         await run(renderer, tasks.echo, {"blob": "x" * 200_000})
 
-    assert (await run(renderer, tasks.echo)).value == {}
+    assert await run(renderer, tasks.echo) == {}
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
@@ -287,7 +285,7 @@ async def test_a_killed_zygote_is_replaced_and_its_children_have_crashed(
     after = await asyncio.gather(*(run(renderer, tasks.echo, {"n": n}) for n in range(3)))
 
     assert [type(outcome) for outcome in outcomes[:2]] == [ChildCrashed, ChildCrashed]
-    assert [finished.value for finished in after] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert after == [{"n": 0}, {"n": 1}, {"n": 2}]
     assert renderer.zygote_pid not in {None, first}
     assert not any(map(alive, [first, *held]))
 
@@ -304,7 +302,7 @@ async def test_a_stuck_zygote_is_killed_so_that_no_kill_waits_for_it(
         await run(renderer, tasks.sleep_for_ever, allowance=Allowance(deadline_seconds=0.2))
 
     assert not alive(first)
-    assert (await run(renderer, tasks.echo)).value == {}
+    assert await run(renderer, tasks.echo) == {}
 
 
 async def test_requests_wait_for_a_zygote_that_is_slow_to_read(renderer: Renderer) -> None:
@@ -321,7 +319,7 @@ async def test_requests_wait_for_a_zygote_that_is_slow_to_read(renderer: Rendere
         *(run(renderer, tasks.echo, argument) for _ in range(8)), go_on()
     )
 
-    assert [outcome.value for outcome in outcomes if outcome is not None] == [argument] * 8
+    assert [outcome for outcome in outcomes if outcome is not None] == [argument] * 8
 
 
 async def test_requests_that_wait_for_a_dying_zygote_go_to_the_next(renderer: Renderer) -> None:
@@ -336,7 +334,7 @@ async def test_requests_that_wait_for_a_dying_zygote_go_to_the_next(renderer: Re
     )
 
     # What had reached the socket is lost, and nobody is blamed; what had not is done.
-    assert {type(outcome) for outcome in outcomes} == {Unavailable, Finished}
+    assert {type(outcome) for outcome in outcomes} == {Unavailable, dict}
 
 
 async def test_closing_the_renderer_ends_what_still_runs() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.isolation.child import file_name
 from imagefleet.worker.isolation.report import RenderedFiles, UntrueError, checked
 from tests.support.images import png_chunk, quadrants, saved
@@ -41,13 +41,13 @@ class Made:
     source: int
 
     def check(self) -> RenderedFiles:
-        return checked(self.report, RECIPE, self.source, self.folder, None)
+        return checked(self.report, RECIPE, self.source, self.folder)
 
     def replace(self, number: int, content: bytes) -> None:
         """Another file, and a report that knows of it."""
         facts = self.report["variants"][number]
         (self.folder / file_name(facts["name"], ImageFormat(facts["format"]))).write_bytes(content)
-        facts["size_bytes"] = len(content)
+        facts["bytes"] = len(content)
         facts["sha256"] = hashlib.sha256(content).hexdigest()
 
 
@@ -69,7 +69,7 @@ def test_an_honest_report_is_believed(made: Made) -> None:
         ("thumb", "thumb.webp"),
         ("thumb", "thumb.jpg"),
     ]
-    assert rendered.source.size_bytes == len(SOURCE)
+    assert rendered.source.bytes == len(SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def false(change: Callable[[Report], object], name: str) -> object:
         false(lambda r: r["variants"][0].update(warnings=["<b>"]), "warnings"),
         false(lambda r: r["variants"][0].update(sha256="0" * 64), "digest"),
         false(lambda r: r["source"].update(sha256="0" * 64), "source digest"),
-        false(lambda r: r["source"].update(size_bytes=1), "source size"),
+        false(lambda r: r["source"].update(bytes=1), "source size"),
         false(lambda r: r["source"].update(width=10**9), "source width"),
         false(lambda r: r["source"].update(format="svg"), "source format"),
         false(lambda r: r["placeholder"].update(color="red;}"), "colour"),

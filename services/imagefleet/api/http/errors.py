@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
-from imagefleet.jobs.shapes.problems import Fault, Problem
+from imagefleet.jobs.shapes.shape import Fault, Problem
 
 log = structlog.get_logger()
 

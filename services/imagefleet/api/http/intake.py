@@ -27,7 +27,7 @@ from imagefleet.aws.transfers import digest_of
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.limits import judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES, HeaderFacts
-from imagefleet.jobs.shapes.problems import Fault
+from imagefleet.jobs.shapes.shape import Fault
 from imagefleet.store.fleet.keys import ApiKey
 
 JSON_WITHIN: Final = timedelta(seconds=15)

@@ -17,9 +17,7 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, Submitted
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.jobs.shapes.images import AcceptedImage
-from imagefleet.jobs.shapes.jobs import AcceptedJob
-from imagefleet.jobs.shapes.shape import Shape
+from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
 from imagefleet.settings.values import Network

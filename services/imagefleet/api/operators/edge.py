@@ -19,7 +19,6 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.edge import (
     EdgeStatus,
     InvalidationView,
-    MissingView,
     OwedInvalidations,
     SweepView,
     WalkView,
@@ -145,7 +144,7 @@ async def show_sweep(_key: Operator, tools: ToolsHere) -> Response:
             superseded=superseded,
             superseded_is_at_least=superseded >= MOST_SUPERSEDED,
             walk=None if walk is None else _walk(walk),
-            missing=[MissingView.of(one.model_dump()) for one in found],
+            missing=list(found),
             missing_in_all=0 if walk is None else walk.progress.all_missing,
             runs=runs,
         )

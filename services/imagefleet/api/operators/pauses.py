@@ -17,7 +17,7 @@ from imagefleet.api.producers.schemas import Incoming
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import Lane, PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
-from imagefleet.jobs.shapes.problems import Fault
+from imagefleet.jobs.shapes.shape import Fault
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.pauses import (
     Pause,

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.jobs.drafts import Draft
+from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JobId, Submission
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey

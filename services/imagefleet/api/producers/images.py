@@ -20,11 +20,11 @@ from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUp
 from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
 from imagefleet.api.producers.uploads import accept_upload, payload_of
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
-from imagefleet.jobs.shapes.images import AcceptedImage, ImagePage, ImageView
+from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.images import find_replaceable, get_image, list_images, submit_image
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing

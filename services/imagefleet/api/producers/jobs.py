@@ -42,7 +42,8 @@ from imagefleet.api.producers.submitting import (
     key_of,
 )
 from imagefleet.errors import FleetError, LimitReached, RequestRejected
-from imagefleet.jobs.kinds import CancelJob, image_target
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import (
     JobId,
     JobState,
@@ -51,8 +52,8 @@ from imagefleet.jobs.model import (
     TenantId,
     new_job_id,
 )
-from imagefleet.jobs.shapes.jobs import AcceptedJob, JobPage, JobView
-from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.shape import AcceptedJob, Problem
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs

@@ -9,9 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.jobs.policies import MOST_ATTEMPTS
-from imagefleet.jobs.shapes.jobs import AcceptedJob
-from imagefleet.jobs.shapes.problems import Problem
-from imagefleet.jobs.shapes.shape import Shape
+from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100

@@ -17,8 +17,8 @@ from structlog.contextvars import bind_contextvars
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.recipes import RECIPES
-from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.kinds import (
+    Draft,
     JobKind,
     Kinds,
     ReprocessImages,

@@ -20,10 +20,11 @@ from imagefleet.api.producers.submitting import draft, fingerprint, key_of, reci
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
-from imagefleet.jobs.images import NewSource, original_key
-from imagefleet.jobs.kinds import ProcessImage, image_target
+from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import ProcessImage
 from imagefleet.jobs.model import new_job_id
-from imagefleet.jobs.shapes.images import AcceptedImage, UploadView
+from imagefleet.jobs.shapes.images import UploadView
+from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.uploads import (
     TooManyForms,

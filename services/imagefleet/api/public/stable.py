@@ -21,7 +21,7 @@ from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.openapi import Piece, problems
 from imagefleet.api.http.tools import Tools, ToolsHere
 from imagefleet.errors import NotFound, Unavailable
-from imagefleet.jobs.images import EXTENSIONS, REDIRECT_MAX_AGE, cache_tag, stable_path
+from imagefleet.jobs.images import REDIRECT_MAX_AGE, ImageFormat, cache_tag, stable_path
 from imagefleet.store.images.images import Address, find_current
 
 CONNECTION_WITHIN: Final = 1.0  # seconds; with the next line the two that an answer may take
@@ -34,7 +34,7 @@ TAG_HEADERS: Final = ("x-amz-meta-cache-tag", "cache-tag")
 # An image that is published is found this much later by who asked just before.
 ABSENT_FOR: Final = timedelta(seconds=0.5)
 
-_FORMATS: Final = {extension: name for name, extension in EXTENSIONS.items()}
+_FORMATS: Final = {one.extension: one for one in ImageFormat if one is not ImageFormat.GIF}
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOO_LATE: Final = "This was looked up too long ago to be told."
 _PATH: Final = "/i/{image_id}/current/{variant}.{ext}"

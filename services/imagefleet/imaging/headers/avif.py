@@ -4,14 +4,8 @@ import struct
 from collections.abc import Iterator
 from itertools import count
 
-from imagefleet.imaging.headers.facts import (
-    HeadEnded,
-    HeaderFacts,
-    ImageFormat,
-    corrupt,
-    too_many_parts,
-    uint,
-)
+from imagefleet.imaging.headers.facts import HeadEnded, HeaderFacts, corrupt, too_many_parts, uint
+from imagefleet.jobs.images import ImageFormat
 
 _BOX = struct.Struct(">I4s")
 # A picture in 200 tiles, each described by boxes of its own, has some 800; each is looked at once

@@ -1,28 +1,12 @@
 """What a header can tell, how its bytes are read, and the one EXIF field that is obeyed."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
 from imagefleet.errors import InputRejected
+from imagefleet.jobs.images import ImageFormat
 
 MOST_FRAMES = 1_000  # what an animation may have; parsers count one more at most, and stop there
-
-
-class ImageFormat(StrEnum):
-    JPEG = "jpeg"
-    PNG = "png"
-    WEBP = "webp"
-    GIF = "gif"
-    AVIF = "avif"
-
-    @property
-    def mime_type(self) -> str:
-        return f"image/{self.value}"
-
-    @property
-    def extension(self) -> str:
-        return "jpg" if self is ImageFormat.JPEG else self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from imagefleet.imaging.headers.facts import (
     MOST_FRAMES,
     HeadEnded,
     HeaderFacts,
-    ImageFormat,
     corrupt,
     too_many_parts,
     uint,
 )
+from imagefleet.jobs.images import ImageFormat
 
 _SCREEN_BYTES = 13
 _FRAME_BYTES = 9

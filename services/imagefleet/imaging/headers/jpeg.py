@@ -14,7 +14,6 @@ from typing import NamedTuple
 from imagefleet.imaging.headers.facts import (
     HeadEnded,
     HeaderFacts,
-    ImageFormat,
     corrupt,
     orientation_of,
     take,
@@ -22,6 +21,7 @@ from imagefleet.imaging.headers.facts import (
     uint,
     unsupported,
 )
+from imagefleet.jobs.images import ImageFormat
 
 _SOI = b"\xff\xd8"
 _EOI = 0xD9

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from imagefleet.imaging.headers.facts import (
     HeaderFacts,
-    ImageFormat,
     corrupt,
     orientation_of,
     take,
     too_many_parts,
     uint,
 )
+from imagefleet.jobs.images import ImageFormat
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER_BYTES = 13

@@ -6,7 +6,6 @@ from dataclasses import replace
 from imagefleet.imaging.headers.facts import (
     MOST_FRAMES,
     HeaderFacts,
-    ImageFormat,
     corrupt,
     orientation_of,
     take,
@@ -14,6 +13,7 @@ from imagefleet.imaging.headers.facts import (
     uint,
     unsupported,
 )
+from imagefleet.jobs.images import ImageFormat
 
 _RIFF_HEADER_BYTES = 12
 _ANIMATION = 0x02

@@ -1,9 +1,13 @@
 """What is published, as operators see it: what the edge is owed, and what is swept from S3."""
 
+from collections.abc import Iterable
 from datetime import date, datetime
-from typing import Self
+from typing import Annotated, Final, Self
 from uuid import UUID
 
+from pydantic import Field
+
+from imagefleet.jobs.images import Bucket
 from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
 
 
@@ -92,10 +96,63 @@ class MissingView(Shape):
 
     bucket: str
     key: str
-    tenant: str
+    tenant_id: Annotated[str, Field(alias="tenant")]
+    """By its own name where a walk keeps it."""
     image_id: UUID
     found_at: datetime
     reprocess: bool
+
+
+MOST_MISSING: Final = 100  # that are named; the others are counted
+
+
+class SweepProgress(Shape):
+    """How far a walk is, and what it has found so far: as it is kept, never shown as such."""
+
+    bucket: Bucket = "outputs"
+    after: str = ""
+    """Everything up to this key is done, and all outputs before any original."""
+    listed: int = 0
+    litter: int = 0
+    """Objects that nothing names any more."""
+    litter_bytes: int = 0
+    swept: int = 0
+    swept_bytes: int = 0
+    unknown: int = 0
+    """Objects that are not ours, or of images that this database does not know."""
+    held_back: int = 0
+    """Originals that were not deleted because too many of them would have been."""
+    missing: tuple[MissingView, ...] = ()
+    """As each key was found when it was passed last, on this walk or the one before."""
+    unnamed: int = 0
+    """How many more are missing."""
+
+    @property
+    def all_missing(self) -> int:
+        """How many are missing."""
+        return len(self.missing) + self.unnamed
+
+    def again(self) -> Self:
+        """A new walk, from the beginning."""
+        return type(self)(missing=self.missing)
+
+    def passed(self, end: str | None, missing: Iterable[MissingView]) -> Self:
+        """Go on to a key; None is the end of the bucket. What was missing before it is as found."""
+        before = [one for one in self.missing if not self._passes(one, end)]
+        now = [*before, *missing]
+        place: dict[str, str] = {} if end is None else {"after": end}
+        if end is None and self.bucket == "outputs":
+            place = {"bucket": "originals", "after": ""}
+        news = {
+            "missing": tuple(now[:MOST_MISSING]),
+            "unnamed": self.unnamed + len(now[MOST_MISSING:]),
+        }
+        return self.model_copy(update=news | place)
+
+    def _passes(self, one: MissingView, end: str | None) -> bool:
+        return (
+            one.bucket == self.bucket and self.after < one.key and (end is None or one.key <= end)
+        )
 
 
 class WalkView(Shape):

@@ -8,12 +8,17 @@ from imagefleet.jobs.model import Lane, PauseScope
 from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
 
 
-class PauseView(Shape):
-    """A pause; `running` jobs began before it. `known`: the name is a type that this API takes."""
+class PauseKey(Shape):
+    """What a pause is of: a tenant has no name, and everything neither."""
 
     scope: PauseScope
     name: str | None = None
     tenant: str | None = None
+
+
+class PauseView(PauseKey):
+    """A pause; `running` jobs began before it. `known`: the name is a type that this API takes."""
+
     refuse_new: bool
     reason: str
     paused_by: str
@@ -34,12 +39,8 @@ class Pauses(Shape):
     pauses: list[PauseView]
 
 
-class Resumed(Shape):
+class Resumed(PauseKey):
     """The pause is gone; what it held back is announced within a second, in turn."""
-
-    scope: PauseScope
-    name: str | None = None
-    tenant: str | None = None
 
 
 class MessagesView(Shape):
@@ -250,13 +251,18 @@ class HeldJobView(Shape):
     cancel_requested: bool
 
 
-class WorkerView(Shape):
-    """A worker process, and what it holds."""
+class WorkerProcess(Shape):
+    """Who a worker process is. The id is fresh at every start; host and pid are only labels."""
 
     worker_id: UUID
     host: str
     pid: int
     version: str
+
+
+class WorkerView(WorkerProcess):
+    """A worker process, and what it holds."""
+
     lanes: list[str]
     types: list[str]
     slots: int

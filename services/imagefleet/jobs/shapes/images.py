@@ -4,31 +4,8 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.images import EXTENSIONS, stable_path
-from imagefleet.jobs.kinds import image_of_target
-from imagefleet.jobs.model import JobState, Submitted
-from imagefleet.jobs.shapes.jobs import JobLinks
+from imagefleet.jobs.images import ImageFormat, stable_path
 from imagefleet.jobs.shapes.shape import Row, Shape
-
-
-class AcceptedImage(Shape):
-    """The image, and the job that makes it."""
-
-    job_id: UUID
-    image_id: UUID
-    status: JobState
-    links: JobLinks
-
-    @classmethod
-    def answering(cls, submitted: Submitted, image_id: UUID) -> Self:
-        """The answer to an upload; a repeat names the image of the first."""
-        target = image_of_target(submitted.target)
-        return cls(
-            job_id=submitted.job_id,
-            image_id=target or image_id,
-            status=submitted.state,
-            links=JobLinks.from_job(submitted.job_id, target),
-        )
 
 
 class Source(Shape):
@@ -62,7 +39,7 @@ class VariantView(Shape):
     @classmethod
     def of(cls, row: Row) -> Self:
         """With paths for addresses: where images are published, a row does not know."""
-        path = stable_path(row["image_id"], row["name"], EXTENSIONS[row["format"]])
+        path = stable_path(row["image_id"], row["name"], ImageFormat(row["format"]).extension)
         return super().of(dict(row) | {"url": row["key"], "stable_url": path})
 
     def at(self, base_url: str) -> Self:

@@ -4,9 +4,9 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.kinds import image_of_target
-from imagefleet.jobs.model import TERMINAL, JobId, JobState, Submitted
-from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
+from imagefleet.jobs.images import image_of_target
+from imagefleet.jobs.model import TERMINAL, JobId, JobState
+from imagefleet.jobs.shapes.shape import JobLinks, Row, Seconds, Shape
 
 
 class Failure(Shape):
@@ -21,26 +21,6 @@ class Progress(Shape):
 
     done: int
     total: int | None = None
-
-
-class JobLinks(Shape):
-    """Where to go on from a job."""
-
-    self: str
-    events: str
-    cancel: str
-    image: str | None = None
-
-    @classmethod
-    def from_job(cls, job_id: UUID, image_id: UUID | None) -> Self:
-        """Those of one job, which may be about an image."""
-        path = f"/v1/jobs/{job_id}"
-        return cls(
-            self=path,
-            events=f"{path}/events",
-            cancel=f"{path}/cancel",
-            image=None if image_id is None else f"/v1/images/{image_id}",
-        )
 
 
 class JobView(Shape):
@@ -96,25 +76,6 @@ class JobPage(Shape):
 
     jobs: list[JobView]
     next_cursor: UUID | None = None
-
-
-class AcceptedJob(Shape):
-    """The job that stands for the request; a repeat of it gets the same."""
-
-    job_id: JobId
-    job_type: str
-    status: JobState
-    links: JobLinks
-
-    @classmethod
-    def answering(cls, submitted: Submitted) -> Self:
-        """The answer to a submission."""
-        return cls(
-            job_id=submitted.job_id,
-            job_type=submitted.type,
-            status=submitted.state,
-            links=JobLinks.from_job(submitted.job_id, image_of_target(submitted.target)),
-        )
 
 
 class OperatorLinks(Shape):

@@ -1,11 +1,10 @@
 """The registry of workers: who is there, who drains, who has left, and what each holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from imagefleet.jobs.model import Lane, WorkerId
-from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerView
+from imagefleet.jobs.shapes.fleet import HeldJobView, WorkerProcess, WorkerView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import LOCK_WORKER
 
@@ -15,14 +14,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCard:
-    """Who a worker process is. The id is fresh at every start; host and pid are only labels."""
+class WorkerCard(WorkerProcess):
+    """What a worker process says of itself when it comes."""
 
-    worker_id: WorkerId
-    host: str
-    pid: int
-    version: str
     types: tuple[str, ...]
     slots: Mapping[Lane, int]
     """How many jobs at once in each lane it takes; general ones serve the fast lane too."""

@@ -5,8 +5,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from imagefleet.jobs.images import Emptied
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import Emptied, image_target
 from imagefleet.jobs.model import Ring, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of

@@ -176,8 +176,15 @@ async def publish_images(
     """
     if not publications:
         return frozenset()
-    rows = await connection.fetch(PUBLISH_IMAGES, [asdict(one) for one in publications])
+    rows = await connection.fetch(PUBLISH_IMAGES, [_record(one) for one in publications])
     return frozenset(JobId(row["job_id"]) for row in rows)
+
+
+def _record(publication: Publication) -> dict[str, object]:
+    """As the statement's columns are; it takes none of the rest."""
+    variants = [asdict(one.facts) | {"key": one.key} for one in publication.variants]
+    flat = asdict(publication) | asdict(publication.source) | asdict(publication.placeholder)
+    return flat | {"variants": variants}
 
 
 # A status is the state of things, not a column: what is shown, or else what its newest job came to.

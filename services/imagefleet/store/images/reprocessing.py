@@ -12,8 +12,8 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.drafts import Draft
-from imagefleet.jobs.kinds import ReprocessImages, image_target
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.admissions import is_standing

@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.kinds import image_target
+from imagefleet.jobs.images import image_target
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import Deletion
 from imagefleet.store.database import Connection

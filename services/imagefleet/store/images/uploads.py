@@ -9,8 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.drafts import Draft
 from imagefleet.jobs.images import NewSource, Original
+from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection

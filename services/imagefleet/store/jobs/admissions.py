@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from imagefleet.jobs.drafts import Draft
+from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JobId, Lane, Submission, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import pauses_job

@@ -16,15 +16,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.jobs.lifecycle import (
-    Completed,
-    Failed,
-    Outcome,
-    Released,
-    Retry,
-    Standing,
-    failure_sentence,
-)
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, Released, Retry, failure_sentence
 from imagefleet.jobs.model import (
     CancelCode,
     Ended,
@@ -32,6 +24,7 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    Standing,
     TenantId,
     WorkerId,
 )

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from asyncpg import Record
 
 from imagefleet.errors import IdempotencyConflict, LimitReached, RequestRejected, Unavailable
-from imagefleet.jobs.drafts import Draft
+from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import pauses_target, pauses_tenant

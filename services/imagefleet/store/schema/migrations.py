@@ -12,12 +12,14 @@ polled, because a session that waits inside a statement is what CREATE INDEX CON
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
-from imagefleet.store.database import Connection, connect
+from imagefleet.settings.slices import Database
+from imagefleet.store.database import Connection, Pool, connect, open_pool
 from imagefleet.store.schema.migration_files import Migration, shipped_migrations, statements
 from imagefleet.store.schema.roles import ROLES
 
@@ -122,6 +124,22 @@ async def require_schema(
             "cannot work with: deploy the newer version"
         )
         raise Misconfigured(detail)
+
+
+@asynccontextmanager
+async def open_current(database: Database, process: str) -> AsyncIterator[Pool]:
+    """The pool of a process for its life, on a schema that this code can work with."""
+    async with open_pool(
+        database.url.get_secret_value(),
+        process=process,
+        min_size=database.pool_min,
+        max_size=database.pool_max,
+        connect_within=database.connect_timeout.total_seconds(),
+        statement_within=database.statement_timeout.total_seconds(),
+    ) as pool:
+        async with pool.connection() as connection:
+            await require_schema(connection)
+        yield pool
 
 
 async def status(connection: Connection, shipped: Sequence[Migration] | None = None) -> Status:

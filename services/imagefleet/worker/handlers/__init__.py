@@ -1,4 +1,4 @@
-"""The built-in job types, one small file each; others come by an entry point."""
+"""The built-in job types, in small files; others come by an entry point."""
 
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -9,8 +9,7 @@ from imagefleet.extensions import HANDLERS, load_point, taken
 from imagefleet.jobs.kinds import Kinds
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.worker.handlers import (
-    cancel_job,
-    cancel_jobs,
+    cancelling,
     delete_image,
     noop,
     process_image,
@@ -21,8 +20,8 @@ from imagefleet.worker.handling import Handler, Handlers
 BUILT_IN: Final = (
     process_image.HANDLER,
     delete_image.HANDLER,
-    cancel_job.HANDLER,
-    cancel_jobs.HANDLER,
+    cancelling.CANCEL_JOB,
+    cancelling.CANCEL_JOBS,
     noop.HANDLER,
     reprocess_images.HANDLER,
 )

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from imagefleet.aws.batches import Deleted, Version
+from imagefleet.aws.deletes import Deleted, Version
 from imagefleet.aws.objects import Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import Emptied, originals_prefix, outputs_prefix

@@ -17,7 +17,6 @@ from imagefleet.imaging.codecs import encoder_fingerprint
 from imagefleet.imaging.limits import Limits, decoding_bytes
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
-    EXTENSIONS,
     IMMUTABLE,
     Publication,
     PublishedVariant,
@@ -50,10 +49,22 @@ async def run(job: JobContext) -> Completed:
             )
         with rendered:
             variants = await save(job, payload, rendered)
-    publication = published(job, payload, rendered, variants)
+    revision = job.claim.target_seq or 0
+    publication = Publication(
+        job_id=job.claim.job_id,
+        claim_no=job.claim.claim_no,
+        image_id=payload.image_id,
+        tenant_id=job.claim.tenant_id,
+        source_seq=revision if payload.source_seq is None else payload.source_seq,
+        revision=revision,
+        recipe=payload.recipe,
+        encoder=encoder_fingerprint(),
+        source=rendered.source,
+        placeholder=rendered.placeholder,
+        variants=tuple(variants),
+    )
     return Completed(
-        result={"imageId": str(payload.image_id), "revision": publication.revision},
-        publication=publication,
+        result={"imageId": str(payload.image_id), "revision": revision}, publication=publication
     )
 
 
@@ -117,7 +128,7 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
         job.claim.target_seq or 0,
         job.claim.claim_no,
         facts.name,
-        EXTENSIONS[facts.format.value],
+        facts.format.extension,
     )
     # Something there already can only be an earlier try of this very claim, with the same bytes.
     await job.outputs.put(
@@ -129,45 +140,7 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
             cache_tag=cache_tag(payload.image_id),
         ),
     )
-    return PublishedVariant(
-        name=facts.name,
-        format=facts.format.value,
-        key=key,
-        content_type=facts.content_type,
-        width=facts.width,
-        height=facts.height,
-        bytes=facts.size_bytes,
-        sha256=facts.sha256,
-        warnings=tuple(facts.warnings),
-    )
-
-
-def published(
-    job: JobContext,
-    payload: ProcessImage,
-    rendered: RenderedFiles,
-    variants: Sequence[PublishedVariant],
-) -> Publication:
-    """What becomes visible if this claim completes the job."""
-    revision = job.claim.target_seq or 0
-    return Publication(
-        job_id=job.claim.job_id,
-        claim_no=job.claim.claim_no,
-        image_id=payload.image_id,
-        tenant_id=job.claim.tenant_id,
-        source_seq=revision if payload.source_seq is None else payload.source_seq,
-        revision=revision,
-        recipe=payload.recipe,
-        format=rendered.source.format.value,
-        width=rendered.source.width,
-        height=rendered.source.height,
-        bytes=rendered.source.size_bytes,
-        sha256=rendered.source.sha256,
-        thumbhash=rendered.placeholder.thumbhash,
-        color=rendered.placeholder.color,
-        encoder=encoder_fingerprint(),
-        variants=tuple(variants),
-    )
+    return PublishedVariant(key=key, facts=facts)
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run)

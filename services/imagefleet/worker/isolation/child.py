@@ -16,13 +16,13 @@ import struct
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, NoReturn, TypeAlias, TypedDict, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.headers.facts import ImageFormat
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.sandbox import Confinement, confine
 
@@ -66,12 +66,7 @@ def frame(report: JsonObject) -> bytes:
 def rejected(code: str, public_message: str, detail: str | None) -> bytes:
     """The report of an input that can never work."""
     return frame(
-        {
-            "kind": "rejected",
-            "code": code,
-            "public_message": public_message,
-            "detail": detail,
-        }
+        {"kind": "rejected", "code": code, "public_message": public_message, "detail": detail}
     )
 
 
@@ -88,23 +83,17 @@ def probe(_argument: JsonObject, _files: Files) -> JsonObject:
     return {}
 
 
-class Order(TypedDict):
-    """The argument of `render_variants`; the worker makes it, so it is believed."""
-
-    recipe: str
-    limits: dict[str, int]
-
-
 def render_variants(argument: JsonObject, files: Files) -> JsonObject:
     """Every variant of the recipe into the file of its name, and the facts about all of them."""
-    order = cast("Order", argument)
-    limits = Limits(**order["limits"])
+    # The worker makes the argument, so it is believed.
+    limits = Limits(**cast("dict[str, int]", argument["limits"]))
+    recipe = RECIPES[cast("str", argument["recipe"])]
 
     def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
         _write(files[file_name(name, image_format)], encoded)
 
     source = _read(files[SOURCE_FILE], limits.max_bytes + 1)
-    return asdict(render(source, RECIPES[order["recipe"]], limits, sink))
+    return asdict(render(source, recipe, limits, sink))
 
 
 def run(request: Request, files: Files, parent: int) -> NoReturn:
@@ -119,7 +108,9 @@ def run(request: Request, files: Files, parent: int) -> NoReturn:
 
 def _report_of(request: Request, files: Files, parent: int) -> bytes:
     try:
-        task = _find(request.task)
+        # An import is reading files, so it comes before the sandbox; its text is the worker's own.
+        module, _, function = request.task.partition(":")
+        task: Task = getattr(importlib.import_module(module), function)
         _keep_only(files)
         confine(Confinement(**request.confinement), parent)
         return frame({"kind": "done", "value": task(request.argument, files)})
@@ -127,22 +118,11 @@ def _report_of(request: Request, files: Files, parent: int) -> bytes:
         return OUT_OF_MEMORY
     except InputRejected as refusal:
         return rejected(refusal.code, refusal.public_message, refusal.detail)
-    except OSError as error:
+    except BaseException as error:  # noqa: BLE001 - the worker learns of it and judges
         # SIGXFSZ is ignored by Python, so that a file at its limit answers with this instead.
-        return TOO_MUCH_OUTPUT if error.errno == errno.EFBIG else _failure()
-    except BaseException:  # noqa: BLE001 - the worker learns of it and judges
-        return _failure()
-
-
-def _failure() -> bytes:
-    return frame({"kind": "failed", "error": traceback.format_exc()[-LONGEST_ERROR:]})
-
-
-def _find(name: str) -> Task:
-    """An import is reading files, so it comes before the sandbox; its text is the worker's own."""
-    module, _, function = name.partition(":")
-    task: Task = getattr(importlib.import_module(module), function)
-    return task
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            return TOO_MUCH_OUTPUT
+        return frame({"kind": "failed", "error": traceback.format_exc()[-LONGEST_ERROR:]})
 
 
 def _keep_only(files: Files) -> None:

@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
 import structlog
@@ -41,7 +40,6 @@ from imagefleet.worker.isolation.report import (
     ChildCancelled,
     ChildCrashed,
     ChildFailed,
-    Finished,
     RenderedFiles,
     UntrueError,
     checked,
@@ -82,12 +80,7 @@ class Renderer:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     @property
@@ -116,11 +109,9 @@ class Renderer:
         order: JsonObject = {"recipe": recipe.name, "limits": asdict(limits)}
         allowance = Allowance(deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
-            done = await self.run_isolated(_RENDER, order, files, allowance, cancel)
+            report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
             try:
-                return await _in_thread(
-                    checked, done.value, recipe, files[SOURCE_FILE], folder, done.usage
-                )
+                return await _in_thread(checked, report, recipe, files[SOURCE_FILE], folder)
             except UntrueError as error:
                 detail = f"a false report: {error}"
                 raise ChildCrashed(detail) from error
@@ -132,7 +123,7 @@ class Renderer:
         files: Mapping[str, int],
         allowance: Allowance,
         cancel: asyncio.Event | None = None,
-    ) -> Finished:
+    ) -> JsonObject:
         """Run `module:function` on the argument and these open files in a child of its own.
 
         However this ends, the child is dead: nothing it held changes any more.

@@ -12,20 +12,20 @@ bounded, and harmless.
 import hashlib
 import math
 import os
+import re
 import shutil
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from imagefleet.errors import FleetError, InputRejected, Unavailable
-from imagefleet.imaging.headers.facts import ImageFormat
-from imagefleet.imaging.recipes import Caveat, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
+from imagefleet.jobs.images import Caveat, PlaceholderFacts, Rendering, SourceFacts, VariantFacts
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.child import (
@@ -92,14 +92,6 @@ class Allowance:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """What a task returned: JSON, and otherwise anything. What it cost is the kernel's word."""
-
-    value: JsonObject
-    usage: Usage | None
-
-
 class _Done(BaseModel):
     kind: Literal["done"]
     value: dict[str, JsonValue]
@@ -126,8 +118,8 @@ def no_child(detail: str) -> Unavailable:
     return Unavailable("no_child", failure_sentence("unavailable"), detail)
 
 
-def result_of(ending: Ending, allowance: Allowance) -> Finished:
-    """The result of a task, or the error that says why there is none."""
+def result_of(ending: Ending, allowance: Allowance) -> JsonObject:
+    """What a task returned, which may be any JSON, or the error that says why there is none."""
     killed_by = None
     if ending.status is not None and os.WIFSIGNALED(ending.status):
         killed_by = os.WTERMSIG(ending.status)
@@ -136,19 +128,15 @@ def result_of(ending: Ending, allowance: Allowance) -> Finished:
         raise ChildCrashed(detail)
     if ending.killed is not None and (ending.status is None or killed_by == signal.SIGKILL):
         raise _wanted(ending.killed, allowance)
+    if ending.status is None and ending.started:
+        detail = "the process it was forked from ended"
+        raise ChildCrashed(detail)
     if ending.status is None:
-        raise _lost(ending)
+        detail = "the decoding process could not start a child"
+        raise no_child(detail)
     if killed_by is not None:
         raise _unwanted(killed_by, ending.usage, allowance)
-    return _reported(ending, os.waitstatus_to_exitcode(ending.status))
-
-
-def _lost(ending: Ending) -> FleetError:
-    if ending.started:
-        detail = "the process it was forked from ended"
-        return ChildCrashed(detail)
-    detail = "the decoding process could not start a child"
-    return no_child(detail)
+    return _reported(ending.report, os.waitstatus_to_exitcode(ending.status))
 
 
 def _wanted(why: Killed, allowance: Allowance) -> FleetError:
@@ -169,20 +157,20 @@ def _unwanted(killed_by: int, usage: Usage | None, allowance: Allowance) -> Flee
     return ChildCrashed(f"killed by signal {killed_by} ({signal.strsignal(killed_by)})", killed_by)
 
 
-def _reported(ending: Ending, exit_code: int) -> Finished:
+def _reported(report: bytes, exit_code: int) -> JsonObject:
     if exit_code != 0:
         detail = f"exit status {exit_code}"
         raise ChildCrashed(detail)
-    match _parsed(ending.report):
-        case _Done() as report:
-            return Finished(value=report.value, usage=ending.usage)
-        case _Rejected() as report:
-            detail = "" if report.detail is None else _storable(report.detail)
-            raise InputRejected(report.code, report.public_message, detail or None)
-        case _Failed() as report:
-            raise ChildFailed(_storable(report.error))
+    match _parsed(report):
+        case _Done(value=value):
+            return value
+        case _Rejected() as refusal:
+            detail = "" if refusal.detail is None else _storable(refusal.detail)
+            raise InputRejected(refusal.code, refusal.public_message, detail or None)
+        case _Failed(error=error):
+            raise ChildFailed(_storable(error))
         case None:
-            detail = f"a report of {len(ending.report)} bytes that cannot be read"
+            detail = f"a report of {len(report)} bytes that cannot be read"
             raise ChildCrashed(detail)
 
 
@@ -203,53 +191,14 @@ def _parsed(pipe: bytes) -> _Report | None:
 
 # What a rendering says it made.
 
+_RENDERING: Final = TypeAdapter(Rendering)
 _LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through
-
-_Side = Annotated[int, Field(ge=1, le=_LONGEST_SIDE)]
-_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_THUMBHASH: Final = re.compile(r"[A-Za-z0-9+/]{1,64}={0,2}")
+_COLOR: Final = re.compile(r"#[0-9a-f]{6}")
 
 
 class UntrueError(Exception):
     """A child's report and its files disagree, or the report is none."""
-
-
-class _Told(BaseModel):
-    """JSON has no enumerations and tuples, so the types are lax; the values are not."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SourceFacts(_Told):
-    """What came in; width and height are upright."""
-
-    format: ImageFormat
-    width: _Side
-    height: _Side
-    frames: Annotated[int, Field(ge=1)] | None
-    size_bytes: int
-    sha256: _Digest
-
-
-class PlaceholderFacts(_Told):
-    thumbhash: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{1,64}={0,2}$")]
-    color: Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
-
-
-class VariantFacts(_Told):
-    name: str
-    format: ImageFormat
-    width: _Side
-    height: _Side
-    size_bytes: int
-    sha256: _Digest
-    content_type: str
-    warnings: Annotated[tuple[Caveat, ...], Field(max_length=len(Caveat))]
-
-
-class _Rendering(_Told):
-    source: SourceFacts
-    placeholder: PlaceholderFacts
-    variants: tuple[VariantFacts, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +216,6 @@ class RenderedFiles:
     source: SourceFacts
     placeholder: PlaceholderFacts
     variants: tuple[RenderedFile, ...]
-    usage: Usage | None
     folder: Path
 
     def discard(self) -> None:
@@ -277,12 +225,7 @@ class RenderedFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.discard()
 
 
@@ -292,15 +235,16 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def checked(
-    report: JsonObject, recipe: Recipe, source: int, folder: Path, usage: Usage | None
-) -> RenderedFiles:
+def checked(report: JsonObject, recipe: Recipe, source: int, folder: Path) -> RenderedFiles:
     """The report as values, or Untrue. Reads every file: call it from a thread."""
     try:
-        claim = _Rendering.model_validate(report)
+        claim = _RENDERING.validate_python(report, extra="forbid")
     except ValidationError as error:
         raise UntrueError(str(error.errors(include_input=False, include_url=False))) from error
-    if (claim.source.size_bytes, claim.source.sha256) != _measured(source):
+    if not _is_within_bounds(claim):
+        message = "numbers or texts that no rendering has"
+        raise UntrueError(message)
+    if (claim.source.bytes, claim.source.sha256) != _measured(source):
         message = "not the source it was given"
         raise UntrueError(message)
     if len(claim.variants) != len(recipe.variants):
@@ -311,8 +255,20 @@ def checked(
         source=claim.source,
         placeholder=claim.placeholder,
         variants=tuple(_file(wanted, facts, folder) for wanted, facts in pairs),
-        usage=usage,
         folder=folder,
+    )
+
+
+def _is_within_bounds(claim: Rendering) -> bool:
+    """Of what no file can show; the rest has to be as measured."""
+    source, shown = claim.source, claim.placeholder
+    return (
+        0 < source.width <= _LONGEST_SIDE
+        and 0 < source.height <= _LONGEST_SIDE
+        and (source.frames is None or source.frames > 0)
+        and _THUMBHASH.fullmatch(shown.thumbhash) is not None
+        and _COLOR.fullmatch(shown.color) is not None
+        and all(len(each.warnings) <= len(Caveat) for each in claim.variants)
     )
 
 
@@ -329,7 +285,7 @@ def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFil
     agreed = (
         (facts.name, facts.format) == (wanted.name, wanted.format)
         and facts.content_type == wanted.format.mime_type
-        and (facts.size_bytes, facts.sha256) == measured
+        and (facts.bytes, facts.sha256) == measured
         and (facts.format, facts.width, facts.height) == (seen.format, seen.width, seen.height)
         and facts.width <= wanted.width
         and facts.height <= wanted.height

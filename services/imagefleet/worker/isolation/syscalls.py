@@ -11,10 +11,8 @@ refused for that reason. mprotect makes pages read-only, and those stay in memor
 """
 
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from errno import EPERM
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from imagefleet.errors import Misconfigured
@@ -41,42 +39,31 @@ _MREMAP_MAYMOVE: Final = 0x1
 _MADV_DONTNEED: Final = 4
 _WHOLE: Final = 0xFFFFFFFF
 
-Instruction: TypeAlias = tuple[int, int, int, int]
+Program: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Masked:
+def _masked(argument: int, mask: int, value: int) -> Program:
     """The low half of an argument, masked, has this value. The kernel ignores the high half too."""
-
-    argument: int
-    mask: int
-    value: int
-
-    def instructions(self) -> Iterator[Instruction]:
-        yield (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * self.argument)
-        yield (_AND, 0, 0, self.mask)
-        yield (_JUMP_IF_EQUAL, 1, 0, self.value)
-        yield (_RETURN, 0, 0, _REFUSE)
+    return (
+        (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument),
+        (_AND, 0, 0, mask),
+        (_JUMP_IF_EQUAL, 1, 0, value),
+        (_RETURN, 0, 0, _REFUSE),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Below:
+def _below(argument: int, limit: int) -> Program:
     """An argument, all 64 bits of it, is less than this."""
+    low = _ARGUMENTS_AT + 8 * argument
+    return (
+        (_LOAD, 0, 0, low + 4),
+        (_JUMP_IF_ABOVE, 3, 0, limit >> 32),
+        (_JUMP_IF_EQUAL, 0, 3, limit >> 32),
+        (_LOAD, 0, 0, low),
+        (_JUMP_UNLESS_BELOW, 0, 1, limit & _WHOLE),
+        (_RETURN, 0, 0, _REFUSE),
+    )
 
-    argument: int
-    limit: int
-
-    def instructions(self) -> Iterator[Instruction]:
-        low = _ARGUMENTS_AT + 8 * self.argument
-        yield (_LOAD, 0, 0, low + 4)
-        yield (_JUMP_IF_ABOVE, 3, 0, self.limit >> 32)
-        yield (_JUMP_IF_EQUAL, 0, 3, self.limit >> 32)
-        yield (_LOAD, 0, 0, low)
-        yield (_JUMP_UNLESS_BELOW, 0, 1, self.limit & _WHOLE)
-        yield (_RETURN, 0, 0, _REFUSE)
-
-
-_Conditions: TypeAlias = tuple[_Masked | _Below, ...]
 
 # As the processor's own table of calls numbers them. Both names and numbers never change.
 _NUMBERS: Final = """
@@ -117,9 +104,7 @@ exit_group          231       94
 tgkill              234      131
 getrandom           318      278
 """
-_AUDIT_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
-    {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-)
+_AUDIT_NUMBERS: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def numbers(machine: str) -> Mapping[str, int]:
@@ -138,47 +123,34 @@ def filter_program(machine: str, pid: int, lowest_stack: int) -> bytes:
         known = ", ".join(_AUDIT_NUMBERS)
         detail = f"decoding can be isolated on {known} only, not on {machine}"
         raise Misconfigured(detail)
-    program = _program(machine, _conditions(pid, lowest_stack))
+    # The numbers mean something else in the 32-bit world of the same processor.
+    program: Program = (
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_JUMP_IF_EQUAL, 1, 0, _AUDIT_NUMBERS[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    )
+    conditions = _conditions(pid, lowest_stack)
+    for name, number in numbers(machine).items():
+        checks = conditions.get(name, ())
+        # Allowed if all of them hold, refused if not; on to the next if it is another call.
+        program += ((_JUMP_IF_EQUAL, 0, len(checks) + 1, number), *checks, (_RETURN, 0, 0, _ALLOW))
+    program += ((_RETURN, 0, 0, _REFUSE),)
     return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
-def _program(machine: str, conditions: Mapping[str, _Conditions]) -> Iterator[Instruction]:
-    yield (_LOAD, 0, 0, _ARCHITECTURE_AT)
-    # The numbers mean something else in the 32-bit world of the same processor.
-    yield (_JUMP_IF_EQUAL, 1, 0, _AUDIT_NUMBERS[machine])
-    yield (_RETURN, 0, 0, _KILL)
-    yield (_LOAD, 0, 0, _NUMBER_AT)
-    for name, number in numbers(machine).items():
-        yield from _rule(number, conditions.get(name, ()))
-    yield (_RETURN, 0, 0, _REFUSE)
-
-
-def _rule(number: int, conditions: _Conditions) -> Iterator[Instruction]:
-    """Allow this call if all conditions hold, refuse it if not, go on if it is another one."""
-    checks = [step for condition in conditions for step in condition.instructions()]
-    yield (_JUMP_IF_EQUAL, 0, len(checks) + 1, number)
-    yield from checks
-    yield (_RETURN, 0, 0, _ALLOW)
-
-
-def _conditions(pid: int, lowest_stack: int) -> Mapping[str, _Conditions]:
+def _conditions(pid: int, lowest_stack: int) -> Mapping[str, Program]:
     return {
         # Bytes of the picture never become code. Shared memory, mappings that grow downwards, huge
         # pages of the machine's own stock: what RLIMIT_DATA does not count would have no limit. Nor
         # does anything take the place of what is there (MAP_FIXED).
-        "mmap": (
-            _Masked(2, _PROT_EXEC, 0),
-            _Masked(3, _WHOLE ^ _MAP_HARMLESS, _MAP_PRIVATE),
-        ),
+        "mmap": _masked(2, _PROT_EXEC, 0) + _masked(3, _WHOLE ^ _MAP_HARMLESS, _MAP_PRIVATE),
         # The stack does not count either, wherever it is moved to and however large it is made. Nor
         # is it cut: what is left below grows as far again, to where nothing holds it any more. A
         # range that begins below it can take its lower end alone, and no distance from its upper.
-        "munmap": (_Below(0, lowest_stack),),
-        "mremap": (
-            _Below(0, lowest_stack),
-            _Masked(3, _WHOLE ^ _MREMAP_MAYMOVE, 0),
-        ),
-        "madvise": (_Masked(2, _WHOLE, _MADV_DONTNEED),),
+        "munmap": _below(0, lowest_stack),
+        "mremap": _below(0, lowest_stack) + _masked(3, _WHOLE ^ _MREMAP_MAYMOVE, 0),
+        "madvise": _masked(2, _WHOLE, _MADV_DONTNEED),
         # abort() is the honest way for a library to say that it is broken; others are out of reach.
-        "tgkill": (_Masked(0, _WHOLE, pid),),
+        "tgkill": _masked(0, _WHOLE, pid),
     }

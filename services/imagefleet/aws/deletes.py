@@ -1,117 +1,21 @@
-"""Batch calls, whose entries have an answer each; what one refused is tried again, one by one.
-
-Of SQS ten entries at most, of deletes from S3 a thousand.
-"""
+"""Deletions from S3, a thousand a call; what one refused is asked for again, one by one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from imagefleet.aws.calls import Line
-from imagefleet.errors import FleetError, Unavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
     from types_aiobotocore_s3.type_defs import ObjectIdentifierTypeDef
-    from types_aiobotocore_sqs.type_defs import BatchResultErrorEntryTypeDef
 
 
-MOST_ENTRIES: Final = 10
-MOST_BYTES: Final = 256 * 1024  # what every SQS has taken since 2013; newer ones take 1 MiB
 MOST_DELETES: Final = 1000  # of one call
 MOST_ALONE: Final = 100  # of one call: when S3 refuses everything, asking a thousand times is worse
 TRIES_ALONE: Final = 2  # after the one with the others
 PAUSE: Final = 0.1  # seconds before a try alone, doubled each time
-
-BatchCall: TypeAlias = Callable[
-    [Sequence[int]], Awaitable[Sequence["BatchResultErrorEntryTypeDef"]]
-]
-"""Sends the entries of these indices, each with its index as id, and gives back `Failed`."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntryFailure:
-    """Why one entry was not taken, or is not known to have been."""
-
-    code: str
-    detail: str
-    final: bool
-    """The same entry would be refused again."""
-
-
-Failures: TypeAlias = tuple[EntryFailure | None, ...]
-"""One answer an entry, in the order of the entries; None is success."""
-
-
-async def in_batches(sizes: Sequence[int], call: BatchCall) -> Failures:
-    """Send entries of these sizes, and those that failed once more, one by one.
-
-    When SQS cannot be reached at all, what was not sent yet is not tried either.
-    """
-    failures: list[EntryFailure | None] = [None] * len(sizes)
-    unreached: EntryFailure | None = None
-    for batch in _batches(sizes):
-        if unreached is None:
-            failed, unreached = await _send(batch, call)
-            for index, failure in failed.items():
-                failures[index] = failure
-                if unreached is None and not failure.final:
-                    failures[index], unreached = await _send_alone(index, failure, call)
-        else:
-            for index in batch:
-                failures[index] = unreached
-    return tuple(failures)
-
-
-async def _send(
-    batch: Sequence[int], call: BatchCall
-) -> tuple[dict[int, EntryFailure], EntryFailure | None]:
-    """The entries that failed; the second is set when SQS was not reached."""
-    try:
-        answers = await call(batch)
-    except Unavailable as error:
-        unreached = EntryFailure(error.code, str(error), final=False)
-        return dict.fromkeys(batch, unreached), unreached
-    except FleetError as error:
-        # The request as a whole was refused: one entry may have spoiled it for the others.
-        refused = EntryFailure(error.code, str(error), final=len(batch) == 1)
-        return dict.fromkeys(batch, refused), None
-    failed = {
-        int(answer["Id"]): EntryFailure(
-            answer["Code"], answer.get("Message", ""), answer["SenderFault"]
-        )
-        for answer in answers
-    }
-    return failed, None
-
-
-async def _send_alone(
-    index: int, failure: EntryFailure, call: BatchCall
-) -> tuple[EntryFailure | None, EntryFailure | None]:
-    """What became of the entry; the second is set when SQS was not reached."""
-    for attempt in range(TRIES_ALONE):
-        await asyncio.sleep(PAUSE * 2**attempt)
-        failed, unreached = await _send([index], call)
-        if index not in failed:
-            return None, None
-        failure = failed[index]
-        if failure.final or unreached is not None:
-            return failure, unreached
-    return failure, None
-
-
-def _batches(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
-    batch: list[int] = []
-    filled_bytes = 0
-    for index, size in enumerate(sizes):
-        if len(batch) == MOST_ENTRIES or (batch and filled_bytes + size > MOST_BYTES):
-            yield batch
-            batch, filled_bytes = [], 0
-        batch.append(index)
-        filled_bytes += size
-    if batch:
-        yield batch
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,19 +1,39 @@
-"""cancel_jobs: flags what its tenant has open; whoever claims or holds those jobs ends them.
+"""cancel_job and cancel_jobs flag jobs of their tenant; whoever claims or holds those ends them.
 
-Page by page it flags them and moves its cursor, in one transaction that its claim fences; a later
-attempt goes on behind the last page that was committed.
+cancel_job flags the one that it names. cancel_jobs flags what is open, page by page: each with its
+cursor in one transaction that its claim fences, so that a later attempt goes on behind the last
+page that was committed.
 """
 
 from typing import Final
 
+from imagefleet.errors import NotFound
 from imagefleet.jobs.bulk import CancelWalk
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
-from imagefleet.jobs.lifecycle import Completed
-from imagefleet.store.jobs.cancelling import begin_walk, count_walk, flag_page
+from imagefleet.jobs.lifecycle import Completed, ResultReason
+from imagefleet.jobs.model import JobId
+from imagefleet.store.jobs.cancelling import begin_walk, cancel_job, count_walk, flag_page
 from imagefleet.worker.handling import Handler, JobContext
 
 
-async def run(job: JobContext) -> Completed:
+async def cancel_one(job: JobContext) -> Completed:
+    """Flag it; the truthful answer is `requested`, `already_finished` or `nothing_left`."""
+    try:
+        async with job.database("cancel_job") as connection:
+            reason, rings = await cancel_job(
+                connection,
+                JobId(job.payload.job_id),
+                code=job.payload.code,
+                detail=job.payload.reason or None,
+                tenant_id=job.claim.tenant_id,
+            )
+    except NotFound:
+        return Completed(reason=ResultReason.NOTHING_LEFT)
+    job.ring(rings)
+    return Completed(reason=reason)
+
+
+async def cancel_all(job: JobContext) -> Completed:
     """Walk what is open; done when all of it is flagged."""
     wanted: CancelJobs = job.payload
     walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
@@ -43,4 +63,5 @@ async def begin(
     return CancelWalk(until=until, parents=False, total=total, flagged=flagged)
 
 
-HANDLER: Final = Handler(kind=BUILT_IN["cancel_jobs"], run=run)
+CANCEL_JOB: Final = Handler(kind=BUILT_IN["cancel_job"], run=cancel_one)
+CANCEL_JOBS: Final = Handler(kind=BUILT_IN["cancel_jobs"], run=cancel_all)
