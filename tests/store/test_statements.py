@@ -13,6 +13,7 @@ import pytest
 from imagefleet import store
 from tests.support.database import Database, driver_of
 from tests.support.roles import Role
+from tests.support.sources import parsed
 
 ANY_SUBMITTER: Final[tuple[Role, ...]] = ("api", "worker", "maintenance", "operator")
 ENDS_CLAIMS: Final[tuple[Role, ...]] = ("worker", "maintenance")
@@ -359,7 +360,7 @@ def constants(file: Path) -> Iterator[tuple[str, str]]:
     (folder,) = store.__path__
     dotted = ".".join(file.relative_to(folder).with_suffix("").parts)
     module = importlib.import_module(f"{store.__name__}.{dotted}")
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in parsed(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]

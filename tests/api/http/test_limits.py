@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from imagefleet.api.http import limiting, turns
+from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.limiting import Bucket, Limiting
-from imagefleet.api.http.turns import Held, Turn, Turns
+from imagefleet.api.http.turns import Turn, Turns
 from imagefleet.errors import LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
@@ -373,7 +374,7 @@ async def test_who_leaves_the_queue_takes_no_place(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> None:
     key, sister, other = a_key(), a_key(), a_key("other")
-    held = Held(limited(bodies=100), most_bytes=150)
+    held = Bodies(limited(bodies=100), most_bytes=150)
 
     with held.body(key) as mine, held.body(sister) as hers, held.body(other) as theirs:
         mine(75)
@@ -396,7 +397,7 @@ def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> N
 
 def test_so_many_bodies_are_read_at_once_of_a_key_and_of_a_tenant() -> None:
     counts = limited()
-    held = Held(counts)
+    held = Bodies(counts)
     key, sister, other = a_key(), a_key(), a_key("other")
 
     with ExitStack() as reading:
@@ -432,7 +433,7 @@ async def test_json_that_comes_too_slowly_is_not_waited_for(
         writer.close()
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"too slowly" in answer
-    assert app_of(running).state.intake.held.bytes == 0
+    assert app_of(running).state.bodies.bytes == 0
 
 
 async def test_who_may_not_operate_has_no_second_bucket(running: Running) -> None:

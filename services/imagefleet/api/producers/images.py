@@ -11,14 +11,15 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import Intake, media_type, read_json_if_any
+from imagefleet.api.http.bodies import read_json_if_any
+from imagefleet.api.http.intake import Intake, media_type
 from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
-from imagefleet.api.producers.uploads import accept_upload, payload_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
+from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
