@@ -408,10 +408,10 @@ async def burgle_and_tell(folder: Path) -> None:
         os.close(dump)
     assert secret
     tell = {
-        "loot": loot.value,
-        "belongings": belongings.value,
-        "calls": calls.value,
-        "dumped": dumped.value,
+        "loot": loot,
+        "belongings": belongings,
+        "calls": calls,
+        "dumped": dumped,
         **marked,
     }
     print(json.dumps(tell))  # noqa: T201 - to the test
@@ -441,7 +441,7 @@ async def besiege_and_tell(folder: Path) -> None:
             reached = await renderer.run_isolated(task(besiege), target, {}, allowance)
             ids = await _ids_of_a_child(renderer)
         _connect(socket.AF_INET, ("127.0.0.1", server.port))
-        told = {"uncurbed": uncurbed, "curbed": curbed, "child": reached.value}
+        told = {"uncurbed": uncurbed, "curbed": curbed, "child": reached}
         told |= {"landlock": landlock_version(), "child_ids": ids}
         told["owner"] = server.placement.data.stat().st_uid
     print(json.dumps(told))  # noqa: T201 - to the test

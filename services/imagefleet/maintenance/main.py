@@ -109,13 +109,8 @@ async def reach_out(
     )
     pool = await stack.enter_async_context(open_current(settings.database, "maintenance"))
     pool = pool.timed_by(metrics.query)
-    await stack.enter_async_context(
-        live.open(
-            pool,
-            "maintenance",
-            defaults_of_maintenance(settings.maintenance),
-        )
-    )
+    defaults = defaults_of_maintenance(settings.maintenance)
+    await stack.enter_async_context(live.open(pool, "maintenance", defaults))
     metrics.watch_settings(lambda: live.age)
     tracing.share = lambda: live.now.number(TRACES, 1)
     session = await stack.enter_async_context(

@@ -20,6 +20,7 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.images import Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
@@ -194,6 +195,10 @@ class JobContext:
         """A connection for a moment, which is measured under this name."""
         return self._equipment.pool.use(use)
 
+    def limit(self, name: str) -> int:
+        """How much this limit is for the job's tenant, now."""
+        return LIMITS[name].at(self._equipment.live.now.limit(self.claim.tenant_id, name))
+
     def ring(self, rings: Iterable[Ring]) -> None:
         """Announce jobs that were committed a moment ago."""
         self._equipment.doorbell.ring(rings)
@@ -251,10 +256,9 @@ class JobContext:
             allowance = Allowance(
                 deadline_seconds=self.seconds_left, memory_bytes=self.memory_bytes
             )
-            done = await self._equipment.renderer.run_isolated(
+            return await self._equipment.renderer.run_isolated(
                 task, argument, files, allowance, self.stopping
             )
-        return done.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import (
     Allowance,
     ChildCrashed,
-    Finished,
 )
 from imagefleet.worker.isolation.zygote import BESIDE_DATA, Forked, _see_others
 from tests.support import children as tasks
@@ -63,7 +62,7 @@ async def watched(
     seen = Seen()
     judge = report.result_of
 
-    def judged(ending: Ending, allowance: Allowance) -> Finished:
+    def judged(ending: Ending, allowance: Allowance) -> JsonObject:
         seen.endings.append(ending)
         return judge(ending, allowance)
 
@@ -97,7 +96,7 @@ async def attack(
 ) -> JsonObject:
     allowance = Allowance(deadline_seconds=60, memory_bytes=memory_bytes, file_bytes=MIB)
     name = hoard(function) if function.__module__ == HOARDS else task(function)
-    return (await renderer.run_isolated(name, argument or {}, files or {}, allowance)).value
+    return await renderer.run_isolated(name, argument or {}, files or {}, allowance)
 
 
 @pytest.fixture

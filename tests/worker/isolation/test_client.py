@@ -106,8 +106,6 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
     )
     assert facts.placeholder.thumbhash == rendered.placeholder.thumbhash
     assert [v.warnings for v in facts.variants] == [v.facts.warnings for v in rendered.variants]
-    assert rendered.usage is not None
-    assert rendered.usage.max_rss_bytes > 0
     assert left_in(scratch) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,7 +22,6 @@ from imagefleet.worker.isolation.report import (
     ChildCrashed,
     ChildDeadline,
     ChildFailed,
-    Finished,
 )
 from tests.support import children as tasks
 from tests.support.children import TASKS, alive, children_of, task
@@ -55,7 +55,7 @@ async def run(
     allowance: Allowance = ROOMY,
     *,
     cancel: asyncio.Event | None = None,
-) -> Finished:
+) -> JsonObject:
     return await renderer.run_isolated(task(function), argument or {}, {}, allowance, cancel)
 
 
@@ -71,8 +71,7 @@ async def ticks_until(done: asyncio.Event) -> int:
 async def test_a_task_gives_back_what_it_returns(renderer: Renderer) -> None:
     finished = await run(renderer, tasks.echo, {"deep": [1, None, {"ä": 0.5}]})
 
-    assert finished.value == {"deep": [1, None, {"ä": 0.5}]}
-    assert finished.usage is not None
+    assert finished == {"deep": [1, None, {"ä": 0.5}]}
 
 
 async def test_a_segfault_is_named_while_the_other_slots_and_the_loop_go_on(
@@ -81,7 +80,7 @@ async def test_a_segfault_is_named_while_the_other_slots_and_the_loop_go_on(
     quick = Allowance(deadline_seconds=0.5)
     done = asyncio.Event()
 
-    async def all_of_them() -> tuple[Finished | BaseException, ...]:
+    async def all_of_them() -> tuple[JsonObject | BaseException, ...]:
         try:
             return await asyncio.gather(
                 run(renderer, tasks.segfault),
@@ -99,8 +98,8 @@ async def test_a_segfault_is_named_while_the_other_slots_and_the_loop_go_on(
     crash, second, third, fourth, fifth = outcomes
     assert isinstance(crash, ChildCrashed)
     assert crash.signal == signal.SIGSEGV
-    assert isinstance(second, Finished)
-    assert isinstance(fifth, Finished)
+    assert second == {"slot": 2}
+    assert fifth == {"slot": 5}
     assert isinstance(third, ChildDeadline)
     assert isinstance(fourth, ChildDeadline)
     assert ticks > 20
@@ -204,7 +203,7 @@ async def test_a_report_that_is_too_long_is_a_crash(renderer: Renderer, *, endle
 async def test_a_report_longer_than_a_pipe_arrives_whole(renderer: Renderer) -> None:
     finished = await run(renderer, tasks.report_at_length, {"length": 250_000})
 
-    assert len(str(finished.value["blob"])) == 250_000
+    assert len(str(finished["blob"])) == 250_000
 
 
 async def test_what_a_child_rejects_is_rejected_here(renderer: Renderer) -> None:
@@ -233,7 +232,7 @@ async def test_a_request_that_is_too_long_is_refused_before_any_child(renderer: 
     with pytest.raises(ValueError, match="bytes with 0 files"):
         await run(renderer, tasks.echo, {"blob": "x" * 200_000})
 
-    assert (await run(renderer, tasks.echo)).value == {}
+    assert await run(renderer, tasks.echo) == {}
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
@@ -287,7 +286,7 @@ async def test_a_killed_zygote_is_replaced_and_its_children_have_crashed(
     after = await asyncio.gather(*(run(renderer, tasks.echo, {"n": n}) for n in range(3)))
 
     assert [type(outcome) for outcome in outcomes[:2]] == [ChildCrashed, ChildCrashed]
-    assert [finished.value for finished in after] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert after == [{"n": 0}, {"n": 1}, {"n": 2}]
     assert renderer.zygote_pid not in {None, first}
     assert not any(map(alive, [first, *held]))
 
@@ -304,7 +303,7 @@ async def test_a_stuck_zygote_is_killed_so_that_no_kill_waits_for_it(
         await run(renderer, tasks.sleep_for_ever, allowance=Allowance(deadline_seconds=0.2))
 
     assert not alive(first)
-    assert (await run(renderer, tasks.echo)).value == {}
+    assert await run(renderer, tasks.echo) == {}
 
 
 async def test_requests_wait_for_a_zygote_that_is_slow_to_read(renderer: Renderer) -> None:
@@ -321,7 +320,7 @@ async def test_requests_wait_for_a_zygote_that_is_slow_to_read(renderer: Rendere
         *(run(renderer, tasks.echo, argument) for _ in range(8)), go_on()
     )
 
-    assert [outcome.value for outcome in outcomes if outcome is not None] == [argument] * 8
+    assert [outcome for outcome in outcomes if outcome is not None] == [argument] * 8
 
 
 async def test_requests_that_wait_for_a_dying_zygote_go_to_the_next(renderer: Renderer) -> None:
@@ -336,7 +335,7 @@ async def test_requests_that_wait_for_a_dying_zygote_go_to_the_next(renderer: Re
     )
 
     # What had reached the socket is lost, and nobody is blamed; what had not is done.
-    assert {type(outcome) for outcome in outcomes} == {Unavailable, Finished}
+    assert {type(outcome) for outcome in outcomes} == {Unavailable, dict}
 
 
 async def test_closing_the_renderer_ends_what_still_runs() -> None:
@@ -370,6 +369,23 @@ async def test_a_zygote_that_dies_at_its_start_stops_the_start(
     with pytest.raises(Misconfigured, match="ended at its start: 3"):
         async with Renderer():
             pass
+
+
+async def test_a_zygote_that_is_never_ready_stops_the_start_and_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    monkeypatch.setattr(nursery, "BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(nursery, "START_WITHIN", 0.1)
+    monkeypatch.setattr(nursery, "STOP_WITHIN", 0.1)
+
+    with pytest.raises(Misconfigured, match="not ready within"):
+        async with Renderer():
+            pass
+    gc.collect()
+
+    assert told == []  # asyncio tells of an exception that nobody took when it is collected
 
 
 async def test_without_any_zygote_nothing_is_blamed_on_the_job(

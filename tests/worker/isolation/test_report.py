@@ -41,7 +41,7 @@ class Made:
     source: int
 
     def check(self) -> RenderedFiles:
-        return checked(self.report, RECIPE, self.source, self.folder, None)
+        return checked(self.report, RECIPE, self.source, self.folder)
 
     def replace(self, number: int, content: bytes) -> None:
         """Another file, and a report that knows of it."""

@@ -188,7 +188,7 @@ async def test_a_child_asks_about_its_own_files_and_no_others(
 
         expected = all_of(os.stat(source))  # noqa: PTH116 - compared with the bare call
 
-    assert told.value == {"told": expected, "not_open": "EBADF", "read": 12_345}
+    assert told == {"told": expected, "not_open": "EBADF", "read": 12_345}
 
 
 def test_nothing_that_was_tried_left_a_file(loot: Loot, folder: Path) -> None:

@@ -92,14 +92,6 @@ class Allowance:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """What a task returned: JSON, and otherwise anything. What it cost is the kernel's word."""
-
-    value: JsonObject
-    usage: Usage | None
-
-
 class _Done(BaseModel):
     kind: Literal["done"]
     value: dict[str, JsonValue]
@@ -126,8 +118,8 @@ def no_child(detail: str) -> Unavailable:
     return Unavailable("no_child", failure_sentence("unavailable"), detail)
 
 
-def result_of(ending: Ending, allowance: Allowance) -> Finished:
-    """The result of a task, or the error that says why there is none."""
+def result_of(ending: Ending, allowance: Allowance) -> JsonObject:
+    """What a task returned, which may be any JSON, or the error that says why there is none."""
     killed_by = None
     if ending.status is not None and os.WIFSIGNALED(ending.status):
         killed_by = os.WTERMSIG(ending.status)
@@ -136,19 +128,15 @@ def result_of(ending: Ending, allowance: Allowance) -> Finished:
         raise ChildCrashed(detail)
     if ending.killed is not None and (ending.status is None or killed_by == signal.SIGKILL):
         raise _wanted(ending.killed, allowance)
+    if ending.status is None and ending.started:
+        detail = "the process it was forked from ended"
+        raise ChildCrashed(detail)
     if ending.status is None:
-        raise _lost(ending)
+        detail = "the decoding process could not start a child"
+        raise no_child(detail)
     if killed_by is not None:
         raise _unwanted(killed_by, ending.usage, allowance)
-    return _reported(ending, os.waitstatus_to_exitcode(ending.status))
-
-
-def _lost(ending: Ending) -> FleetError:
-    if ending.started:
-        detail = "the process it was forked from ended"
-        return ChildCrashed(detail)
-    detail = "the decoding process could not start a child"
-    return no_child(detail)
+    return _reported(ending.report, os.waitstatus_to_exitcode(ending.status))
 
 
 def _wanted(why: Killed, allowance: Allowance) -> FleetError:
@@ -169,20 +157,20 @@ def _unwanted(killed_by: int, usage: Usage | None, allowance: Allowance) -> Flee
     return ChildCrashed(f"killed by signal {killed_by} ({signal.strsignal(killed_by)})", killed_by)
 
 
-def _reported(ending: Ending, exit_code: int) -> Finished:
+def _reported(report: bytes, exit_code: int) -> JsonObject:
     if exit_code != 0:
         detail = f"exit status {exit_code}"
         raise ChildCrashed(detail)
-    match _parsed(ending.report):
-        case _Done() as report:
-            return Finished(value=report.value, usage=ending.usage)
-        case _Rejected() as report:
-            detail = "" if report.detail is None else _storable(report.detail)
-            raise InputRejected(report.code, report.public_message, detail or None)
-        case _Failed() as report:
-            raise ChildFailed(_storable(report.error))
+    match _parsed(report):
+        case _Done(value=value):
+            return value
+        case _Rejected() as refusal:
+            detail = "" if refusal.detail is None else _storable(refusal.detail)
+            raise InputRejected(refusal.code, refusal.public_message, detail or None)
+        case _Failed(error=error):
+            raise ChildFailed(_storable(error))
         case None:
-            detail = f"a report of {len(ending.report)} bytes that cannot be read"
+            detail = f"a report of {len(report)} bytes that cannot be read"
             raise ChildCrashed(detail)
 
 
@@ -228,7 +216,6 @@ class RenderedFiles:
     source: SourceFacts
     placeholder: PlaceholderFacts
     variants: tuple[RenderedFile, ...]
-    usage: Usage | None
     folder: Path
 
     def discard(self) -> None:
@@ -248,9 +235,7 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def checked(
-    report: JsonObject, recipe: Recipe, source: int, folder: Path, usage: Usage | None
-) -> RenderedFiles:
+def checked(report: JsonObject, recipe: Recipe, source: int, folder: Path) -> RenderedFiles:
     """The report as values, or Untrue. Reads every file: call it from a thread."""
     try:
         claim = _RENDERING.validate_python(report, extra="forbid")
@@ -270,7 +255,6 @@ def checked(
         source=claim.source,
         placeholder=claim.placeholder,
         variants=tuple(_file(wanted, facts, folder) for wanted, facts in pairs),
-        usage=usage,
         folder=folder,
     )
 
