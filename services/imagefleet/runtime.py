@@ -288,6 +288,17 @@ async def unless(drain: Drain, awaitable: Awaitable[Result]) -> Result | None:
         await asyncio.gather(work, wish, return_exceptions=True)
 
 
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """Run what blocks in a thread; cancelled, it still comes to its end, for what it began."""
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.exception()  # nobody is left to hear it, and whoever collects it must not tell it
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[Item, Answer]):
     item: Item
