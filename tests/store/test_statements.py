@@ -22,6 +22,7 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 # Who runs what. A new constant without a line here, or among the two groups below, is a red test.
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
+        "admissions.FIND_REFUSAL": READERS,
         "admissions.IS_STANDING": ("api",),
         "admissions.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
@@ -77,7 +78,6 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "pauses.PAUSE": ("operator",),
         "pauses.FIND_PAUSE": ("operator",),
         "pauses.RESUME": ("operator",),
-        "pauses.FIND_REFUSAL": READERS,
         "pauses.LIST_PAUSES": ("operator",),
         "letters.ACKNOWLEDGE": ("operator",),
         "letters.COUNT_UNACKNOWLEDGED": ("maintenance", "operator"),
@@ -287,8 +287,6 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
 # Parts of statements; the wholes that they are parts of are above.
 FRAGMENTS: Final = frozenset(
     {
-        "admissions._BY_QUOTA",
-        "admissions._ROOM",
         "cancelling._CHOSEN",
         "cancelling._NEWEST",
         "cancelling._OPEN",
