@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from imagefleet.embedded.processes import Processes
 from imagefleet.embedded.topology import Facts
 from imagefleet.telemetry.plain import plain
 
@@ -44,19 +45,14 @@ class Terminal:
 
 
 def ready_document(
-    facts: Facts,
-    *,
-    api_url: str,
-    health_urls: Mapping[str, str],
-    keys: Mapping[str, str],
-    processes: Mapping[str, int],
+    facts: Facts, processes: Processes, *, keys: Mapping[str, str], pids: Mapping[str, int]
 ) -> dict[str, object]:
     """Everything that a program needs to use this stack, secrets included."""
     return {
-        "api_url": api_url,
+        "api_url": processes.api_url,
         "console_url": None,
         "public_base_url": facts.public_base_url,
-        "metrics_urls": {name: f"{url}/metrics" for name, url in health_urls.items()},
+        "metrics_urls": {name: f"{url}/metrics" for name, url in processes.health_urls.items()},
         "api_key": keys["api-key"],
         "operator_key": keys["operator-key"],
         "database_urls": dict(facts.database_urls),
@@ -65,7 +61,7 @@ def ready_document(
         "buckets": _named(facts.topology, "_BUCKET"),
         "queue_urls": _named(facts.topology, "_QUEUE_URL"),
         "distribution_id": facts.topology.get("CLOUDFRONT_DISTRIBUTION_ID"),
-        "processes": dict(processes),
+        "processes": dict(pids),
     }
 
 
@@ -78,20 +74,18 @@ def _named(topology: Mapping[str, str], kind: str) -> dict[str, str]:
     }
 
 
-def what_to_try(
-    facts: Facts, *, api_url: str, health_urls: Mapping[str, str], key_file: Path
-) -> list[str]:
+def what_to_try(facts: Facts, processes: Processes, key_file: Path) -> list[str]:
     """Lines for somebody at the terminal."""
     return [
-        f"API          {api_url}",
+        f"API          {processes.api_url}",
         f"images       {facts.public_base_url}",
-        *(f"{name:<12} {url}/metrics" for name, url in health_urls.items()),
+        *(f"{name:<12} {url}/metrics" for name, url in processes.health_urls.items()),
         f"keys         {key_file} (submit, read), operator-key beside it (all scopes)",
         "",
         "In another terminal, with any image you have:",
         "",
         f'  curl -sS -H "Authorization: Bearer $(cat {key_file})" \\',
-        f"    -H 'Content-Type: image/jpeg' --data-binary @photo.jpg {api_url}/v1/images",
+        f"    -H 'Content-Type: image/jpeg' --data-binary @photo.jpg {processes.api_url}/v1/images",
         "",
         "Ctrl-C ends everything in order and keeps it for next time; a second one ends it now.",
     ]

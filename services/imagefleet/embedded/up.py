@@ -129,7 +129,8 @@ class Up:
             _print_json({"ready_seconds": round(ready_after, 2)})
         if self._wishes.exit_after or drain.requested:
             return
-        for line in self._what_to_try():
+        key_file = self._state.key_file("api-key")
+        for line in what_to_try(self._stack.facts, self._processes, key_file):
             self._terminal.say(line)
         await drain.wait()
 
@@ -180,10 +181,9 @@ class Up:
             return
         document = ready_document(
             self._stack.facts,
-            api_url=self._processes.api_url,
-            health_urls=self._processes.health_urls,
+            self._processes,
             keys=self._stack.keys,
-            processes=self._supervisor.pids | self._stack.pids,
+            pids=self._supervisor.pids | self._stack.pids,
         )
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
         write_private(self._wishes.ready_file.absolute(), text + "\n")
@@ -192,14 +192,6 @@ class Up:
         if self._wishes.ready_file is not None:
             self._wishes.ready_file.parent.mkdir(parents=True, exist_ok=True)
             self._wishes.ready_file.unlink(missing_ok=True)
-
-    def _what_to_try(self) -> list[str]:
-        return what_to_try(
-            self._stack.facts,
-            api_url=self._processes.api_url,
-            health_urls=self._processes.health_urls,
-            key_file=self._state.key_file("api-key"),
-        )
 
 
 def _print_json(document: Mapping[str, object]) -> None:
