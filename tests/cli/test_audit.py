@@ -20,6 +20,7 @@ from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
 from tests.support.api import ACME
 from tests.support.database import Database
+from tests.support.sources import parsed
 
 CONNECTS: Final = "imagefleet.store.database"
 
@@ -75,7 +76,7 @@ def reaches_postgres(module: str, seen: set[str]) -> bool:
         return False
     seen.add(module)
     __import__(module)
-    ours = imported(ast.parse(inspect.getsource(sys.modules[module])))
+    ours = imported(parsed(inspect.getsource(sys.modules[module])))
     return CONNECTS in ours or any(
         reaches_postgres(name, seen)
         for name in ours
@@ -89,7 +90,7 @@ def used(function: FunctionType, seen: set[FunctionType]) -> set[str]:
     if function in seen:
         return set()
     seen.add(function)
-    tree = ast.parse(dedent(inspect.getsource(function)))
+    tree = parsed(dedent(inspect.getsource(function)))
     modules = imported(tree)
     for node in ast.walk(tree):
         thing = vars(command_line).get(node.id) if isinstance(node, ast.Name) else None

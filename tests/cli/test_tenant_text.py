@@ -25,6 +25,7 @@ from tests.support.api import ACME, Running
 from tests.support.database import Database
 from tests.support.factories import MadeJob, a_job, a_submission, settle_job
 from tests.support.http import a_jpeg
+from tests.support.sources import parsed
 
 CLI: Final = Path(output.__file__).parent
 
@@ -221,7 +222,7 @@ def test_only_one_module_prints() -> None:
     for path in sorted(CLI.rglob("*.py")):
         if path.name == "output.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             match node:
                 case ast.Attribute(value=ast.Name(id=module), attr=name):
                     found = (module, name) in forbidden

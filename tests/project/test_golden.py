@@ -21,6 +21,7 @@ from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
 from imagefleet.telemetry.series import SampledSeries, Series
 from tests.support.golden import Golden
+from tests.support.sources import parsed
 
 SERVICES: Final = Path(__file__).parents[2] / "services" / "imagefleet"
 # Two words or more with dots between them: events, settings that are turned, attributes of spans.
@@ -60,7 +61,7 @@ def test_every_dotted_word_that_the_source_says(golden: Golden) -> None:
     words = {
         node.value
         for module in SERVICES.rglob("*.py")
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(module))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and DOTTED.fullmatch(node.value)

@@ -175,7 +175,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.limiting = limiting = Limiting(tools.turned_for)
     app.state.unhurried = Unhurried()
     app.state.keys = Keys(tools)
-    app.state.admission = Admission()
+    app.state.admission = Admission(limiting)
     app.state.heads = heads = Heads()
     app.state.bodies = Bodies(limiting)
     app.state.intake = Intake(tools, heads, limiting)

@@ -8,7 +8,7 @@ keys. Either server is started again when it dies.
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
 from imagefleet.embedded.machine import HOST, Ports, StateFolder
@@ -16,7 +16,7 @@ from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
-from imagefleet.runtime import Drain
+from imagefleet.runtime import Drain, in_thread
 from imagefleet.store.database import connect
 from imagefleet.store.fleet.audit import Actor
 from imagefleet.store.fleet.keys import create_key, find_key
@@ -27,8 +27,6 @@ DATABASE: Final = "imagefleet"
 TENANT: Final = TenantId("demo")
 KEYS: Final = {"api-key": ("submit", "read"), "operator-key": ("submit", "read", "operate")}
 LOOK_EVERY: Final = timedelta(seconds=0.5)  # between looks at the two servers
-
-Result = TypeVar("Result")
 
 
 class Stack:
@@ -141,13 +139,3 @@ class Stack:
                     )
                     self._state.keep_key(name, secret)
                 self.keys[name] = secret
-
-
-async def in_thread(work: Callable[[], Result]) -> Result:
-    """Run what blocks in a thread; cancelled, it still comes to its end, for what it began."""
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise

@@ -4,8 +4,8 @@ Up goes the ladder: the folder's lock, Postgres beside AWS, the edge, then the p
 goes the other way round, and the processes in the order in which work flows: who takes it in, who
 does it, who looks after it.
 
-All that is said goes to the standard error, so that the standard output holds results alone. The
-processes repeat what strangers sent them, and not all are ours: nothing of that steers the terminal.
+All that is said goes to the standard error, so that the standard output holds results alone. Lines
+of processes repeat what strangers sent them: nothing of that steers the terminal.
 """
 
 import sys

@@ -93,7 +93,7 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:
-        admitted = await admission.admit(connection, submission)
+        admitted = await admission.admit(connection, key, submission)
         submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
@@ -126,7 +126,7 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     async with tools.pool.use("submit_jobs", "jobs") as connection:
         places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
         asked = [one for one in composed if isinstance(one, Submission)]
-        verdicts = await admission.admit_batch(connection, asked)
+        verdicts = await admission.admit_batch(connection, key, asked)
         for place, verdict in zip(places, verdicts, strict=True):
             if not isinstance(verdict, Admitted):
                 composed[place] = _told(tools, verdict)
@@ -275,7 +275,7 @@ async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: Too
         wanted = await get_job(connection, job_id, key.tenant_id)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
-        admitted = await admission.admit_cancel(connection, submission, job_id)
+        admitted = await admission.admit_cancel(connection, key, submission, job_id)
         submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))

@@ -60,7 +60,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
     admission: Admission = request.app.state.admission
     limiting: Limiting = request.app.state.limiting
     async with tools.pool.use("admit", "jobs") as connection:
-        await admission.admit_form(connection, key.tenant_id)
+        await admission.admit_form(connection, key)
     image_id, upload_id = new_job_id(), uuid4()
     form = await tools.originals.presigned_post(
         original_key(image_id, upload_id),
@@ -106,7 +106,7 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:
         asking = draft(request, kind, by=key, key=idempotency_key)
-        await admission.admit(connection, asking)
+        await admission.admit(connection, key, asking)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     asking = replace(asking, target=image_target(upload.image_id))
     wanted = {
