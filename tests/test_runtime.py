@@ -2,10 +2,12 @@
 
 import asyncio
 import contextvars
+import gc
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +23,7 @@ from imagefleet.runtime import (
     Batcher,
     Drain,
     every,
+    in_thread,
     pause_after,
     run_until_signalled,
     supervise,
@@ -279,6 +282,32 @@ async def test_waiting_is_cancelled_when_the_end_is_wished_for() -> None:
         assert await unless(drain, forever()) is None
 
     assert cleaned_up == ["forever"]
+
+
+# Threads.
+
+
+async def test_what_a_thread_began_is_ended_though_nobody_waits_for_it_any_more() -> None:
+    begun, ended, told = threading.Event(), threading.Event(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    def breaking() -> None:
+        begun.set()
+        assert ended.wait(PATIENCE)
+        raise BrokenError
+
+    waiting = asyncio.ensure_future(in_thread(breaking))  # noqa: TID251 - awaited below
+    await eventually(begun.is_set)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ended.set()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    del waiting
+    gc.collect()
+
+    assert told == []  # asyncio tells of an exception that nobody took when it is collected
 
 
 # Parts.

@@ -15,8 +15,7 @@ from imagefleet.aws.objects import Headers
 from imagefleet.aws.queue import Message
 from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
-from imagefleet.embedded.emulator import EmbeddedAws
-from imagefleet.embedded.emulator_software import emulator_python, usable_cache
+from imagefleet.embedded.emulator import EmbeddedAws, emulator_python, usable_cache
 from imagefleet.errors import Misconfigured
 from tests.support.aws import settings_for
 from tests.support.emulators import CREDENTIALS, REGION

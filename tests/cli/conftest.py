@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
-from imagefleet.cli import connection, queue
+from imagefleet.cli import queue, verbs
 from imagefleet.cli.main import run
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.lifecycle import Failed
@@ -43,7 +43,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An API has what it starts with, and logs elsewhere: the standard output is the verb's."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    for module in (connection, queue):
+    for module in (verbs, queue):
         monkeypatch.setattr(module, "POLL", 0.05)
     with capture_logs():
         yield

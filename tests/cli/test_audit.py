@@ -20,6 +20,7 @@ from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
 from tests.support.api import ACME
 from tests.support.database import Database
+from tests.support.sources import parsed
 
 CONNECTS: Final = "imagefleet.store.database"
 
@@ -75,7 +76,7 @@ def reaches_postgres(module: str, seen: set[str]) -> bool:
         return False
     seen.add(module)
     __import__(module)
-    ours = imported(ast.parse(inspect.getsource(sys.modules[module])))
+    ours = imported(parsed(inspect.getsource(sys.modules[module])))
     return CONNECTS in ours or any(
         reaches_postgres(name, seen)
         for name in ours
@@ -89,7 +90,7 @@ def used(function: FunctionType, seen: set[FunctionType]) -> set[str]:
     if function in seen:
         return set()
     seen.add(function)
-    tree = ast.parse(dedent(inspect.getsource(function)))
+    tree = parsed(dedent(inspect.getsource(function)))
     modules = imported(tree)
     for node in ast.walk(tree):
         thing = vars(command_line).get(node.id) if isinstance(node, ast.Name) else None
@@ -230,7 +231,7 @@ async def test_what_operators_do_is_told_with_their_reasons(
 async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
     operate: Cli, operator: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagefleet.cli.audit.PAGE", 3)
+    monkeypatch.setattr("imagefleet.cli.fleet.AUDIT_PAGE", 3)
     async with acting(operator, Actor(name="many")) as act:
         for number in range(10):
             await act.record(Act(action="pause", kind="pause", name=f"type t{number}"))

@@ -25,6 +25,7 @@ from tests.support.api import ACME, Running
 from tests.support.database import Database
 from tests.support.factories import MadeJob, a_job, a_submission, settle_job
 from tests.support.http import a_jpeg
+from tests.support.sources import parsed
 
 CLI: Final = Path(output.__file__).parent
 
@@ -221,7 +222,7 @@ def test_only_one_module_prints() -> None:
     for path in sorted(CLI.rglob("*.py")):
         if path.name == "output.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             match node:
                 case ast.Attribute(value=ast.Name(id=module), attr=name):
                     found = (module, name) in forbidden
@@ -270,7 +271,7 @@ def test_what_steers_is_written_down_and_all_else_left_alone(
 @pytest.mark.parametrize("text", ["\x1b\x9b\x7f", "\u202e\U000e0041", "täglich 👍", "\x00\n\t"])
 def test_json_means_what_it_meant(capsys: pytest.CaptureFixture[str], text: str) -> None:
     output.print_json({text: [text, {"inner": text}]})
-    output.print_json_line({text: text})
+    output.print_json({text: text}, on_a_line=True)
 
     said = capsys.readouterr().out
     assert STEERS.search(said) is None

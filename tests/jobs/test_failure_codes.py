@@ -7,6 +7,7 @@ from pathlib import Path
 
 from imagefleet.jobs.lifecycle import FAILURE_SENTENCES
 from imagefleet.jobs.model import CancelCode
+from tests.support.sources import parsed
 
 PACKAGE = Path(__file__).parents[2] / "services" / "imagefleet"
 RUN_BY_WORKERS = ("aws", "imaging", "jobs", "store", "worker")
@@ -27,7 +28,7 @@ def calls(*packages: str) -> Iterator[tuple[str, ast.Call]]:
     """Every call by name."""
     for package in packages:
         for file in sorted((PACKAGE / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            for node in ast.walk(parsed(file)):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                     yield node.func.id, node
 

@@ -14,13 +14,14 @@ from typing import Final, cast
 import orjson
 from prometheus_client.metrics import MetricWrapperBase
 
-from imagefleet.api.app import create_app
 from imagefleet.api.http.tools import Tools
-from imagefleet.api.http.watching import Watcher
+from imagefleet.api.main import create_app
+from imagefleet.api.producers.events import Watcher
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
 from imagefleet.telemetry.series import SampledSeries, Series
 from tests.support.golden import Golden
+from tests.support.sources import parsed
 
 SERVICES: Final = Path(__file__).parents[2] / "services" / "imagefleet"
 # Two words or more with dots between them: events, settings that are turned, attributes of spans.
@@ -29,7 +30,7 @@ DOTTED: Final = re.compile(r"(?!imagefleet)[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 
 def test_the_document_of_the_api(golden: Golden) -> None:
     """Of an application that nobody serves: to be described, it needs no tools."""
-    tools = cast("Tools", SimpleNamespace(operators=object()))
+    tools = cast("Tools", SimpleNamespace(operators=object(), turned_for=None))
 
     described = create_app(tools, cast("Watcher", None)).openapi()
 
@@ -60,7 +61,7 @@ def test_every_dotted_word_that_the_source_says(golden: Golden) -> None:
     words = {
         node.value
         for module in SERVICES.rglob("*.py")
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(module))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and DOTTED.fullmatch(node.value)

@@ -10,9 +10,9 @@ from typing import Final, cast
 import pytest
 import typer
 
-from imagefleet.api.app import create_app
 from imagefleet.api.http.tools import Tools
-from imagefleet.api.http.watching import Watcher
+from imagefleet.api.main import create_app
+from imagefleet.api.producers.events import Watcher
 from imagefleet.cli import main as command_line
 
 ROOT: Final = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def camel(path: str) -> str:
 @pytest.fixture(scope="module")
 def routes() -> set[str]:
     """Of an application that nobody serves: to be described, it needs no tools."""
-    tools = cast("Tools", SimpleNamespace(operators=object()))
+    tools = cast("Tools", SimpleNamespace(operators=object(), turned_for=None))
     described = create_app(tools, cast("Watcher", None)).openapi()["paths"]
     return {
         f"{method.upper()} {camel(path)}"

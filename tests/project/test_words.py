@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.sources import parsed
+
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "services" / "imagefleet"
 PAGE: Final = ROOT / "docs" / "architecture.md"
@@ -59,7 +61,7 @@ def given() -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
         where = str(path.relative_to(PACKAGE))
-        for name in (path.stem, *names(ast.parse(path.read_text(encoding="utf-8")))):
+        for name in (path.stem, *names(parsed(path))):
             found[parts(name)].add(where)
     return found
 

@@ -33,6 +33,7 @@ from imagefleet.settings import (
 )
 from imagefleet.settings.in_force import Overlay
 from imagefleet.settings.variables import SLICES, variables
+from tests.support.sources import parsed
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -468,7 +469,7 @@ def read_in(tree: ast.AST) -> Iterator[str]:
 def methods_of(settings: type[Slice]) -> Iterator[ast.FunctionDef]:
     """The public ones; validators read every variable and do nothing with it."""
     path = (ROOT / "services" / Path(*settings.__module__.split("."))).with_suffix(".py")
-    for defined in ast.parse(path.read_text(encoding="utf-8")).body:
+    for defined in parsed(path).body:
         if isinstance(defined, ast.ClassDef) and defined.name == settings.__name__:
             methods = (one for one in defined.body if isinstance(one, ast.FunctionDef))
             yield from (one for one in methods if not one.name.startswith("_"))
@@ -484,7 +485,7 @@ def read_outside() -> set[str]:
     """Names of the attributes that the product reads anywhere but in its settings."""
     package = ROOT / "services" / "imagefleet"
     files = (file for file in package.rglob("*.py") if package / "settings" not in file.parents)
-    return {name for file in files for name in read_in(ast.parse(file.read_text(encoding="utf-8")))}
+    return {name for file in files for name in read_in(parsed(file))}
 
 
 @pytest.mark.parametrize("settings", SLICES)

@@ -13,6 +13,7 @@ import pytest
 from imagefleet import store
 from tests.support.database import Database, driver_of
 from tests.support.roles import Role
+from tests.support.sources import parsed
 
 ANY_SUBMITTER: Final[tuple[Role, ...]] = ("api", "worker", "maintenance", "operator")
 ENDS_CLAIMS: Final[tuple[Role, ...]] = ("worker", "maintenance")
@@ -21,6 +22,7 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 # Who runs what. A new constant without a line here, or among the two groups below, is a red test.
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
+        "admissions.FIND_REFUSAL": READERS,
         "admissions.IS_STANDING": ("api",),
         "admissions.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
@@ -78,7 +80,6 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "pauses.PAUSE": ("operator",),
         "pauses.FIND_PAUSE": ("operator",),
         "pauses.RESUME": ("operator",),
-        "pauses.FIND_REFUSAL": READERS,
         "pauses.LIST_PAUSES": ("operator",),
         "letters.ACKNOWLEDGE": ("operator",),
         "letters.COUNT_UNACKNOWLEDGED": ("maintenance", "operator"),
@@ -293,8 +294,6 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
 # Parts of statements; the wholes that they are parts of are above.
 FRAGMENTS: Final = frozenset(
     {
-        "admissions._BY_QUOTA",
-        "admissions._ROOM",
         "cancelling._CHOSEN",
         "cancelling._NEWEST",
         "cancelling._OPEN",
@@ -361,7 +360,7 @@ def constants(file: Path) -> Iterator[tuple[str, str]]:
     (folder,) = store.__path__
     dotted = ".".join(file.relative_to(folder).with_suffix("").parts)
     module = importlib.import_module(f"{store.__name__}.{dotted}")
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in parsed(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]

@@ -44,6 +44,8 @@ Judging
     golden      what is seen from outside, kept word for word
     journal     what a run left behind, read without the product
     checker     judges a run from that
+    sources     the product's own, as trees
     skips       a plugin: no skip without its row in tests/SKIPS.md
+    order       a plugin: the longest modules begin first
     brought_types  job types of a package that was installed beside
 """

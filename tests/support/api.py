@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 from fastapi import FastAPI
@@ -17,6 +17,7 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
 from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.keys import ApiKey
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed
 from tests.support.publications import a_publication, a_variant
@@ -67,6 +68,20 @@ def app_of(running: Running) -> FastAPI:
     assert isinstance(outside, Observed)
     assert isinstance(outside._app, FastAPI)
     return outside._app
+
+
+def a_key(tenant: str = "acme") -> ApiKey:
+    """A key as the API knows it, of which Postgres knows nothing."""
+    return ApiKey(
+        id=uuid4(),
+        tenant_id=TenantId(tenant),
+        name="tests",
+        scopes=("submit",),
+        created_at=None,  # type: ignore[arg-type] # nobody asks
+        expires_at=None,
+        revoked_at=None,
+        last_used_at=None,
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released, Retry
 from imagefleet.jobs.model import CancelCode, Claim, JobId
+from imagefleet.settings.in_force import Overlay
 from imagefleet.store.database import Connection
 from imagefleet.store.images import reprocessing
 from imagefleet.store.images.reprocessing import PAGE, SubmittedPage
@@ -165,6 +166,25 @@ async def test_at_the_quota_it_waits_uncharged_and_goes_on_where_it_was(
 
     assert Completed(result={"submitted": 5, "skipped": 0}) == await work(bench, again.claim)
     assert images == list(await asked_for(bench.worker, claim.job_id))
+
+
+async def test_at_its_keys_limit_it_waits_too(
+    bench: Bench, api: Connection, superuser: Connection
+) -> None:
+    await some_images(api, 5)
+    claim = await bench.claim(a_set())
+    counted = (
+        "SELECT count(*) FROM jobs WHERE finished_at IS NULL AND type <> 'reprocess_images'"
+        " AND created_by = (SELECT created_by FROM jobs WHERE id = $1)"
+    )
+    most = 3 + await superuser.fetchval(counted, claim.job_id)
+    limits = {("acme", "key_open_jobs"): most}
+    bench.equipment.live.now = Overlay(tenant_limits=limits)
+
+    full = await work(bench, claim)
+
+    assert Released(why="tenant_full", after=reprocess_images.LOOK_AGAIN_IN) == full
+    assert most == await superuser.fetchval(counted, claim.job_id)
 
 
 async def take_over(bench: Bench, superuser: Connection, job_id: JobId) -> None:

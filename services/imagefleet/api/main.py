@@ -1,4 +1,4 @@
-"""The API process: what it opens, in which order, and how it ends.
+"""The API process: its routes and what surrounds them, what it opens, and how it ends.
 
 The drain: the port closes, requests that run may finish within the grace, those that only wait are
 answered at once; then the doorbell rings for what was accepted last, and the rest is closed.
@@ -6,13 +6,36 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Final
 
 import structlog
+from fastapi import FastAPI
 
-from imagefleet.api.app import create_app, observed
+from imagefleet.api.http import errors
+from imagefleet.api.http.auth import Keys
+from imagefleet.api.http.bodies import Bodies
+from imagefleet.api.http.intake import Heads, Intake
+from imagefleet.api.http.limiting import Limiting, Unhurried
+from imagefleet.api.http.observing import Observed
+from imagefleet.api.http.openapi import DescribedApp
 from imagefleet.api.http.server import Server
 from imagefleet.api.http.tools import Tools
-from imagefleet.api.http.watching import Watcher
+from imagefleet.api.operators import audit as operator_audit
+from imagefleet.api.operators import breakers as operator_breakers
+from imagefleet.api.operators import edge as operator_edge
+from imagefleet.api.operators import jobs as operator_jobs
+from imagefleet.api.operators import letters as operator_letters
+from imagefleet.api.operators import pauses as operator_pauses
+from imagefleet.api.operators import queues as operator_queues
+from imagefleet.api.operators import settings as operator_settings
+from imagefleet.api.operators import tenants as operator_tenants
+from imagefleet.api.operators.queues import Looks
+from imagefleet.api.producers import events, images, jobs, uploads
+from imagefleet.api.producers.admission import Admission
+from imagefleet.api.producers.events import Streams, Watcher
+from imagefleet.api.public import stable
+from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
@@ -31,6 +54,18 @@ from imagefleet.telemetry.tracing import Tracing, open_tracing
 
 log = structlog.get_logger()
 
+OPERATORS: Final = (
+    operator_jobs,
+    operator_letters,
+    operator_pauses,
+    operator_queues,
+    operator_breakers,
+    operator_edge,
+    operator_tenants,
+    operator_audit,
+    operator_settings,
+)
+
 
 async def main(
     settings: ApiSettings,
@@ -48,10 +83,11 @@ async def main(
         )
         tools = await _open_tools(stack, settings, pool, session, metrics, tracing)
         watcher = Watcher(tools)
+        app = create_app(tools, watcher)
         server = Server(
             settings.api.host,
             settings.api.port,
-            observed(create_app(tools, watcher), tools),
+            Observed(app, app.state.unhurried, metrics, tracing),
             grace=settings.api.shutdown_grace,
         )
         await stack.enter_async_context(
@@ -96,13 +132,8 @@ async def _open_tools(
     timed = pool.timed_by(metrics.query)
     standard_retry = settings.retry.policy()
     kinds = load_kinds().with_standard_retry(standard_retry)
-    live = await stack.enter_async_context(
-        Live().open(
-            timed,
-            "api",
-            defaults_of_api(standard_retry, kinds),
-        )
-    )
+    defaults = defaults_of_api(standard_retry, kinds)
+    live = await stack.enter_async_context(Live().open(timed, "api", defaults))
     metrics.watch_settings(lambda: live.age)
     tracing.share = lambda: live.now.number(TRACES, 1)
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
@@ -127,3 +158,34 @@ async def _reach(pool: Pool) -> str | None:
     async with pool.connection(within=1) as connection:
         await ping(connection)
     return None
+
+
+def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
+    """The routes on these tools; whoever serves them also runs the watcher."""
+    app = DescribedApp(
+        title="imagefleet",
+        version=version("imagefleet"),
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.tools = tools
+    app.state.watcher = watcher
+    app.state.limiting = limiting = Limiting(tools.turned_for)
+    app.state.unhurried = Unhurried()
+    app.state.keys = Keys(tools)
+    app.state.admission = Admission(limiting)
+    app.state.heads = heads = Heads()
+    app.state.bodies = Bodies(limiting)
+    app.state.intake = Intake(tools, heads, limiting)
+    app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
+    app.state.addresses = Addresses(tools)
+    errors.install(app)
+    for part in (images, uploads, jobs, events, stable):
+        app.include_router(part.router)
+    if tools.operators is not None:
+        app.state.looks = Looks()
+        for part in OPERATORS:
+            app.include_router(part.router)
+    return app

@@ -1,33 +1,12 @@
-"""`imagefleet dlq`: dead letters, looked at, acknowledged and replayed.
+"""`imagefleet dlq`: dead letters, looked at, acknowledged and replayed."""
 
-Many are replayed page by page, at a pace, with an eye on how the replayed jobs fare.
-"""
-
-import asyncio
 import math
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import ask, below, call, ends_in, looks
-from imagefleet.cli.options import (
-    WITHIN,
-    Cursor,
-    Json,
-    Limit,
-    OfTenant,
-    OfType,
-    Reason,
-    Yes,
-    group,
-)
 from imagefleet.cli.output import (
     ExitCode,
-    Fields,
-    Tell,
     at,
     complain,
     confirm,
@@ -36,17 +15,26 @@ from imagefleet.cli.output import (
     show,
     show_fields,
     show_list,
-    waiting,
 )
-from imagefleet.client.api import ApiClient, Document
+from imagefleet.cli.replaying import LETTERS, Replaying
+from imagefleet.cli.verbs import (
+    WITHIN,
+    Cursor,
+    Json,
+    Limit,
+    OfTenant,
+    OfType,
+    Reason,
+    Yes,
+    ask,
+    below,
+    call,
+    group,
+)
+from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
-PATH: Final = "/v1/operator/dead-letters"
-OUTCOMES: Final = "/v1/operator/jobs:outcomes"
 MOST_IDS: Final = 100  # of one replay
-MOST_ON_A_PAGE: Final = 100
-MOST_WATCHED: Final = 1000  # of one request
-FEW: Final = 10  # jobs; the share among fewer says nothing yet, unless there are no more
 
 app = group("Look at dead letters, acknowledge and replay them.")
 
@@ -85,7 +73,7 @@ def list_letters(
     """
     parameters = _parameters(tenant, job_type, code, fingerprint)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
-    show_list(ask("GET", PATH, parameters), "letters", {
+    show_list(ask("GET", LETTERS, parameters), "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
         "died (UTC)": at("diedAt"), "fault": lambda one: one["fingerprint"][:12],
         "dealt with": _dealt_with,
@@ -108,7 +96,7 @@ def show_letter(
 
         imagefleet dlq show 0199a5c2-...
     """
-    show_fields(ask("GET", below(PATH, letter)), as_json=as_json)
+    show_fields(ask("GET", below(LETTERS, letter)), as_json=as_json)
 
 
 @app.command()
@@ -129,7 +117,7 @@ def groups(
         imagefleet dlq groups --by-tenant
     """
     parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
-    show_list(ask("GET", below(PATH, "groups"), parameters), "groups", {
+    show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
         "tenant" if by_tenant else "tenants": lambda one: one.get("tenant") or one["tenants"],
         "replayable": "replayable", "type": "jobType", "code": "reason",
@@ -163,7 +151,7 @@ def ack(
         _confirm("Acknowledge", chosen, yes=yes)
     count, more = 0, True
     while more:
-        found = ask("POST", f"{PATH}:acknowledge", document=body | {"note": note})
+        found = ask("POST", f"{LETTERS}:acknowledge", document=body | {"note": note})
         count, more = count + found["acknowledged"], found["more"]
     show({"acknowledged": count}, lambda _: f"{count} acknowledged", as_json=as_json)
 
@@ -238,107 +226,12 @@ def _which(
         raise Misconfigured(detail)
     if not given:
         return {"filter": filled(**chosen)}
-    return {"ids": [ask("GET", below(PATH, one))["id"] for one in given]}
+    return {"ids": [ask("GET", below(LETTERS, one))["id"] for one in given]}
 
 
 def _confirm(verb: str, chosen: dict[str, str | None], *, yes: bool) -> None:
     if yes:
         return
-    found = ask("GET", below(PATH, "groups"), chosen | {"limit": "100"})["groups"]
+    found = ask("GET", below(LETTERS, "groups"), chosen | {"limit": "100"})["groups"]
     count = sum(one["letters"] for one in found)
     confirm(f"{verb} {count} dead letters of {len(found)} faults?", yes=yes)
-
-
-@dataclass(slots=True, kw_only=True)
-class Replaying:
-    """Many letters, page by page, with an eye on how the replayed jobs fare."""
-
-    what: Mapping[str, object]
-    """The request; `ids` or a `filter` say which letters."""
-    canary: int
-    rate: float
-    stop_ratio: float
-    within: float
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    """Of letters."""
-    jobs: list[str] = field(default_factory=list)
-    fates: dict[str, int] = field(default_factory=dict)
-    """Of the jobs, as they were last seen."""
-    stopped: str | None = None
-    cursor: str | None = None
-    as_of: str | None = None
-    """What failed again meanwhile is not replayed another time."""
-
-    def document(self) -> Mapping[str, object]:
-        """For scripts."""
-        letters = dict(self.outcomes)
-        return {
-            "letters": letters, "jobs": self.fates, "jobIds": self.jobs, "stopped": self.stopped,
-        }  # fmt: skip
-
-    def counts(self) -> Fields:
-        """For people."""
-        counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
-        if self.jobs:
-            counts |= {"jobs " + name: of for name, of in self.fates.items()}
-        return Fields(counts or {"letters": 0})
-
-    async def dry_run(self, client: ApiClient) -> None:
-        """What would happen to each letter; nothing does."""
-        self.what = {**self.what, "dryRun": True}
-        while await self._page(client, MOST_ON_A_PAGE):
-            pass
-
-    async def run(self, client: ApiClient) -> None:
-        """Replay the canary, then the rest, unless too many fail again."""
-        with waiting("replaying") as tell:
-            more = True
-            if self.canary:
-                more = await self._page(client, self.canary)
-                await self._watch(client, tell)
-                if self.stopped is None and self.fates["open"]:
-                    self.stopped = "stopped: the canary has not ended in time"
-            while more and self.stopped is None:
-                before = len(self.jobs)
-                # About a second's worth.
-                more = await self._page(client, max(1, min(MOST_ON_A_PAGE, round(self.rate))))
-                await asyncio.sleep((len(self.jobs) - before) / self.rate)
-                await self._look(client, tell)
-            if self.stopped is None:
-                await self._watch(client, tell)
-
-    async def _page(self, client: ApiClient, limit: int) -> bool:
-        """Replay one page; whether there may be another."""
-        asked, replayed = dict(self.what), {"replayed"}
-        if "filter" in asked:
-            # What it names is open: if it was replayed already, an answer got lost on the way.
-            replayed.add("already_replayed")
-            asked |= {"limit": limit} | filled(after=self.cursor, diedUntil=self.as_of)
-        found = await client.ask("POST", f"{PATH}:replay", document=asked)
-        for one in found["replays"]:
-            self.outcomes[one["outcome"]] += 1
-            if one["outcome"] in replayed and one.get("replayedAs"):
-                self.jobs.append(one["replayedAs"])
-        self.cursor = found.get("nextCursor")
-        self.as_of = self.as_of or found.get("asOf")
-        return self.cursor is not None and len(found["replays"]) == limit
-
-    async def _watch(self, client: ApiClient, tell: Tell) -> None:
-        """Look until all have ended, too many have failed, or the time is over."""
-        async for _ in looks(ends_in(self.within)):
-            await self._look(client, tell)
-            if not self.fates["open"] or self.stopped is not None:
-                return
-
-    async def _look(self, client: ApiClient, tell: Tell) -> None:
-        fates = dict.fromkeys(("open", "completed", "failed"), 0)
-        for start in range(0, len(self.jobs), MOST_WATCHED):
-            ids = self.jobs[start : start + MOST_WATCHED]
-            found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
-            fates = {name: count + found[name] for name, count in fates.items()}
-        self.fates, jobs, failed = fates, len(self.jobs), fates["failed"]
-        ended = fates["completed"] + failed
-        tell(f"{jobs} replayed: {fates['completed']} completed, {failed} failed")
-        if failed > self.stop_ratio * max(ended, min(jobs, FEW)):
-            self.stopped = f"stopped: {failed} of {ended} that ended failed again"

@@ -8,15 +8,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from imagefleet.cli.options import Json
 from imagefleet.cli.output import ExitCode, finish, print_checks, print_json, run_async
+from imagefleet.cli.verbs import Json
 from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.model import Lane
 from imagefleet.settings import Aws, Database, load
+from imagefleet.settings.slices import Slice
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.schema.migrations import require_schema
 from imagefleet.store.schema.roles import OWNER, ROLES, describe_session
@@ -33,6 +35,9 @@ LOOK_AT_AWS: Final = "Do region, endpoint, credentials and names belong to the s
 MIGRATE: Final = "Run `imagefleet migrate` with DATABASE_URL of imagefleet_owner."
 OWN_ROLE: Final = "Give every process its own role; only `migrate` is the owner."
 SET_CLOCKS: Final = "Let NTP set the clocks: requests to AWS are refused beyond five minutes."
+
+
+Settings = TypeVar("Settings", bound=Slice)
 
 
 class Role(StrEnum):
@@ -101,53 +106,46 @@ async def _ask(name: str, question: Callable[[], Awaitable[str]], advice: str) -
 
 async def _examine(*, role: str | None) -> list[Check]:
     """Ask the database and AWS, as this environment describes them."""
-    checks: list[Check] = []
-    try:
-        database = load(Database)
-        checks.append(Check(name="settings: database", ok=True, found="complete"))
-    except Misconfigured as error:
-        checks.append(_unusable("settings: database", error))
-    else:
-        checks += await _examine_database(database, role)
-    try:
-        aws = load(Aws)
-        checks.append(Check(name="settings: aws", ok=True, found="complete"))
-    except Misconfigured as error:
-        checks.append(_unusable("settings: aws", error))
-    else:
-        checks += await _examine_aws(aws)
-    return checks
+    return [
+        *await _examine_with("database", Database, partial(_examine_database, role=role)),
+        *await _examine_with("aws", Aws, _examine_aws),
+    ]
 
 
-def _unusable(name: str, error: Misconfigured) -> Check:
-    faults = " ".join((error.detail or "").split())
-    return Check(name=name, ok=False, found=faults, advice="docs/settings.md lists all variables.")
+async def _examine_with(
+    name: str, wanted: type[Settings], examine: Callable[[Settings], Awaitable[list[Check]]]
+) -> list[Check]:
+    name = f"settings: {name}"
+    try:
+        found = load(wanted)
+    except Misconfigured as error:
+        faults = " ".join((error.detail or "").split())
+        advice = "docs/settings.md lists all variables."
+        return [Check(name=name, ok=False, found=faults, advice=advice)]
+    return [Check(name=name, ok=True, found="complete"), *await examine(found)]
 
 
 async def _examine_database(settings: Database, role: str | None) -> list[Check]:
     url = settings.url.get_secret_value()
 
-    async def reach() -> str:
+    async def asked(question: Callable[[Connection], Awaitable[str]]) -> str:
         async with connect(url, process="doctor") as connection:
-            return f"Postgres {(await describe_session(connection)).version}"
+            return await question(connection)
 
-    reached = await _ask("postgres", reach, LOOK_AT_POSTGRES)
+    reached = await _ask("postgres", partial(asked, _version), LOOK_AT_POSTGRES)
     if not reached.ok:
         return [reached]
-
-    def asked(question: Callable[[Connection], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
-        async def on_a_connection() -> str:
-            async with connect(url, process="doctor") as connection:
-                return await question(connection)
-
-        return on_a_connection
-
+    its_role = partial(_role, wanted=role)
     return [
         reached,
-        await _ask("postgres: schema", asked(_schema), MIGRATE),
-        await _ask("postgres: role", asked(lambda connection: _role(connection, role)), OWN_ROLE),
-        await _ask("clock: postgres", asked(_database_clock), SET_CLOCKS),
+        await _ask("postgres: schema", partial(asked, _schema), MIGRATE),
+        await _ask("postgres: role", partial(asked, its_role), OWN_ROLE),
+        await _ask("clock: postgres", partial(asked, _database_clock), SET_CLOCKS),
     ]
+
+
+async def _version(connection: Connection) -> str:
+    return f"Postgres {(await describe_session(connection)).version}"
 
 
 async def _schema(connection: Connection) -> str:
@@ -174,56 +172,41 @@ async def _examine_aws(settings: Aws) -> list[Check]:
     from imagefleet.aws.session import open_session  # noqa: PLC0415 - no other verb waits for it
 
     async with open_session(settings) as session:
-        questions = [
-            (f"sqs: {name}", _queue(session, url))
-            for name, url in (
-                *((lane.value, settings.queue_url(lane)) for lane in Lane),
-                ("dead letters", settings.dead_letter_queue_url),
-            )
-        ]
-        questions += [
-            (f"s3: {bucket}", _bucket(session, bucket))
-            for bucket in (settings.originals_bucket, settings.outputs_bucket)
-        ]
+        urls = {lane.value: settings.queue_url(lane) for lane in Lane}
+        urls["dead letters"] = settings.dead_letter_queue_url
+        questions = {f"sqs: {name}": partial(_queue, session, url) for name, url in urls.items()}
+        for bucket in (settings.originals_bucket, settings.outputs_bucket):
+            questions[f"s3: {bucket}"] = partial(_bucket, session, bucket)
         if settings.distribution_id is not None:
-            questions.append(("cloudfront", _distribution(session, settings.distribution_id)))
-        return [await _ask(name, question, LOOK_AT_AWS) for name, question in questions]
+            questions["cloudfront"] = partial(_distribution, session, settings.distribution_id)
+        return [await _ask(name, question, LOOK_AT_AWS) for name, question in questions.items()]
 
 
-def _queue(session: "AwsSession", url: str) -> Callable[[], Awaitable[str]]:
-    async def question() -> str:
-        depth = await (await session.queue(url)).depth()
-        return f"{depth.visible} waiting, {depth.in_flight} in flight"
-
-    return question
+async def _queue(session: "AwsSession", url: str) -> str:
+    depth = await (await session.queue(url)).depth()
+    return f"{depth.visible} waiting, {depth.in_flight} in flight"
 
 
-def _bucket(session: "AwsSession", bucket: str) -> Callable[[], Awaitable[str]]:
+async def _bucket(session: "AwsSession", bucket: str) -> str:
     """Write an object, find it, delete it; its age tells the difference of the clocks."""
     from imagefleet.aws.objects import Headers  # noqa: PLC0415 - as above
 
-    async def question() -> str:
-        objects = await session.objects(bucket)
-        key = f"doctor/{secrets.token_hex(8)}"
-        await objects.put(key, b"imagefleet doctor", Headers(content_type="text/plain"))
-        facts = await objects.head(key)
-        deleted = await objects.delete([key])
-        if deleted.failures:
-            message = f"deleting {key}: {', '.join(deleted.failures.values())}"
-            raise Wrong(message)
-        return f"put, head and delete; clock {_skew_of(facts.modified_at)}"
-
-    return question
+    objects = await session.objects(bucket)
+    key = f"doctor/{secrets.token_hex(8)}"
+    await objects.put(key, b"imagefleet doctor", Headers(content_type="text/plain"))
+    facts = await objects.head(key)
+    deleted = await objects.delete([key])
+    if deleted.failures:
+        message = f"deleting {key}: {', '.join(deleted.failures.values())}"
+        raise Wrong(message)
+    return f"put, head and delete; clock {_skew_of(facts.modified_at)}"
 
 
-def _distribution(session: "AwsSession", distribution_id: str) -> Callable[[], Awaitable[str]]:
-    async def question() -> str:
-        edge = await session.edge(distribution_id)
-        with suppress(NotFound):
-            await edge.get_invalidation("DOCTORDOCTOR1")
-        return f"{distribution_id} answers"
-
-    return question
+async def _distribution(session: "AwsSession", distribution_id: str) -> str:
+    edge = await session.edge(distribution_id)
+    with suppress(NotFound):
+        await edge.get_invalidation("DOCTORDOCTOR1")
+    return f"{distribution_id} answers"
 
 
 def _skew_of(theirs: datetime) -> str:

@@ -1,30 +1,34 @@
-"""The fleet, for operators: its workers and breakers, and what it keeps, forgets and removes.
+"""The fleet, for operators: its workers and breakers, what it keeps and forgets, and who did what.
 
-`imagefleet workers`, `breaker`, `ledger`, `prune` and `sweep`.
+`imagefleet workers`, `breaker`, `ledger`, `prune` and `audit`.
 """
 
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import ask, below
-from imagefleet.cli.options import Json, Reason, group
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
     Part,
     Table,
     at,
-    complain,
+    filled,
     finish,
-    moment,
     show,
     show_list,
 )
-from imagefleet.client.api import Document
+from imagefleet.cli.verbs import Cursor, Json, Reason, ask, below, call, group
+from imagefleet.client.api import ApiClient, Document
+from imagefleet.errors import Misconfigured
 
 BREAKERS: Final = "/v1/operator/breakers"
+AUDIT: Final = "/v1/operator/audit"
+AUDIT_PAGE: Final = 500
+SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 workers = group("Look at workers.")
 breaker = group("Look at circuit breakers, open and reset them.")
@@ -173,51 +177,86 @@ def _pruned(found: Document) -> Iterator[Part]:
     })  # fmt: skip
 
 
-def sweep(as_json: Json = False) -> None:
-    """Show what sweeping removed from S3 lately, and which objects are missing there.
+def audit(
+    since: Annotated[
+        str, typer.Option(help="From then on: 90s, 15m, 1h, 2d, 1w ago, or a time with its zone.")
+    ] = "1d",
+    until: Annotated[str | None, typer.Option(help="Until then, in the same forms.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Only by this one: a key's name or id, user@host, a process.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Only on this: a kind, or kind/name.", metavar="KIND[/NAME]")
+    ] = None,
+    what: Annotated[str | None, typer.Option(help="Only this: pause, reset, revoke...")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only what concerns this tenant.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many lines.")] = 1000,
+    cursor: Cursor = None,
+    as_json: Json = False,
+) -> None:
+    """Tell who did what, to what and why; the newest first.
 
-    Maintenance sweeps every minute by itself; nobody has to ask for it.
-    Exits with 1 when objects are missing.
+    Everything that an operator or the holder of the database changes is there, with what was before
+    and after it (--json shows both), and what the fleet did by itself: workers that start, stop or
+    are lost, offices that change hands, breakers that open and close. Nobody can change a line, or
+    take one away.
+
+    Kinds are pause, circuit_breaker, job, dead_letter, image, key, tenant, setting, worker and
+    election.
 
     For example:
 
-        imagefleet sweep
-        imagefleet sweep --json | jq -r '.missing[].imageId'
+        imagefleet audit --since 1h
+        imagefleet audit --since 2d --on circuit_breaker/s3
+        imagefleet audit --since 2026-03-01T00:00:00Z --by oncall --what resume --json
     """
-    found = ask("GET", "/v1/operator/sweep")
-    show(found, _swept, as_json=as_json)
-    if not as_json and any(one["reprocess"] for one in found["missing"]):
-        complain(
-            "`imagefleet images reprocess IMAGE…` with a key of the tenant makes variants anew"
-        )
-    finish(ExitCode.FAILED if found["missingInAll"] else ExitCode.DONE)
+    now = datetime.now(UTC)
+    parameters = {
+        "since": _moment(since, now),
+        "until": None if until is None else _moment(until, now),
+        "by": by,
+        "on": on,
+        "what": what,
+        "tenant": tenant,
+        "cursor": cursor,
+    }
+    show_list(call(lambda client: _read(client, parameters, limit)), "lines", {
+        "at (UTC)": at("at"), "by": _who, "did": _what, "why": "reason",
+    }, as_json=as_json)  # fmt: skip
 
 
-def _swept(found: Document) -> Iterator[Part]:
-    least = "at least " if found["supersededIsAtLeast"] else ""
-    yield f"{least}{found['superseded']} superseded versions wait for their time"
-    walk = found.get("walk")
-    yield from _walk(walk) if walk else ["no walk through the buckets yet"]
-    yield Table(found["runs"], {
-        "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
-        "versions": "revisions", "uploads": "uploads", "listed": "listed", "objects": "objects",
-        "bytes": "bytes",
-    })  # fmt: skip
-    if found["missing"]:
-        yield ""
-        yield f"{found['missingInAll']} objects are missing in S3:"
-        yield Table(found["missing"], {
-            "bucket": "bucket", "key": "key", "tenant": "tenant", "found (UTC)": at("foundAt"),
-            "what helps": lambda one: "reprocess" if one["reprocess"] else "restore or replace",
-        })  # fmt: skip
+async def _read(client: ApiClient, parameters: dict[str, str | None], limit: int) -> Document:
+    """Page by page, until so many are there or nothing is left."""
+    lines: list[Document] = []
+    while True:
+        parameters["limit"] = str(min(AUDIT_PAGE, limit - len(lines)))
+        page = await client.ask("GET", AUDIT, parameters)
+        lines += page["lines"]
+        cursor = page.get("nextCursor")
+        if cursor is None or len(lines) >= limit:
+            return filled(lines=lines, nextCursor=cursor)
+        parameters["cursor"] = str(cursor)
 
 
-def _walk(walk: Document) -> list[str]:
-    ended = moment(walk.get("finishedAt"))
-    where = f"through at {ended}" if ended else f"now in {walk['bucket']} behind {walk['after']!r}"
-    counted = f"{walk['litter']} litter, {walk['swept']} swept, {walk['unknown']} unknown"
-    begun = moment(walk["startedAt"])
-    lines = [f"walk of {begun}: {where}; {walk['listed']} objects, of which {counted}"]
-    if walk["heldBack"]:
-        lines.append(f"{walk['heldBack']} originals are held back: is this their database?")
-    return lines
+def _moment(told: str, now: datetime) -> str:
+    ago = re.fullmatch(r"(\d{1,9})([smhdw])", told)
+    try:
+        if ago is not None:
+            return (now - timedelta(seconds=int(ago[1]) * SPANS[ago[2]])).isoformat()
+        then = datetime.fromisoformat(told)
+    except (ValueError, OverflowError):
+        pass
+    else:
+        if then.tzinfo is not None:
+            return then.isoformat()
+    detail = f"a time is 90s, 15m, 1h, 2d or 1w ago, or 2026-03-01T00:00:00Z, not {told!r}"
+    raise Misconfigured(detail)
+
+
+def _who(line: Document) -> str:
+    return f"{line['actor']} from {line['address']}" if line.get("address") else str(line["actor"])
+
+
+def _what(line: Document) -> str:
+    whose = f" of {line['tenant']}" if line.get("tenant") else ""
+    return f"{line['action']} {line['kind']} {line['name']}{whose}"

@@ -6,17 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import call, ends_in, looks
-from imagefleet.cli.options import (
-    WITHIN,
-    Cursor,
-    ImageId,
-    Json,
-    Limit,
-    WithinEach,
-    Yes,
-    group,
-)
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -30,7 +19,23 @@ from imagefleet.cli.output import (
     show,
     show_list,
 )
-from imagefleet.cli.several import Result, each, tell, wait_for
+from imagefleet.cli.verbs import (
+    WITHIN,
+    Cursor,
+    ImageId,
+    Json,
+    Limit,
+    Result,
+    WithinEach,
+    Yes,
+    call,
+    each,
+    ends_in,
+    group,
+    looks,
+    tell,
+    wait_for,
+)
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState

@@ -8,16 +8,6 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.connection import ask, below, call, open_api
-from imagefleet.cli.options import (
-    Cursor,
-    JobId,
-    Json,
-    Limit,
-    OfType,
-    Reason,
-    group,
-)
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -25,7 +15,7 @@ from imagefleet.cli.output import (
     at,
     filled,
     finish,
-    print_json_line,
+    print_json,
     run_async,
     say,
     show,
@@ -33,6 +23,19 @@ from imagefleet.cli.output import (
     show_list,
 )
 from imagefleet.cli.submit import submit_job
+from imagefleet.cli.verbs import (
+    Cursor,
+    JobId,
+    Json,
+    Limit,
+    OfType,
+    Reason,
+    ask,
+    below,
+    call,
+    group,
+    open_api,
+)
 from imagefleet.client.api import ApiClient, Document, Reply
 from imagefleet.errors import Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.model import JobState
@@ -269,7 +272,7 @@ def _told_if_new(answer: Reply[JobView], seen: JobView | None, *, as_json: bool)
     job = answer.shape
     if seen is None or job.updated_at != seen.updated_at or job.status != seen.status:
         if as_json:
-            print_json_line(answer.document)
+            print_json(answer.document, on_a_line=True)
         else:
             why = f"  {job.failure.code}: {job.failure.message}" if job.failure else ""
             steps = f"  {job.steps}" if job.steps else ""

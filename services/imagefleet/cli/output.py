@@ -125,18 +125,9 @@ def run_async(work: Coroutine[object, object, Result]) -> Result:
         raise first from errors
 
 
-def print_json(document: object) -> None:
-    """One JSON document on the standard output."""
-    _say_json(document, orjson.OPT_INDENT_2)
-
-
-def print_json_line(document: object) -> None:
-    """One of many documents, each on a line of its own, at once."""
-    _say_json(document, 0)
-
-
-def _say_json(document: object, option: int) -> None:
-    """Print JSON that means the same, and that a terminal can show."""
+def print_json(document: object, *, on_a_line: bool = False) -> None:
+    """JSON that a terminal can show; one of many documents is on a line of its own, at once."""
+    option = 0 if on_a_line else orjson.OPT_INDENT_2
     try:
         written = orjson.dumps(document, str, option)
     except orjson.JSONEncodeError:  # the name of a file need not be Unicode

@@ -6,16 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.connection import POLL, ask, call
-from imagefleet.cli.options import (
-    DRAINED_WITHIN,
-    Json,
-    Reason,
-    WaitDrained,
-    WithinSeconds,
-    Yes,
-    group,
-)
 from imagefleet.cli.output import (
     Part,
     Table,
@@ -28,6 +18,18 @@ from imagefleet.cli.output import (
     show,
     show_list,
     waiting,
+)
+from imagefleet.cli.verbs import (
+    DRAINED_WITHIN,
+    POLL,
+    Json,
+    Reason,
+    WaitDrained,
+    WithinSeconds,
+    Yes,
+    ask,
+    call,
+    group,
 )
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, Unavailable

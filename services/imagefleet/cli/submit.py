@@ -8,8 +8,6 @@ from typing import Annotated, Final
 import orjson
 import typer
 
-from imagefleet.cli.connection import call
-from imagefleet.cli.options import WITHIN, Json, WithinEach
 from imagefleet.cli.output import (
     ExitCode,
     complain,
@@ -19,7 +17,7 @@ from imagefleet.cli.output import (
     run_async,
     show,
 )
-from imagefleet.cli.several import Result, each, tell, why
+from imagefleet.cli.verbs import WITHIN, Json, Result, WithinEach, call, each, tell, why
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli import queue
-from imagefleet.cli.connection import ask, below
-from imagefleet.cli.options import (
+from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show, show_list
+from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     Cursor,
     Json,
@@ -16,9 +16,10 @@ from imagefleet.cli.options import (
     WaitDrained,
     WithinSeconds,
     Yes,
+    ask,
+    below,
     group,
 )
-from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show, show_list
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypedDict
 
+from imagefleet.embedded.machine import write_private
 from imagefleet.errors import Misconfigured
 
 # Owns no files on a sane machine. Not `postgres`: that account owns the machine's real clusters,
@@ -28,6 +30,14 @@ DEFAULT_ACCOUNT = "nobody"
 SYSTEM_FOLDER = Path("/var/lib/imagefleet-embedded")
 # 12 of the wheel's 41 MB are headers, static libraries and tools that a server does not need.
 SERVER_PROGRAMS = ("initdb", "postgres")
+
+
+class Switched(TypedDict):
+    """How a subprocess becomes somebody else."""
+
+    user: int | None
+    group: int | None
+    extra_groups: list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +49,10 @@ class Account:
     switch: bool
 
     @property
-    def switch_uid(self) -> int | None:
-        return self.uid if self.switch else None
-
-    @property
-    def switch_gid(self) -> int | None:
-        return self.gid if self.switch else None
-
-    @property
-    def switch_groups(self) -> list[int] | None:
-        return [] if self.switch else None
+    def switched(self) -> Switched:
+        if not self.switch:
+            return {"user": None, "group": None, "extra_groups": None}
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def give(self, path: Path) -> None:
         if self.switch:
@@ -206,17 +210,8 @@ def read_or_make_password(placement: Placement) -> str:
         detail = f"{path} is lost: put it back, or remove {placement.data} with everything in it"
         raise Misconfigured(detail)
     password = secrets.token_urlsafe(24)
-    write_secret(path, password)
+    write_private(path, password)
     return password
-
-
-def write_secret(path: Path, secret: str, *, owner: Account | None = None) -> None:
-    """Never readable by others, not even between two calls."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret)
-    if owner is not None:
-        owner.give(path)
 
 
 def make_cluster(placement: Placement, password: str, *, durable: bool) -> None:
@@ -226,8 +221,8 @@ def make_cluster(placement: Placement, password: str, *, durable: bool) -> None:
     unfinished.mkdir(mode=0o700)
     placement.account.give(unfinished)
     password_file = placement.home / "initdb-password"
-    password_file.unlink(missing_ok=True)
-    write_secret(password_file, password, owner=placement.account)
+    write_private(password_file, password)
+    placement.account.give(password_file)
     try:
         _initdb(placement, unfinished, password_file, durable=durable)
     finally:
@@ -236,8 +231,9 @@ def make_cluster(placement: Placement, password: str, *, durable: bool) -> None:
 
 
 def _initdb(placement: Placement, data: Path, password_file: Path, *, durable: bool) -> None:
-    account = placement.account
-    arguments = [
+    done = _run(
+        placement,
+        "initdb",
         f"--pgdata={data}",
         f"--username={SUPERUSER}",
         f"--pwfile={password_file}",
@@ -249,9 +245,15 @@ def _initdb(placement: Placement, data: Path, password_file: Path, *, durable: b
         "--builtin-locale=C.UTF-8",
         "--no-instructions",
         *([] if durable else ["--no-sync"]),
-    ]
-    done = subprocess.run(
-        [placement.software / "bin" / "initdb", *arguments],
+    )
+    if done.returncode != 0:
+        detail = f"initdb failed: {done.stdout.decode(errors='replace')[-2000:]}"
+        raise Misconfigured(detail)
+
+
+def _run(placement: Placement, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [placement.software / "bin" / program, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -259,28 +261,13 @@ def _initdb(placement: Placement, data: Path, password_file: Path, *, durable: b
         check=False,
         cwd="/",
         env=ENVIRONMENT,
-        user=account.switch_uid,
-        group=account.switch_gid,
-        extra_groups=account.switch_groups,
+        **placement.account.switched,
     )
-    if done.returncode != 0:
-        detail = f"initdb failed: {done.stdout.decode(errors='replace')[-2000:]}"
-        raise Misconfigured(detail)
 
 
 def refuse_another_major_version(placement: Placement) -> None:
     made_by = (placement.data / "PG_VERSION").read_text().strip()
-    answer = subprocess.run(
-        [placement.software / "bin" / "postgres", "--version"],
-        stdout=subprocess.PIPE,
-        timeout=INITDB_WITHIN,
-        check=True,
-        cwd="/",
-        env=ENVIRONMENT,
-        user=placement.account.switch_uid,
-        group=placement.account.switch_gid,
-        extra_groups=placement.account.switch_groups,
-    ).stdout.decode()
+    answer = _run(placement, "postgres", "--version").stdout.decode()
     found = re.search(r"(\d+)\.", answer)
     if found is None or found[1] != made_by:
         detail = (

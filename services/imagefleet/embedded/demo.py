@@ -16,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from imagefleet.client.api import ApiClient
-from imagefleet.embedded.stack import in_thread
 from imagefleet.embedded.terminal import Terminal
 from imagefleet.errors import FleetError
 from imagefleet.imaging.samples import Sample, decode, sample
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.images import ImageView, VariantView
+from imagefleet.runtime import in_thread
 
 UPLOADS_AT_ONCE: Final = 8
 FETCHES_AT_ONCE: Final = 8

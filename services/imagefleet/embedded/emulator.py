@@ -5,18 +5,27 @@ because it sees its standard input close. When it ends in order it writes down w
 next start goes on with the same queues, messages and objects. After a kill, or with the folder
 wiped, it comes back without messages or empty; the bootstrap makes what is missing, and every open
 job is rung again from Postgres.
+
+Its botocore cannot share an environment with ours: it has one of its own, made when it is first
+needed and kept in a cache, of packages that are locked with their hashes (see infra/emulator).
 """
 
+import fcntl
+import hashlib
 import http.client
 import os
+import shutil
 import signal
-import socket
 import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from imagefleet.embedded.emulator_software import Say, emulator_python, usable_cache
-from imagefleet.embedded.machine import HOST, LocalServer, end, end_of, ends_before, free_port, take
+from imagefleet.embedded.machine import LocalServer, end, end_of, ends_before, free_port, take
 from imagefleet.errors import Misconfigured, Unavailable
 
 KEY_ID: Final = "imagefleet"
@@ -27,6 +36,14 @@ START_WITHIN: Final = 30.0  # seconds
 STOP_WITHIN: Final = 15.0  # open long polls take three of them
 TAKE_WITHIN: Final = 6.0  # an emulator whose parent was killed is still writing its state down
 PORT_CHOICES: Final = 5  # a port that was free a moment ago may be taken by the time it is bound
+
+REQUIREMENTS: Final = "emulator-requirements.txt"
+COMPLETE: Final = ".complete"  # written last: without it the environment is made anew
+INSTALL_WITHIN: Final = 600.0  # seconds; 20 MB over a slow line
+# uv reads neither pip's certificates nor the system's by itself.
+CERTIFICATES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+
+Say: TypeAlias = Callable[[str], None]
 
 # End of file on the standard input means that whoever started it is gone, however that happened.
 PROGRAM: Final = """
@@ -109,10 +126,11 @@ class EmbeddedAws(LocalServer):
     def _ports(self) -> list[int]:
         if self._fixed_port:
             return [self.port]
+        choices = [0] * PORT_CHOICES
         # The last one first: addresses that were handed out go on being right.
-        recorded = self.folder / "port"
-        last = [int(recorded.read_text())] if recorded.exists() else []
-        return [port for port in last if _is_free(port)] + [0] * PORT_CHOICES
+        with suppress(OSError):  # none is recorded, or somebody has it
+            choices.insert(0, free_port(int((self.folder / "port").read_text())))
+        return choices
 
     def _launch(self, python: Path) -> subprocess.Popen[bytes]:
         self.port = self.port or free_port()
@@ -175,11 +193,108 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def emulator_python(cache: Path, *, say: Say = print) -> Path:
+    """The interpreter that can import the emulator; makes the environment unless it is there."""
+    requirements = (files(__package__) / REQUIREMENTS).read_bytes()
+    # Another Python or other packages are another environment; the old one stays for its users.
+    identity = requirements + f"{sys.version} {sysconfig.get_platform()}".encode()
+    folder = cache / f"emulator-{hashlib.sha256(identity).hexdigest()[:16]}"
+    python = folder / "bin" / "python"
+    if (folder / COMPLETE).exists() and python.exists():
+        return python
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "emulator.lock").open("a") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        if not ((folder / COMPLETE).exists() and python.exists()):  # another process just made it
+            _make(folder, python, say)
+            (folder / COMPLETE).touch()
+    return python
+
+
+def usable_cache(fallback: Path) -> Path:
+    """Where software is kept for all state folders of this user, or below `fallback`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - `~` may stay
+    for cache in (Path(home) / "imagefleet", fallback):
         try:
-            probe.bind((HOST, port))
+            cache.mkdir(parents=True, exist_ok=True)
         except OSError:
-            return False
-    return True
+            continue
+        if os.access(cache, os.W_OK | os.X_OK):
+            return cache
+    detail = f"neither {home} nor {fallback} can be written to: choose another state folder"
+    raise Misconfigured(detail)
+
+
+def _make(folder: Path, python: Path, say: Say) -> None:
+    faults: list[str] = []
+    for name, commands in _ways(folder, python):
+        shutil.rmtree(folder, ignore_errors=True)
+        say(f"emulator: making its environment with {name} in {folder} (once)")
+        fault = _run(commands)
+        if fault is None:
+            return
+        faults.append(f"{name}: {fault}")
+        say(f"emulator: {name} could not: {fault.splitlines()[-1]}")
+    shutil.rmtree(folder, ignore_errors=True)
+    detail = "\n".join(["the AWS emulator cannot be installed", *faults])
+    raise Misconfigured(detail)
+
+
+def _ways(folder: Path, python: Path) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
+    """First uv, which takes a second; then pip, which knows this machine's mirrors and proxies."""
+    with as_file(files(__package__) / REQUIREMENTS) as requirements:
+        locked = ["--require-hashes", "-r", str(requirements)]
+        uv = _find_uv()
+        if uv is not None:
+            yield (
+                f"uv ({uv})",
+                [
+                    [uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
+                    [uv, "pip", "install", "--quiet", "--python", str(python), *locked],
+                ],
+            )
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        yield "venv and pip", [[sys.executable, "-m", "venv", str(folder)], [*pip, *locked]]
+
+
+def _find_uv() -> str | None:
+    # In a checkout, the one that `make setup` pinned.
+    ours = Path(__file__).parents[3] / ".tools" / "bin" / "uv"
+    return str(ours) if os.access(ours, os.X_OK) else shutil.which("uv")
+
+
+def _run(commands: Sequence[Sequence[str]]) -> str | None:
+    """What went wrong, if anything did."""
+    for command in commands:
+        try:
+            done = subprocess.run(
+                command,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=INSTALL_WITHIN,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode != 0:
+            return done.stdout.strip() or f"ended with {done.returncode}"
+    return None
+
+
+def _environment() -> dict[str, str]:
+    # An activated environment and this process's own Python settings are not meant for that one.
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "PIP_TARGET", "PIP_USER"}
+        and not name.startswith("PYTHON")
+    }
+    kept["UV_PYTHON_DOWNLOADS"] = "never"
+    for certificates in CERTIFICATES:
+        if "SSL_CERT_FILE" not in kept and Path(certificates).is_file():
+            kept["SSL_CERT_FILE"] = certificates
+    return kept

@@ -204,23 +204,21 @@ def take(lock_file: Path, *, within: float = 0.0) -> int:
             return lock
 
 
-def free_port() -> int:
-    """A port that nobody has at this moment."""
+def free_port(wanted: int = 0) -> int:
+    """This port, or any for 0, if nobody has it at this moment; else OSError."""
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, wanted))
         return int(probe.getsockname()[1])
 
 
 def chosen(port: int, *, what: str, option: str) -> int:
     """This port if it is free, or a free one for 0; the refusal says how to choose another."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            detail = (
-                f"port {port}, where {what} would listen, is taken ({error.strerror}): "
-                f"choose another with {option} PORT, or any free one with {option} 0"
-            )
-            raise Misconfigured(detail) from error
-        return int(probe.getsockname()[1])
+    try:
+        return free_port(port)
+    except OSError as error:
+        detail = (
+            f"port {port}, where {what} would listen, is taken ({error.strerror}): "
+            f"choose another with {option} PORT, or any free one with {option} 0"
+        )
+        raise Misconfigured(detail) from error

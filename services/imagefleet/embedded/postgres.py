@@ -28,9 +28,16 @@ from imagefleet.embedded.cluster import (
     make_cluster,
     read_or_make_password,
     refuse_another_major_version,
-    write_secret,
 )
-from imagefleet.embedded.machine import LocalServer, end, end_of, ends_before, free_port, take
+from imagefleet.embedded.machine import (
+    LocalServer,
+    end,
+    end_of,
+    ends_before,
+    free_port,
+    take,
+    write_private,
+)
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
@@ -150,9 +157,8 @@ class EmbeddedPostgres(LocalServer):
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         if placement.log.exists():
             placement.log.replace(placement.log.with_name("log.previous"))
-        write_secret(
-            placement.log, "", owner=placement.account
-        )  # statements that failed quote data
+        write_private(placement.log, "")  # statements that failed quote data
+        placement.account.give(placement.log)
         with placement.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [placement.software / "bin" / "postgres", "-D", placement.data, *arguments],
@@ -163,9 +169,7 @@ class EmbeddedPostgres(LocalServer):
                 env=ENVIRONMENT,
                 # Ctrl-C in the terminal is ours to handle: the database goes last.
                 start_new_session=True,
-                user=placement.account.switch_uid,
-                group=placement.account.switch_gid,
-                extra_groups=placement.account.switch_groups,
+                **placement.account.switched,
             )
         self._watchdog = _watch(self._process)
         self._wait_until_ready(self._process)

@@ -7,8 +7,8 @@ keys. Either server is started again when it dies.
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, TypeVar
+from datetime import timedelta
+from typing import Final
 
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
 from imagefleet.embedded.machine import HOST, Ports, StateFolder
@@ -16,7 +16,7 @@ from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
-from imagefleet.runtime import Drain
+from imagefleet.runtime import Drain, in_thread
 from imagefleet.store.database import connect
 from imagefleet.store.fleet.audit import Actor
 from imagefleet.store.fleet.keys import create_key, find_key
@@ -26,9 +26,7 @@ from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 DATABASE: Final = "imagefleet"
 TENANT: Final = TenantId("demo")
 KEYS: Final = {"api-key": ("submit", "read"), "operator-key": ("submit", "read", "operate")}
-LOOK_EVERY: Final = 0.5  # seconds between looks at the two servers
-
-Result = TypeVar("Result")
+LOOK_EVERY: Final = timedelta(seconds=0.5)  # between looks at the two servers
 
 
 class Stack:
@@ -81,24 +79,14 @@ class Stack:
 
     async def watch(self, stop: Drain, changed: Callable[[], None]) -> None:
         """Start a server again that died, on the same port; `changed` when the facts did."""
-        while not stop.requested:
-            if self._postgres.pid is None:
-                self._died("postgres")
-                await self._restart_postgres()
-                changed()
-            if self._aws.pid is None:
-                self._died("aws")
-                await self._restart_aws()
-                changed()
-            try:
-                async with asyncio.timeout(LOOK_EVERY):
-                    await stop.wait()
-            except TimeoutError:
-                continue
-
-    def _died(self, name: str) -> None:
-        self.restarts += 1
-        self._say(f"{name} ended, starts again (restart {self.restarts})")
+        servers = {"postgres": self._restart_postgres, "aws": self._restart_aws}
+        while not await stop.wait_at_most(LOOK_EVERY):
+            for name, restart in servers.items():
+                if name not in self.pids:
+                    self.restarts += 1
+                    self._say(f"{name} ended, starts again (restart {self.restarts})")
+                    await restart()
+                    changed()
 
     async def _restart_postgres(self) -> None:
         port = self._postgres.port
@@ -151,17 +139,3 @@ class Stack:
                     )
                     self._state.keep_key(name, secret)
                 self.keys[name] = secret
-
-    def key_file(self, name: str) -> Path:
-        """Where the secret of a key is kept."""
-        return self._state.key_file(name)
-
-
-async def in_thread(work: Callable[[], Result]) -> Result:
-    """Run what blocks in a thread; cancelled, it still comes to its end, for what it began."""
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise

@@ -198,7 +198,7 @@ class Up:
             self._stack.facts,
             api_url=self._processes.api_url,
             health_urls=self._processes.health_urls,
-            key_file=self._stack.key_file("api-key"),
+            key_file=self._state.key_file("api-key"),
         )
 
 

@@ -23,6 +23,9 @@ class Counted(StrEnum):
 
 OPEN_JOBS: Final = "open_jobs"
 """Kept in a column of the tenant, from the day it was made; so there is none for all to turn."""
+KEY_OPEN_JOBS: Final = "key_open_jobs"
+"""Counted only where it was turned: its default is no lower than any quota may be."""
+MOST_OPEN_JOBS: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,13 @@ class Limit:
     meaning: str
     counted: Counted = Counted.PROCESS
     lowest: int = 0
+
+    def at(self, turned: int | None) -> int:
+        """What holds where it was turned to this; None: it was not, and the default does.
+
+        A row that was written past the API is held to the same bounds.
+        """
+        return self.default if turned is None else max(self.lowest, min(turned, self.highest))
 
 
 # fmt: off
@@ -69,8 +79,12 @@ _DECLARED: Final = (
     Limit("operator_requests", 200, 1_000_000, "a second",
           "Requests of one key to the operators' routes, which count nowhere else.",
           lowest=10),
-    Limit(OPEN_JOBS, 1_000_000, 100_000_000, "at once",
+    Limit(OPEN_JOBS, 1_000_000, MOST_OPEN_JOBS, "at once",
           "Jobs of a tenant that are not over. Kept in `tenants.max_open_jobs`.",
+          counted=Counted.FLEET, lowest=1),
+    Limit(KEY_OPEN_JOBS, MOST_OPEN_JOBS, MOST_OPEN_JOBS, "at once",
+          "Jobs of one key that are not over, those of its sets among them. By default no less "
+          "than any quota, and so not counted at all.",
           counted=Counted.FLEET, lowest=1),
     Limit("forms", 2000, 100_000, "at once",
           "Upload forms of a tenant that became no image yet, and whose objects were not swept: "

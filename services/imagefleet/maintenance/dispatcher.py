@@ -62,13 +62,6 @@ NO_JOB: Final = JobId(UUID(int=0))
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """What one look did."""
-
-    sent: int
-
-
 @dataclass(slots=True)
 class LaneWork:
     """What this dispatcher remembers of a lane between its looks."""
@@ -121,10 +114,10 @@ class Dispatcher:
     def _batch(self) -> int:
         return self._live.now.count("window.batch_jobs", self._configured_batch)
 
-    async def run_once(self) -> Dispatched:
-        """Look at every lane that is ours, if it is time; call it every LOOK_EVERY."""
+    async def run_once(self) -> int:
+        """Look at every lane that is ours, if it is time, and send; call it every LOOK_EVERY."""
         if self._now() < self._look_at:
-            return Dispatched(sent=0)
+            return 0
         in_use, of_types = self._live.now.slots_of_lanes(), self._live.now.slots_of_types()
         async with self._pool.use("look_at_lanes") as connection:
             lanes = await hold_lanes(connection, self._holder)
@@ -143,7 +136,7 @@ class Dispatcher:
                 sent += answer
         busy = adopted > 0 or any(work.busy for work in self._works.values())
         self._look_at = 0.0 if busy else self._now() + self._idle_interval
-        return Dispatched(sent=sent)
+        return sent
 
     async def leave(self) -> None:
         """Leave the lanes to others, at the end."""

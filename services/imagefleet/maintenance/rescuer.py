@@ -70,8 +70,13 @@ class Rescuer:
         """Look once, and rescue from whom was silent long enough; call it every second or two."""
         rescues: list[Rescue] = []
         if self._rescue_after > timedelta(0):
-            await self.catch_up(session)
-            for seen in self._watch(session, await self._look(session)):
+            try:
+                await self._catch_up_unless_locked(session)
+                looked = await look_at_workers(session)
+            except BaseException:
+                self._forget()
+                raise
+            for seen in self._watch(session, looked):
                 rescue = await self._rescue(session, seen)
                 if rescue is not None:
                     self._tell(seen, rescue)  # at once: the next one may fail
@@ -82,13 +87,6 @@ class Rescuer:
             failed=sum(len(rescue.failed) for rescue in rescues),
             rings=tuple(ring for rescue in rescues for ring in rescue.rings),
         )
-
-    async def _look(self, session: OwnConnection) -> list[WorkerSeen]:
-        try:
-            return await look_at_workers(session)
-        except BaseException:
-            self._forget()
-            raise
 
     async def _rescue(self, session: OwnConnection, seen: WorkerSeen) -> Rescue | None:
         """One worker. What is wrong with it alone is tried again at the next look."""
@@ -108,24 +106,23 @@ class Rescuer:
             raise
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether there was a rescue of which nobody knows yet what it has done."""
-        return bool(self._unanswered)
+    def unanswered(self) -> int:
+        """How many ends were perhaps written, and nobody has told them."""
+        return len(self._unanswered)
+
+    async def _catch_up_unless_locked(self, session: OwnConnection) -> None:
+        try:
+            await self.catch_up(session)
+        except Unavailable as error:
+            if session.is_closed() or _is_outage(error):
+                raise
 
     async def catch_up(self, session: OwnConnection) -> None:
-        """Tell what was rescued though the answer was lost.
-
-        What has no end by now is asked for again: perhaps the rescue is still under way, and if it
-        is not, the claim ends some other way.
-        """
+        """Tell what was rescued though the answer was lost; Unavailable while nobody can say."""
         if not self._unanswered:
             return
-        try:
-            mine, ended = await find_rescued_ends(session, self._me, self._unanswered)
-        except BaseException:
-            self._forget()
-            raise
-        self._unanswered -= ended
+        mine = await find_rescued_ends(session, self._me, self._unanswered)
+        self._unanswered.clear()
         self._metrics.rescued(len(mine))
         tell_ends(self._metrics, mine)
 

@@ -8,7 +8,7 @@ deletes. A deletion that did not happen is found again.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -207,11 +207,9 @@ class Sweeper:
                 mode="json", exclude={"bucket", "after", "missing", "unnamed"}
             )
             log.info("sweep.walked", missing=progress.all_missing, **told)
-        return Swept(
-            taken=True,
+        return replace(
+            swept,
             did=True,
-            revisions=swept.revisions,
-            uploads=swept.uploads,
             listed=progress.listed - before.listed,
             objects=swept.objects + progress.swept - before.swept,
             bytes=swept.bytes + progress.swept_bytes - before.swept_bytes,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
+from imagefleet.jobs.limits import KEY_OPEN_JOBS, LIMITS, OPEN_JOBS
 from imagefleet.jobs.policies import LONGEST_CAP, MOST_ATTEMPTS
 
 Value: TypeAlias = bool | int | float
@@ -151,7 +151,7 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
                 "where that is a ratio, this lowers it and cannot raise it."),
     *(
         LiveSetting(f"limits.{one.name}", "whole", one.lowest, one.highest, "",
-                    _SUBMITTERS, "the limit",
+                    ("api", "worker") if one.name == KEY_OPEN_JOBS else _SUBMITTERS, "the limit",
                     f"{one.meaning} ({one.unit}; of every tenant that has no limit of its own.)")
         for one in LIMITS.values()
         if one.name != OPEN_JOBS

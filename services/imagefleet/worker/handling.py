@@ -20,6 +20,7 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.images import Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
@@ -193,6 +194,10 @@ class JobContext:
     def database(self, use: str) -> AbstractAsyncContextManager[Connection]:
         """A connection for a moment, which is measured under this name."""
         return self._equipment.pool.use(use)
+
+    def limit(self, name: str) -> int:
+        """How much this limit is for the job's tenant, now."""
+        return LIMITS[name].at(self._equipment.live.now.limit(self.claim.tenant_id, name))
 
     def ring(self, rings: Iterable[Ring]) -> None:
         """Announce jobs that were committed a moment ago."""

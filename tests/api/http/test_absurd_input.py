@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from imagefleet.api.http.intake import MOST_NESTED
+from imagefleet.api.http.bodies import MOST_NESTED
 from imagefleet.store.database import Connection
 from tests.support.api import NOBODY, OPERATOR_ROUTES, ROUTES, Running, app_of
 from tests.support.http import told

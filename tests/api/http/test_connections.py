@@ -231,6 +231,52 @@ async def test_trailers_are_dropped(running: Running, monkeypatch: pytest.Monkey
 
 
 NOOP = b'{"jobType":"noop"}'
+TRAILERS = {
+    "many": lambda size: b"x-trailer: 0123456789abcdef012\r\n" * (size // 32),
+    "one": lambda size: b"x: " + b"y" * (size - 5) + b"\r\n",
+    "spaces": lambda size: b"x:" + b" " * (size - 5) + b"y\r\n",
+}
+
+
+@pytest.mark.parametrize("before", [1, 9_000, 40_000], ids="{} bytes before".format)
+@pytest.mark.parametrize("what", TRAILERS)
+async def test_every_byte_of_trailers_counts_wherever_the_body_begins_and_ends(
+    running: Running, what: str, before: int
+) -> None:
+    head = CHUNKED % (
+        b"Content-Type: application/json\r\nAuthorization: Bearer %s\r\nConnection: close\r\n"
+        % running.secrets["acme"].encode()
+    )
+    body = b" " * before + NOOP
+    statuses = []
+    for size in (server.LARGEST_TRAILERS - 512, server.LARGEST_TRAILERS + 32):
+        async with connected(running) as (reader, writer):
+            trailers = TRAILERS[what](size)
+            writer.write(head + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailers))
+
+            statuses.append((await hangs_up(reader)).split(b" ", 2)[1])
+
+    assert statuses == [b"202", b"400"]
+
+
+async def test_a_head_counts_from_where_the_body_before_it_ends(running: Running) -> None:
+    async with connected(running) as (reader, writer), asyncio.timeout(5):
+        first = CHUNKED % b"" + b"2\r\n{}\r\n0\r\n\r\n"
+        writer.write(first + b"GET /v1/jobs HTTP/1.1\r\nx: " + b"y" * server.LARGEST_HEAD)
+
+        await hangs_up(reader)
+
+
+async def test_what_waits_behind_a_body_is_not_taken_for_its_trailers(running: Running) -> None:
+    body = CHUNKED % b"" + b"2\r\n{}\r\n0\r\n"
+    ahead = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nx: %s\r\n\r\n" % (b"y" * 4000)
+    async with connected(running) as (reader, writer):
+        writer.write(body + b"x: %s\r\n\r\n" % (b"y" * 4000) + ahead + ahead + body + b"\r\n")
+        writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+        answers = await hangs_up(reader)
+
+    assert [b"401"] * 5 == re.findall(rb"HTTP/1.1 (\d+)", answers)
 
 
 async def test_a_body_may_come_byte_by_byte(running: Running) -> None:

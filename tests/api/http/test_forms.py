@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.api.http.bodies import MOST_LINES, OneFile
+from imagefleet.api.http.forms import MOST_LINES, OneFile
 from imagefleet.errors import RequestRejected
 
 CONTENT_TYPE = "multipart/form-data; boundary=b"

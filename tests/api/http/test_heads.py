@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagefleet.api.http import bodies as module
-from imagefleet.api.http.bodies import MOST_WAITING, Heads
+from imagefleet.api.http import intake as module
+from imagefleet.api.http.intake import MOST_WAITING, Heads
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.sniff import HeaderFacts, sniff

@@ -6,36 +6,28 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import httpx
 import pytest
 
 from imagefleet.api.http import limiting, turns
+from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.limiting import Bucket, Limiting
-from imagefleet.api.http.turns import Held, Turn, Turns
+from imagefleet.api.http.turns import Turn, Turns
 from imagefleet.errors import LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.fleet.keys import ApiKey
-from tests.support.api import JPEG, Running, app_of
+from imagefleet.store.database import Connection
+from imagefleet.store.fleet.keys import ApiKey, create_key, find_key
+from imagefleet.store.jobs.admissions import ROOM_FOR_JOBS
+from tests.support.api import ACME, JPEG, Running, a_key, app_of
+from tests.support.database import driver_of
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem
 
+KEY = {"Idempotency-Key": "req-1"}
+JOB = {"jobType": "noop"}
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"
-
-
-def a_key(tenant: str = "acme") -> ApiKey:
-    return ApiKey(
-        id=uuid4(),
-        tenant_id=TenantId(tenant),
-        name="tests",
-        scopes=("submit",),
-        created_at=None,  # type: ignore[arg-type] # nobody asks
-        expires_at=None,
-        revoked_at=None,
-        last_used_at=None,
-    )
 
 
 def limited(**limits: int) -> Limiting:
@@ -153,6 +145,85 @@ async def test_forms_are_as_many_and_as_large_as_they_may_be(
 
     assert [201, 429, 429] == [one.status_code for one in told]
     assert [None, "form_bytes", "forms"] == [one.json().get("limit") for one in told]
+
+
+@pytest.fixture
+async def other(running: Running, admin: Connection) -> AsyncIterator[httpx.AsyncClient]:
+    """Another key of acme."""
+    scopes = ("submit", "read")
+    running.secrets["other"] = await create_key(admin, ACME, name="other", scopes=scopes)
+    async with running.client("other") as client:
+        yield client
+
+
+async def test_a_key_has_so_many_jobs_open_while_another_of_its_tenant_goes_on(
+    running: Running, acme: httpx.AsyncClient, other: httpx.AsyncClient
+) -> None:
+    limit(running, key_open_jobs=2)
+    first = await acme.post("/v1/jobs", json=JOB, headers=KEY)
+    stored = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+    image, cancel = f"/v1/images/{stored.json()['imageId']}", first.json()["links"]["cancel"]
+    set_of_all = {"jobType": "reprocess_images", "payload": {"all_images": True}}
+
+    told = [
+        await acme.post("/v1/jobs", json=JOB),
+        await acme.post("/v1/jobs", json=set_of_all),
+        await acme.post("/v1/images", content=a_jpeg(), headers=JPEG),
+        await acme.put(image, content=a_jpeg(), headers=JPEG),
+        await acme.post(f"{image}/reprocess"),
+        await acme.post("/v1/uploads", json={"contentType": "image/jpeg"}),
+    ]
+    batch = {"jobs": [JOB, JOB | {"idempotencyKey": KEY["Idempotency-Key"]}]}
+    refused, repeated = (await acme.post("/v1/jobs:batch", json=batch)).json()["answers"]
+
+    for answer in told:
+        is_problem(answer, 429, "too_many_open_jobs")
+        assert answer.json()["limit"] == "key_open_jobs"
+        assert int(answer.headers["retry-after"]) > 0
+    assert (429, "key_open_jobs") == (refused["status"], refused["problem"]["limit"])
+    assert (202, first.json()["jobId"]) == (repeated["status"], repeated["job"]["jobId"])
+    assert first.content == (await acme.post("/v1/jobs", json=JOB, headers=KEY)).content
+    assert 202 == (await other.post("/v1/jobs", json=JOB)).status_code
+    # What is open may be cancelled, once; and what is the other's is not this one's to count.
+    assert [202, 202] == [(await acme.post(cancel)).status_code for _ in range(2)]
+    assert 202 == (await other.post("/v1/jobs", json=JOB)).status_code
+
+
+async def test_a_tenants_quota_holds_for_all_its_keys_whatever_one_of_them_may(
+    running: Running,
+    acme: httpx.AsyncClient,
+    other: httpx.AsyncClient,
+    superuser: Connection,
+) -> None:
+    await superuser.execute("UPDATE tenants SET max_open_jobs = 2 WHERE id = 'acme'")
+    limit(running, key_open_jobs=3)
+    for client in (acme, other):
+        assert 202 == (await client.post("/v1/jobs", json=JOB)).status_code
+
+    for client in (acme, other):
+        full = await client.post("/v1/jobs", json=JOB)
+        assert (429, "open_jobs") == (full.status_code, full.json()["limit"])
+
+
+async def test_open_jobs_are_counted_by_few_statements(api: Connection, admin: Connection) -> None:
+    keys = []
+    for name in ("one", "other"):
+        secret = await create_key(admin, ACME, name=name, scopes=("submit",))
+        keys.append(await find_key(admin, secret))
+    statements: list[str] = []
+
+    async def asked_for(counts: Limiting) -> int:
+        statements.clear()
+        for key in [*keys, *keys] * 5:
+            assert key is not None
+            assert (await counts.open_jobs(api, key, 1)).take() is None
+        await asyncio.sleep(0)  # the last of them is told in the loop's next turn
+        return statements.count(ROOM_FOR_JOBS)
+
+    with driver_of(api).query_logger(lambda record: statements.append(record.query)):
+        for_both, for_each = await asked_for(limited()), await asked_for(limited(key_open_jobs=100))
+
+    assert (for_both, for_each) == (1, 2)
 
 
 def test_streams_are_counted_a_key_and_a_tenant() -> None:
@@ -303,7 +374,7 @@ async def test_who_leaves_the_queue_takes_no_place(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> None:
     key, sister, other = a_key(), a_key(), a_key("other")
-    held = Held(limited(bodies=100), most_bytes=150)
+    held = Bodies(limited(bodies=100), most_bytes=150)
 
     with held.body(key) as mine, held.body(sister) as hers, held.body(other) as theirs:
         mine(75)
@@ -326,7 +397,7 @@ def test_what_is_held_of_bodies_is_bounded_a_key_a_tenant_and_the_process() -> N
 
 def test_so_many_bodies_are_read_at_once_of_a_key_and_of_a_tenant() -> None:
     counts = limited()
-    held = Held(counts)
+    held = Bodies(counts)
     key, sister, other = a_key(), a_key(), a_key("other")
 
     with ExitStack() as reading:
@@ -362,7 +433,7 @@ async def test_json_that_comes_too_slowly_is_not_waited_for(
         writer.close()
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"too slowly" in answer
-    assert app_of(running).state.intake.held.bytes == 0
+    assert app_of(running).state.bodies.bytes == 0
 
 
 async def test_who_may_not_operate_has_no_second_bucket(running: Running) -> None:

@@ -7,17 +7,20 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Lane, PauseScope, new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.pauses import (
+from imagefleet.store.fleet.pauses import Pause, pause
+from imagefleet.store.jobs.admissions import (
     FIND_REFUSAL,
-    Pause,
-    pause,
+    LIST_PARENTS,
+    LIST_STANDING,
+    ROOM_FOR_JOBS,
 )
-from imagefleet.store.jobs.admissions import LIST_PARENTS, LIST_STANDING, ROOM_FOR_JOBS
 from imagefleet.store.jobs.submissions import submit_job
+from tests.support.api import a_key
 from tests.support.database import driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, settle_job
@@ -307,6 +310,11 @@ async def test_more_keys_than_a_job_answers_are_refused_by_their_limit(
     assert "job_keys" == beyond.json()["limit"]
 
 
+def newcomer() -> Admission:
+    """Of a process that knows nobody yet, and where nothing is turned."""
+    return Admission(Limiting(lambda _tenant, _name: None))
+
+
 async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     api: Connection, superuser: Connection
 ) -> None:
@@ -320,11 +328,11 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     child = replace(a_submission(), parent_job_id=standing[0].job_id)
     others = [a_submission() for _ in range(70)]
     batch = [child, *orphans, *others, *standing]
-    await Admission().admit_batch(api, batch)  # and the driver knows the types of it
+    await newcomer().admit_batch(api, a_key(), batch)  # and the driver knows the types of it
     statements: list[str] = []
 
     with driver_of(api).query_logger(lambda record: statements.append(record.query)):
-        verdicts = await Admission().admit_batch(api, batch)
+        verdicts = await newcomer().admit_batch(api, a_key(), batch)
         await asyncio.sleep(0)  # the last of them is told in the loop's next turn
 
     codes = [one if isinstance(one, Admitted) else one.code for one in verdicts]

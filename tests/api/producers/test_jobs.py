@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from imagefleet.api.http.intake import BYTES_OF_A_REQUEST, MOST_CONTAINERS
+from imagefleet.api.http.bodies import BYTES_OF_A_REQUEST, MOST_CONTAINERS
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.producers.schemas import NewJob
 from imagefleet.jobs.lifecycle import Completed

@@ -14,7 +14,8 @@ from imagefleet.jobs.model import (
     Verdict,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.pauses import Pause, find_refusal, pause, resume
+from imagefleet.store.fleet.pauses import Pause, pause, resume
+from imagefleet.store.jobs.admissions import find_refusal
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.factories import (
     CORRUPT,

@@ -9,10 +9,11 @@ from imagefleet.jobs.bulk import CancelWalk as Cancelling
 from imagefleet.jobs.images import image_target
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
+from imagefleet.jobs.limits import MOST_OPEN_JOBS
 from imagefleet.jobs.model import Claim, JobId, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.admissions import list_parents, list_standing
+from imagefleet.store.jobs.admissions import list_parents, list_standing, room_for_jobs
 from imagefleet.store.jobs.cancelling import PAGE as CANCELLED
 from imagefleet.store.jobs.cancelling import count_chosen, count_walk, flag_page
 from imagefleet.store.jobs.claims import claim_jobs
@@ -276,6 +277,14 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             "maintenance",
             4,
             20,
+        ),
+        # As many as the tenant has open; for a key they are read, and no history.
+        "room for jobs": Case(
+            lambda c: room_for_jobs(c, TENANT, "load", MOST_OPEN_JOBS), "api", 45_400, 600
+        ),
+        "room of a key": Case(lambda c: room_for_jobs(c, TENANT, "load", 10), "api", 45_400, 600),
+        "room of a key that has few": Case(
+            lambda c: room_for_jobs(c, TENANT, "few", 10), "api", 91_000, 3_200
         ),
         "read the rooms": Case(read_rooms, "api", 4, 4),
         # A quarter of the jobs are of the tenant, and most of those are over.

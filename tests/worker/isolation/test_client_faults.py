@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -368,6 +369,23 @@ async def test_a_zygote_that_dies_at_its_start_stops_the_start(
     with pytest.raises(Misconfigured, match="ended at its start: 3"):
         async with Renderer():
             pass
+
+
+async def test_a_zygote_that_is_never_ready_stops_the_start_and_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    monkeypatch.setattr(nursery, "BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(nursery, "START_WITHIN", 0.1)
+    monkeypatch.setattr(nursery, "STOP_WITHIN", 0.1)
+
+    with pytest.raises(Misconfigured, match="not ready within"):
+        async with Renderer():
+            pass
+    gc.collect()
+
+    assert told == []  # asyncio tells of an exception that nobody took when it is collected
 
 
 async def test_without_any_zygote_nothing_is_blamed_on_the_job(

@@ -2,7 +2,8 @@
 
 No route lives here, and no statement but those that find keys. The promise is that nobody costs the
 others more than his share: connections, heads, bodies, streams and lookups have bounds, of the
-process, of a tenant and of a key. Bodies are read by hand (`intake`, with `bodies` for what is
-inside them): the framework would read them whole before the key is known, without a deadline and
-without a cap, and an upload has to go straight into S3. `openapi` describes them in its place.
+process, of a tenant and of a key. Bodies are read by hand (JSON in `bodies`, images in
+`intake`, out of `forms` if they come in one): the framework would read them whole before the key is
+known, without a deadline and without a cap, and an upload has to go straight into S3. `openapi`
+describes them in its place.
 """

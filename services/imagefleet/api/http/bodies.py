@@ -1,200 +1,227 @@
-"""What is inside a body: a form unwrapped chunk by chunk, and the beginning of an image judged.
+"""Bodies of JSON, read with a cap and a deadline, and judged before they become a model.
 
-multipart/form-data with one file in it: the name of the field does not matter, and the file's own
-name is not even kept. Anything beside the file is refused: it would be ignored, and whoever sent it
-meant something by it.
-
-What is read of a head is bounded (imaging/headers), some two milliseconds at the worst. They are
-still not the loop's to spend: whoever sends one bad head after another should wait for his own. So
-one thread reads them, one at a time, and only so many may wait for it.
+What has come of a body lies in memory until its end has, so that is bounded, too.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+import math
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from datetime import timedelta
+from typing import Final, TypeVar
 
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
 
+from imagefleet.api.http.errors import InvalidRequest
+from imagefleet.api.http.intake import (
+    TOO_LATE,
+    media_type,
+    refuse_compressed,
+    refuse_declared,
+    too_large,
+)
+from imagefleet.api.http.limiting import Counts, Limiting, refusal
+from imagefleet.api.http.tools import tools_of
+from imagefleet.api.http.turns import Pace
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.imaging.limits import Limits, judge_header
-from imagefleet.imaging.sniff import HeaderFacts, agree, sniff
+from imagefleet.jobs.shapes.shape import Fault
+from imagefleet.store.fleet.keys import ApiKey
 
-MOST_HEADERS: Final = 8
-MOST_LINES: Final = 256  # or pieces of lines, as the network cuts them, before the file
-LONGEST_HEADER: Final = 4096  # bytes; the name of the file is in there
-OVERHEAD: Final = 64 * 1024  # bytes of a body beside the file
+JSON_WITHIN: Final = timedelta(seconds=15)
+MOST_CONTAINERS: Final = 20_000  # each is made three times on the way, and collected as garbage
+_CONTAINERS: Final = (dict, list)
+BYTES_OF_A_REQUEST: Final = 16_384  # of JSON; larger bodies cost what as many requests do
+MOST_FIELDS: Final = 64  # far more than any model has: of what is unknown, each costs an error
+MOST_NESTED: Final = 64  # below what Postgres, every reader and every answer around it can take
+MOST_HELD: Final = 64 * 2**20  # bytes of JSON; so many once more lie in the sockets' buffers
+MOST_BODIES: Final = 256  # of a tenant: each has a connection, and a share of those is for others
 
-_BROKEN: Final = "The multipart form is broken, or ends too early."
-_ONE_FILE: Final = "The form must hold one file and nothing else; parameters go into the query."
+_TOO_DEEP: Final = Fault(field="body", problem="nested_too_deep")
+_NOT_JSON: Final = "The body is not valid JSON."
+_TOO_DENSE: Final = f"The body has more than {MOST_CONTAINERS:,} arrays and objects."
+_ITEM_TOO_LARGE: Final = "The job is larger than {} bytes."
+_JSON_ONLY: Final = "The body must be application/json."
+_TOO_MUCH: Final = "Too many bodies are being read at the moment."
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
-class OneFile:
-    """The form as it comes in: feed it, take what it found."""
+async def read_json(request: Request, model: type[Model], *, most_bytes: int) -> Model:
+    """The body as this model; a refusal names fields and echoes no value."""
+    return validated(await _read(request, most_bytes), model)
 
-    def __init__(self, content_type: str) -> None:
-        """Read the boundary from the request's content type."""
-        _, options = parse_options_header(content_type)
-        boundary = options.get(b"boundary", b"")
-        if not boundary:
-            raise _broken()
-        self.declared: str | None = None
-        self.found = False
-        self._complete = False
-        self._delimiter = b"\r\n--" + boundary
-        self._held = b""
-        self._lines_left = MOST_LINES
-        self._in_header = (b"", b"")
-        self._headers: dict[bytes, bytes] = {}
-        try:
-            self._parser = MultipartParser(
-                boundary,
-                {
-                    "on_part_begin": self._begin,
-                    "on_header_field": self._name,
-                    "on_header_value": self._value,
-                    "on_header_end": self._header,
-                    "on_headers_finished": self._open,
-                },
-                max_header_count=MOST_HEADERS,
-                max_header_size=LONGEST_HEADER,
-            )
-        except FormParserError as error:
-            raise _broken() from error
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Go on with the body; what of it belongs to the file."""
-        if self._complete:
-            return b""  # an epilogue, which says nothing
-        return self._of_file(chunk) if self.found else self._of_headers(chunk)
+async def read_json_if_any(request: Request, model: type[Model], *, most_bytes: int) -> Model:
+    """The same where the body may be missing: then it is what the model is without one."""
+    has_none = request.headers.get("content-length", "0") == "0"
+    if has_none and "transfer-encoding" not in request.headers:
+        return model()
+    return await read_json(request, model, most_bytes=most_bytes)
 
-    def close(self) -> None:
-        """Say that the body is over."""
-        if not self._complete:
-            raise _broken()
-        if not self.found:
-            raise RequestRejected("invalid_form", _ONE_FILE)
 
-    def _of_headers(self, chunk: bytes) -> bytes:
-        """Line by line, so that the parser is left exactly where the file begins."""
-        at = 0
-        while at < len(chunk):
-            end = chunk.find(b"\n", at) + 1 or len(chunk)
-            try:
-                self._parser.write(chunk[at:end])
-            except FormParserError as error:
-                raise _broken() from error
-            if self.found:
-                return self._of_file(chunk[end:])
-            self._lines_left -= 1
-            if self._lines_left == 0:
-                raise _broken()
-            at = end
-        return b""
+async def read_envelope(request: Request, model: type[Model], *, most_bytes: int) -> Model:
+    """The same of a body whose items are judged one by one: what is in them is not looked at."""
+    value = await _read(request, most_bytes)
+    _refuse_many_fields(value)
+    return _as_model(lambda: model.model_validate(value, strict=True))
 
-    def _of_file(self, chunk: bytes) -> bytes:
-        """What is the file's for certain; an end of it that may be a delimiter is held back.
 
-        In one search: the parser takes steps in Python wherever it meets the delimiter, and whoever
-        writes a file full of them would have it take thousands.
+def validated(value: object, model: type[Model], *, most_bytes: int | None = None) -> Model:
+    """A JSON value as this model; of one that is larger, nothing else is judged."""
+    try:
+        document = orjson.dumps(value)
+    except orjson.JSONEncodeError:  # of what was read as JSON, only for its depth
+        raise InvalidRequest([_TOO_DEEP]) from None
+    if most_bytes is not None and len(document) > most_bytes:
+        raise RequestRejected("payload_too_large", _ITEM_TOO_LARGE.format(most_bytes))
+    _refuse_many_fields(value)
+    if _may_nest_too_deep(document) and _nests_too_deep(value):
+        raise InvalidRequest([_TOO_DEEP])
+    return _as_model(lambda: model.model_validate_json(document, strict=True))
+
+
+def _refuse_many_fields(value: object) -> None:
+    if isinstance(value, dict) and len(value) > MOST_FIELDS:
+        raise InvalidRequest([Fault(field="body", problem="too_many_fields")])
+
+
+def _may_nest_too_deep(document: bytes) -> bool:
+    return document.count(b"[") + document.count(b"{") > MOST_NESTED
+
+
+def _nests_too_deep(value: object) -> bool:
+    level = [value] if isinstance(value, _CONTAINERS) else []
+    for _ in range(MOST_NESTED):
+        if not level:
+            return False
+        level = [
+            child
+            for each in level
+            for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, _CONTAINERS)
+        ]
+    return True
+
+
+def _as_model(read: Callable[[], Model]) -> Model:
+    try:
+        return read()
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = [Fault(field=_field(each["loc"]), problem=each["type"]) for each in found]
+        raise InvalidRequest(faults) from None
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    """Name a field, unless the name itself was made up by the sender and is no name."""
+    parts = [str(part) for part in location]
+    known = [part if part.isascii() and part.isalnum() else "?" for part in parts]
+    return ".".join(part[:63] for part in known) or "body"
+
+
+async def _read(request: Request, most_bytes: int) -> object:
+    """The JSON of the body, read whole; the model is not judged yet."""
+    if media_type(request) != "application/json":
+        raise RequestRejected("unsupported_media_type", _JSON_ONLY)
+    refuse_compressed(request)
+    refuse_declared(request, most_bytes)
+    tools = tools_of(request)
+    limiting: Limiting = request.app.state.limiting
+    bodies: Bodies = request.app.state.bodies
+    # What operators send counts for nobody.
+    key: ApiKey | None = request.state.key if request.state.sends else None
+    pace = Pace(tools.settings.upload_least_rate)
+    body = bytearray()
+    try:
+        with bodies.body(key) as hold:
+            async with (
+                asyncio.timeout(JSON_WITHIN.total_seconds()),
+                aclosing(request.stream()) as sent,
+                aclosing(pace.paced(sent)) as chunks,
+            ):
+                async for chunk in chunks:
+                    if key is not None:
+                        limiting.sent(key, len(chunk))
+                    if len(body) + len(chunk) > most_bytes:
+                        raise too_large(most_bytes, "payload_too_large")
+                    hold(len(chunk))
+                    body += chunk
+    except TimeoutError:
+        raise RequestRejected("request_timeout", TOO_LATE) from None
+    finally:
+        if pace.is_ended:
+            tools.metrics.limited("least_rate")
+    # Reading JSON is the loop's work, and its time goes with the bytes.
+    more = max(0, math.ceil(len(body) / BYTES_OF_A_REQUEST) - 1)
+    if key is not None and more:
+        limiting.weigh(key, more)
+    return _loaded(bytes(body))
+
+
+def _loaded(document: bytes) -> object:
+    """Strictly as JSON: no NaN."""
+    # In one go on the event loop, so what costs most in the fewest bytes is counted before.
+    if document.count(b"[") + document.count(b"{") > MOST_CONTAINERS:
+        raise RequestRejected("payload_too_large", _TOO_DENSE)
+    try:
+        value: object = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        raise RequestRejected("invalid_json", _NOT_JSON) from None
+    return value
+
+
+class Bodies:
+    """What has come of JSON bodies whose end has not: bounded a tenant, a key and the process.
+
+    Bytes are counted, since it is they that take memory; and bodies, since one of which nothing
+    comes takes a connection. Of most bodies all is here before anybody waits for it.
+    """
+
+    def __init__(self, limiting: Limiting, *, most_bytes: int = MOST_HELD) -> None:
+        self._limiting = limiting
+        self._most = most_bytes
+        self.bytes = 0
+
+    @contextmanager
+    def body(self, key: ApiKey | None) -> Iterator[Callable[[int], None]]:
+        """Surround a body while it is read; what is given is called for each part of it.
+
+        That raises LimitReached or Unavailable where there is no room for the part; entering does,
+        where there is none for another body.
         """
-        data = self._held + chunk
-        at = data.find(self._delimiter)
-        if at < 0:
-            certain = max(0, len(data) - len(self._delimiter) - 1)
-            self._held = data[certain:]
-            return data[:certain]
-        behind = data[at + len(self._delimiter) :][:2]
-        if behind == b"--":
-            self._complete, self._held = True, b""
-            return data[:at]
-        if len(behind) == 2 and behind != b"\r\n":  # noqa: PLR2004 - the delimiter's own end
-            raise _broken()  # no boundary may be anywhere in the file
-        if behind == b"\r\n":
-            raise RequestRejected("invalid_form", _ONE_FILE)
-        self._held = data[at:]
-        return data[:at]
+        mine = 0
+        by = [] if key is None else self._counts(key)
+        for counts, _, most_bodies in by:
+            if counts.bodies >= most_bodies:
+                raise refusal("bodies")
 
-    def _begin(self) -> None:
-        self._headers = {}
+        def hold(size_bytes: int) -> None:
+            nonlocal mine
+            for counts, most, _ in by:
+                if counts.held + size_bytes > most:
+                    raise refusal("bodies")
+            if self.bytes + size_bytes > self._most:
+                raise Unavailable("busy", _TOO_MUCH)
+            mine += size_bytes
+            self.bytes += size_bytes
+            for counts, _, _ in by:
+                counts.held += size_bytes
 
-    def _name(self, data: bytes, start: int, end: int) -> None:
-        name, value = self._in_header
-        self._in_header = (name + data[start:end], value)
-
-    def _value(self, data: bytes, start: int, end: int) -> None:
-        name, value = self._in_header
-        self._in_header = (name, value + data[start:end])
-
-    def _header(self) -> None:
-        name, value = self._in_header
-        self._headers[name.lower()] = value
-        self._in_header = (b"", b"")
-
-    def _open(self) -> None:
-        disposition, options = parse_options_header(
-            self._headers.get(b"content-disposition", b"").decode("latin-1")
-        )
-        if disposition != b"form-data" or b"name" not in options:
-            raise _broken()
-        if b"filename" not in options and options[b"name"] != b"file":
-            raise RequestRejected("invalid_form", _ONE_FILE)
-        self.declared = self._headers.get(b"content-type", b"").decode("latin-1") or None
-        self.found = True
-
-
-async def file_of(
-    content_type: str, body: AsyncIterator[bytes]
-) -> tuple[str | None, AsyncIterator[bytes]]:
-    """The type that the form declares for its file, and the file."""
-    form = OneFile(content_type)
-    first = b""
-    async for chunk in body:
-        first = form.feed(chunk)
-        if form.found:
-            return form.declared, _rest_of(form, first, body)
-    form.close()
-    raise _broken()  # it was closed without a part
-
-
-async def _rest_of(form: OneFile, first: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in body:
-        yield form.feed(chunk)
-    form.close()
-
-
-def _broken() -> RequestRejected:
-    return RequestRejected("invalid_form", _BROKEN)
-
-
-MOST_WAITING: Final = 128  # 32 MiB of heads, and a quarter of a second for the last of them
-
-_MISMATCH: Final = "The declared content type is not what the file is."
-_TOO_MANY: Final = "Too many images are being looked at. Try again later."
-
-
-class Heads:
-    """Reads heads in a thread of its own, which begins with the first of them."""
-
-    def __init__(self) -> None:
-        """Begin with nobody."""
-        # One is enough: they compute in Python, where two threads are no faster than one.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heads")
-        self.waiting = 0
-
-    async def judged(self, head: bytes, declared: str | None, limits: Limits) -> HeaderFacts:
-        """The facts of an image that may come in; what it was declared to be, it must be."""
-        if self.waiting >= MOST_WAITING:
-            raise Unavailable("busy", _TOO_MANY)
-        self.waiting += 1
+        for counts, _, _ in by:
+            counts.bodies += 1
         try:
-            loop = asyncio.get_running_loop()
-            facts = await loop.run_in_executor(self._thread, sniff, head)
+            yield hold
         finally:
-            self.waiting -= 1
-        if not agree(declared, facts.format):
-            raise RequestRejected("type_mismatch", _MISMATCH)
-        judge_header(facts, limits)
-        return facts
+            self.bytes -= mine
+            for counts, _, _ in by:
+                counts.held -= mine
+                counts.bodies -= 1
+
+    def _counts(self, key: ApiKey) -> list[tuple[Counts, int, int]]:
+        """Whose they are, with the most bytes and the most bodies."""
+        most = self._limiting.of(key.tenant_id, "bodies")
+        ours = self._limiting.tenants.of(key.tenant_id)
+        mine = self._limiting.keys.of(key.id)
+        return [(mine, most * 3 // 4, MOST_BODIES * 3 // 4), (ours, most, MOST_BODIES)]

@@ -1,8 +1,9 @@
 """What tenants and keys may take of this process: rates, and how much at once.
 
 `jobs/limits.py` declares the limits. Here they are counted, in memory and without a statement: so
-each process has its own counts, and a fleet of three lets through three times as much. What must
-hold for the fleet (open jobs, forms) is asked of Postgres where it is written, by `admission`.
+each process has its own counts, and a fleet of three lets through three times as much. Open jobs
+are counted by Postgres for the whole fleet; the room it found is kept here for seconds. Forms are
+counted where they are written.
 
 Who has no valid key has no name to count under. Such requests are answered, but not in a hurry:
 `Unhurried` lets those from one address wait beyond a few a second, so that whoever sends one after
@@ -18,15 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 from uuid import UUID
 
 from fastapi import Request
 
 from imagefleet.errors import LimitReached, Unavailable
-from imagefleet.jobs.limits import LIMITS
+from imagefleet.jobs.limits import KEY_OPEN_JOBS, LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import TenantId
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.jobs.admissions import room_for_jobs
 
 Override: TypeAlias = Callable[[TenantId, str], int | None]
 """What was set for this tenant or for all, by the name of the limit; None is the default."""
@@ -34,6 +37,8 @@ Override: TypeAlias = Callable[[TenantId, str], int | None]
 BURST_OF_REQUESTS: Final = 2.0  # seconds' worth
 BURST_OF_BYTES: Final = 10.0
 LONGEST_WAIT: Final = 60  # seconds that anybody is told to wait; where a limit is 0, too
+ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that accept for this tenant are not seen
+FULL_IS_GOOD_FOR: Final = 1.0  # the same where there is none: counting to the quota takes a while
 MOST_REMEMBERED: Final = 10_000  # tenants, and keys; each has a key that an administrator made
 MOST_STREAMS: Final = 2000  # of this process
 REFUSED_AFTER: Final = 0.5  # seconds: so often does who heeds no Retry-After hear of it
@@ -53,6 +58,8 @@ _SENTENCES: Final = {
     "bodies": "Too much or too many of your bodies have come whose end has not.",
     "streams": "Your tenant waits for as many jobs at once as it may.",
     "key_streams": "This API key waits for as many jobs at once as it may.",
+    OPEN_JOBS: "Your tenant has as many open jobs as it may have.",
+    KEY_OPEN_JOBS: "This API key has as many open jobs as it may have.",
     "forms": "Your tenant has as many unused upload forms as it may have.",
     "form_bytes": "The unused upload forms of your tenant allow as many bytes as they may.",
 }
@@ -62,7 +69,8 @@ _TOO_MANY: Final = "Too many clients listen to events or wait for jobs at the mo
 def refusal(name: str, retry_after: float = 1) -> LimitReached:
     """What to raise where this limit is reached."""
     seconds = math.ceil(max(1, min(retry_after, LONGEST_WAIT)))
-    return LimitReached(name, _SENTENCES[name], seconds)
+    code = "too_many_open_jobs" if name in {OPEN_JOBS, KEY_OPEN_JOBS} else "limit_reached"
+    return LimitReached(name, _SENTENCES[name], seconds, code=code)
 
 
 @dataclass(slots=True)
@@ -85,6 +93,42 @@ class Bucket:
 
 
 @dataclass(slots=True)
+class Room:
+    """For how many more open jobs there was room, less those that came since."""
+
+    left: int = 0
+    look_again_at: float = 0
+    good_until: float = -math.inf
+
+    @classmethod
+    def counted(cls, left: int) -> Self:
+        """What was counted just now; good until half of it is used up, whatever others did."""
+        if left <= 0:
+            return cls(0, -math.inf, monotonic() + FULL_IS_GOOD_FOR)
+        return cls(left, left // 2, monotonic() + ROOM_IS_GOOD_FOR)
+
+    def is_known_for(self, jobs: int) -> bool:
+        """Whether it is to be believed where so many jobs want to come in."""
+        return self.good_until >= monotonic() and self.left >= self.look_again_at + jobs
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """The rooms that a new job takes a place in."""
+
+    rooms: tuple[tuple[str, Room], ...]
+
+    def take(self) -> LimitReached | None:
+        """Take the places of one; else what to raise, and none is taken."""
+        for name, room in self.rooms:
+            if room.left == 0:
+                return refusal(name, 2)
+        for _, room in self.rooms:
+            room.left -= 1
+        return None
+
+
+@dataclass(slots=True)
 class Counts:
     """Of one tenant, or of one key."""
 
@@ -96,6 +140,7 @@ class Counts:
     bodies: int = 0  # of JSON, that are being read
     held: int = 0  # bytes of them
     streams: int = 0
+    room: Room = field(default_factory=Room)
 
     @property
     def is_idle(self) -> bool:
@@ -136,9 +181,7 @@ class Limiting:
 
     def of(self, tenant_id: TenantId, name: str) -> int:
         """How much this limit is for a tenant, and for each of its keys."""
-        found, limit = self._override(tenant_id, name), LIMITS[name]
-        # A row that was written past the API is held to the same bounds.
-        return limit.default if found is None else max(limit.lowest, min(found, limit.highest))
+        return LIMITS[name].at(self._override(tenant_id, name))
 
     def request(self, key: ApiKey, *, sends: bool, operates: bool) -> None:
         """Count a request, or refuse it. Operators' have a bucket of their own."""
@@ -172,6 +215,22 @@ class Limiting:
         wait = bucket.wait(rate, rate * seconds, now)
         if wait > 0:
             raise refusal(name, wait)
+
+    async def open_jobs(self, connection: Connection, key: ApiKey, jobs: int) -> OpenJobs:
+        """The room for this many new jobs; counted now where what was counted is of no use.
+
+        The limits are kept roughly: they protect, they do not bill. A process that counted room
+        uses up half of it, or what comes in five seconds, before it counts again, and other
+        processes do the same meanwhile.
+        """
+        ours, mine = self.tenants.of(key.tenant_id), self.keys.of(key.id)
+        most = self.of(key.tenant_id, KEY_OPEN_JOBS)
+        is_counted = most < LIMITS[KEY_OPEN_JOBS].default
+        if not ours.room.is_known_for(jobs) or (is_counted and not mine.room.is_known_for(jobs)):
+            left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
+            ours.room, mine.room = (Room.counted(one) for one in left)
+        of_key = ((KEY_OPEN_JOBS, mine.room),) if is_counted else ()
+        return OpenJobs((*of_key, (OPEN_JOBS, ours.room)))
 
     @contextmanager
     def stream(self, key: ApiKey) -> Iterator[None]:

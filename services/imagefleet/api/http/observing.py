@@ -49,7 +49,6 @@ class Observed:
     def __init__(
         self, app: ASGIApp, unhurried: Unhurried, metrics: ApiMetrics, tracing: Tracing
     ) -> None:
-        """Watch this application."""
         self._app = app
         self._unhurried = unhurried
         self._metrics = metrics

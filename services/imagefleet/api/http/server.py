@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -65,11 +65,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _in_head = True
     _in_body = False
-    _body_began = False  # within the piece that is taken now
-    _head_bytes = 0
-    _data_bytes = 0  # of the body, without its framing
-    _framing_bytes = 0
-    _bare_bytes = 0  # of framing since the last byte of data: a chunk's head, or trailers
+    # All that comes is counted, and then what turns out to be data is not. Where in a piece a head
+    # or a body ends the parser does not say: each counts as much of it as it may have at most.
+    _piece = 0  # bytes of the piece that is taken now, but those of data
+    _bare = 0  # bytes since the last data, or since the head began: a chunk's head, or trailers
+    _framing = 0  # bytes of the body that are not its data
+    _data = 0
     _deadline: asyncio.TimerHandle | None = None
     _why = ("bad_request", _UNREADABLE)
     _is_over = False  # refused, and soon told so
@@ -115,27 +116,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._take(data[start : start + PIECE])
 
     def _take(self, piece: bytes) -> None:
-        goes_on, data_before = self._in_body, self._data_bytes
-        self._body_began = False
-        if self._in_head:
-            self._head_bytes += len(piece)
-            if self._deadline is None:  # after an idle time, which uvicorn has stopped to measure
-                self._expect(HEAD_WITHIN)
+        if self._in_head and self._deadline is None:
+            self._expect(HEAD_WITHIN)  # after an idle time, which uvicorn has stopped to measure
+        self._piece = len(piece)
+        self._bare += len(piece)
+        self._framing += len(piece)
         super().data_received(piece)
-        if self._is_over or self.transport.is_closing():
-            return
-        if self._in_head and self._head_bytes > LARGEST_HEAD:
+        if not self._is_over and not self.transport.is_closing() and self._is_endless():
             self.send_400_response(_UNREADABLE)
-        elif goes_on and self._in_body and not self._body_began:
-            # Of a piece in which a body begins or ends nobody knows what belongs to it.
-            self._count_framing(len(piece), self._data_bytes - data_before)
 
-    def _count_framing(self, taken: int, of_data: int) -> None:
-        self._framing_bytes += taken - of_data
-        self._bare_bytes = 0 if of_data else self._bare_bytes + taken
-        allowed = LARGEST_FRAMING + FRAMING_A_BYTE * self._data_bytes
-        if self._framing_bytes > allowed or self._bare_bytes > LARGEST_TRAILERS:
-            self.send_400_response(_UNREADABLE)
+    def _begin(self, came: int) -> None:
+        """A head or a body begins, of which so much has come at most."""
+        self._bare = self._framing = self._piece = max(0, min(came, self._piece))
+        self._data = 0
+
+    def _is_endless(self) -> bool:
+        if self._in_head:
+            return self._bare > LARGEST_HEAD
+        allowed = LARGEST_FRAMING + FRAMING_A_BYTE * self._data
+        return self._framing > allowed or self._bare > LARGEST_TRAILERS
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -163,9 +162,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is whole: the application has its own deadlines."""
         self._judge_head()
         self._expect(None)
-        self._in_head, self._in_body, self._head_bytes = False, True, 0
-        self._body_began = True
-        self._data_bytes = self._framing_bytes = self._bare_bytes = 0
+        self._in_head, self._in_body = False, True
+        line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1")
+        self._begin(self._bare - line - _size(self.headers))
         super().on_headers_complete()
         if self.pipeline:
             self._judge_waiting()
@@ -187,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
         size = sum(
             len(cycle.scope["raw_path"]) + len(cycle.scope["query_string"])
             for cycle, _ in self.pipeline
-        ) + sum(len(name) + len(value) + 4 for name, value in headers)
+        ) + _size(headers)
         is_too_much = len(headers) > MOST_HEADERS or size > LARGEST_WAITING
         if is_too_much or len(self.pipeline) > MOST_WAITING:
             raise _Refused
@@ -212,13 +211,18 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _Refused  # the parser would take the body for the next request
 
     def on_body(self, body: bytes) -> None:
-        """Count the data, so that all else is framing."""
-        self._data_bytes += len(body)
+        """Data is no framing."""
+        self._data += len(body)
+        self._framing -= len(body)
+        self._bare = self._piece = self._piece - len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The next thing to come is another head."""
+        if self._is_endless():
+            raise _Refused
         self._in_head, self._in_body = True, False
+        self._begin(self._piece)
         if self.cycle.response_complete:
             self._expect(IDLE_WITHIN)
         super().on_message_complete()
@@ -262,6 +266,11 @@ class BoundedProtocol(HttpToolsProtocol):
             if within is None
             else self.loop.call_later(within.total_seconds(), self.transport.close)
         )
+
+
+def _size(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """What they had at least, with the ends of their lines and of the head."""
+    return sum(len(name) + len(value) + 3 for name, value in headers) + 4
 
 
 class _Reading(asyncio.BufferedProtocol):

@@ -15,7 +15,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
-from imagefleet.jobs.model import Lane, Submission, Submitted
+from imagefleet.jobs.model import Lane, Submission, Submitted, TenantId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 from imagefleet.live import Live
@@ -64,6 +64,10 @@ class Tools:
     def kinds(self) -> Kinds:
         """The job types, with the policies that are in force."""
         return self.live.now.kinds(self.known_kinds, self.standard_retry)
+
+    def turned_for(self, tenant_id: TenantId, name: str) -> int | None:
+        """What operators have turned a limit to, of this tenant or of all."""
+        return self.live.now.limit(tenant_id, name)
 
     @property
     def limits(self) -> Limits:

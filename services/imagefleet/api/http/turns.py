@@ -13,12 +13,12 @@ it: only the present stall counts, and only where others wait. Waiting for S3 co
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Final
 
-from imagefleet.api.http.limiting import Counts, Limiting, refusal
+from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.fleet.keys import ApiKey
@@ -30,10 +30,6 @@ TURN_WITHIN: Final = 15.0  # seconds
 LOOK_EVERY: Final = 0.5  # seconds; for one that stalls, while somebody waits
 MOST_WAITING: Final = 1024
 
-MOST_HELD: Final = 64 * 2**20  # bytes of JSON; so many once more lie in the sockets' buffers
-MOST_BODIES: Final = 256  # of a tenant: each has a connection, and a share of those is for others
-
-_TOO_MUCH: Final = "Too many bodies are being read at the moment."
 _TOO_SLOW: Final = "The body came too slowly."
 _TOO_MANY: Final = "Too many uploads are under way at the moment."
 
@@ -108,62 +104,6 @@ class Turn(Pace):
 
     def _came(self, size_bytes: int) -> None:
         self._limiting.sent(self.key, size_bytes)
-
-
-class Held:
-    """What has come of JSON bodies whose end has not: bounded a tenant, a key and the process.
-
-    Bytes are counted, since it is they that take memory; and bodies, since one of which nothing
-    comes takes a connection. Of most bodies all is here before anybody waits for it.
-    """
-
-    def __init__(self, limiting: Limiting, *, most_bytes: int = MOST_HELD) -> None:
-        """Begin with nothing."""
-        self._limiting = limiting
-        self._most = most_bytes
-        self.bytes = 0
-
-    @contextmanager
-    def body(self, key: ApiKey | None) -> Iterator[Callable[[int], None]]:
-        """Surround a body while it is read; what is given is called for each part of it.
-
-        That raises LimitReached or Unavailable where there is no room for the part; entering does,
-        where there is none for another body.
-        """
-        mine = 0
-        by = [] if key is None else self._counts(key)
-        for counts, _, most_bodies in by:
-            if counts.bodies >= most_bodies:
-                raise refusal("bodies")
-
-        def hold(size_bytes: int) -> None:
-            nonlocal mine
-            for counts, most, _ in by:
-                if counts.held + size_bytes > most:
-                    raise refusal("bodies")
-            if self.bytes + size_bytes > self._most:
-                raise Unavailable("busy", _TOO_MUCH)
-            mine += size_bytes
-            self.bytes += size_bytes
-            for counts, _, _ in by:
-                counts.held += size_bytes
-
-        for counts, _, _ in by:
-            counts.bodies += 1
-        try:
-            yield hold
-        finally:
-            self.bytes -= mine
-            for counts, _, _ in by:
-                counts.held -= mine
-                counts.bodies -= 1
-
-    def _counts(self, key: ApiKey) -> list[tuple[Counts, int, int]]:
-        """Whose they are, with the most bytes and the most bodies."""
-        most = self._limiting.of(key.tenant_id, "bodies")
-        ours = self._limiting.tenants.of(key.tenant_id)
-        mine = self._limiting.keys.of(key.id)
-        return [(mine, most * 3 // 4, MOST_BODIES * 3 // 4), (ours, most, MOST_BODIES)]
 
 
 class _Waiter:

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.schemas import Reason, who

@@ -7,7 +7,7 @@ and its last beat, the lanes that somebody takes.
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 from uuid import UUID
 
 from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
@@ -17,44 +17,6 @@ from imagefleet.store.fleet.statistics import Room
 from imagefleet.store.jobs.inspection import MOST_AHEAD, Explanation
 
 Told: TypeAlias = tuple[str, str]  # a stable word for the reason, and the sentence
-
-_OVER: Final = "It is over: {state}. It ended at {at} with {code}."
-_HELD: Final = (
-    "Worker {worker}{where} holds it by claim {claim}; its lease ends at {until} unless renewed."
-)
-_WHERE: Final = " (process {pid} on {host}, last beat {silent:.0f} s ago)"
-_EXPIRED: Final = "Its lease by worker {worker}{where} has expired, and nobody may take it over. "
-_FLAGGED: Final = "It was asked to stop at {at} ({code})"
-_FLAGGED_WAITING: Final = f"{_FLAGGED}; whoever claims it next ends it."
-_FLAGGED_RUNNING: Final = f" {_FLAGGED}; its worker is told with the next beat."
-_EXHAUSTED: Final = (
-    "Its lease has expired and no attempts are left ({attempts} of {most}); the next claim fails "
-    "it."
-)
-_NO_LANE: Final = "No living worker takes anything from the lane {lane}; {lanes}."
-_NO_TYPE: Final = "No living worker takes jobs of the type {type}; {types}."
-_NO_BOTH: Final = (
-    "No living worker takes jobs of the type {type} from the lane {lane}, though some take the "
-    "type and some the lane."
-)
-_NOT_DUE: Final = "It is not due before {until}."
-_BACKOFF: Final = "{attempts} of {most} attempts did not work; the next one is due at {until}."
-_BACK: Final = "It was given back, and is due again at {until}."
-_PAUSED: Final = "{what} is paused since {since} by {by}, until somebody lifts it: {reason}"
-_TARGET: Final = "Job {other} comes first on its target {target}: {how}."
-_FIRST_RUNS: Final = "worker {worker} is at work on it"
-_FIRST_BACKS_OFF: Final = "it is tried again at {at}"
-_FIRST_WAITS: Final = "it waits itself"
-_BREAKER: Final = "The circuit breaker of {service} is open until {until}."
-_FORCED: Final = "The circuit breaker of {service} was forced open by {by}, until it is reset."
-_FULL: Final = "Every {lane} slot is taken ({busy} of {slots} at {workers}){detail}."
-_READY: Final = (
-    "Nothing holds it back: {busy} of {slots} slots for its lane are busy at {workers}; {bell}."
-)
-_ANNOUNCED: Final = "it was announced at {at} and waits to be received"
-_TAKES_TURNS: Final = "it takes its turn to be announced since {at}{behind}"
-_BEHIND: Final = ", behind {ahead} of its tenant's own"
-_STANDS_FIRST: Final = "it stands first at its target, and is announced within seconds"
 
 
 def explanation(
@@ -86,12 +48,11 @@ def told(
         case Verdict.CANCELLED:
             return "cancelled", _flagged(found)
         case Verdict.EXHAUSTED:
-            return "exhausted", _EXHAUSTED.format(attempts=found.attempts, most=found.max_attempts)
+            return "exhausted", _exhausted(found)
         case Verdict.ELSEWHERE:
             return "no_worker_for_lane", _no_lane(found)
         case Verdict.UNROUTABLE:
-            types = _taken("types", found.living_types)
-            return "no_worker_for_type", _NO_TYPE.format(type=found.type, types=types)
+            return "no_worker_for_type", _no_type(found)
         case Verdict.NOT_DUE:
             return "not_due", _not_due(found)
         case Verdict.PAUSED:
@@ -110,40 +71,55 @@ def told(
 
 def _over(found: Explanation) -> str:
     code = found.failure_code if found.state is JobState.FAILED else found.result_reason
-    return _OVER.format(state=found.state, at=_moment(found.finished_at), code=code)
+    return f"It is over: {found.state}. It ended at {_moment(found.finished_at)} with {code}."
 
 
 def _busy(found: Explanation, pauses: Sequence[PauseView], breakers: Sequence[BreakerView]) -> Told:
     where = ""
     if found.holder_host is not None:
         silent = (found.holder_silent_for or timedelta()).total_seconds()
-        where = _WHERE.format(pid=found.holder_pid, host=found.holder_host, silent=silent)
+        process = f"process {found.holder_pid} on {found.holder_host}"
+        where = f" ({process}, last beat {silent:.0f} s ago)"
+    who = f"{found.locked_by}{where}"
     if not found.lock_expired:
-        until = _moment(found.until)
-        sentence = _HELD.format(
-            worker=found.locked_by, where=where, claim=found.claim_no, until=until
-        )
+        holds = f"Worker {who} holds it by claim {found.claim_no}"
+        sentence = f"{holds}; its lease ends at {_moment(found.until)} unless renewed."
         if found.cancel_requested_at is not None:
-            at = _moment(found.cancel_requested_at)
-            sentence += _FLAGGED_RUNNING.format(at=at, code=found.cancel_code)
+            sentence += f" {_asked_to_stop(found)}; its worker is told with the next beat."
         return "lease_held", sentence
-    expired = _EXPIRED.format(worker=found.locked_by, where=where)
     if found.lane not in found.living_lanes:
-        return "lease_expired", expired + _no_lane(found)
-    if found.pause is not None:
-        return "lease_expired", expired + _paused(found, pauses)[1]
-    return "lease_expired", expired + _breaker(found, breakers)
+        why = _no_lane(found)
+    elif found.pause is not None:
+        _, why = _paused(found, pauses)
+    else:
+        why = _breaker(found, breakers)
+    expired = f"Its lease by worker {who} has expired, and nobody may take it over."
+    return "lease_expired", f"{expired} {why}"
 
 
 def _flagged(found: Explanation) -> str:
-    sentence = _FLAGGED_WAITING.format(
-        at=_moment(found.cancel_requested_at), code=found.cancel_code
-    )
+    sentence = f"{_asked_to_stop(found)}; whoever claims it next ends it."
     return sentence if found.lane in found.living_lanes else f"{sentence} {_no_lane(found)}"
 
 
+def _asked_to_stop(found: Explanation) -> str:
+    at = _moment(found.cancel_requested_at)
+    return f"It was asked to stop at {at} ({found.cancel_code})"
+
+
 def _no_lane(found: Explanation) -> str:
-    return _NO_LANE.format(lane=found.lane, lanes=_taken("lanes", found.living_lanes))
+    taken = _taken("lanes", found.living_lanes)
+    return f"No living worker takes anything from the lane {found.lane}; {taken}."
+
+
+def _no_type(found: Explanation) -> str:
+    taken = _taken("types", found.living_types)
+    return f"No living worker takes jobs of the type {found.type}; {taken}."
+
+
+def _exhausted(found: Explanation) -> str:
+    left = f"no attempts are left ({found.attempts} of {found.max_attempts})"
+    return f"Its lease has expired and {left}; the next claim fails it."
 
 
 def _taken(what: str, names: Sequence[str]) -> str:
@@ -153,22 +129,19 @@ def _taken(what: str, names: Sequence[str]) -> str:
 def _not_due(found: Explanation) -> str:
     until = _moment(found.until)
     if found.state is not JobState.FAILED_RETRYABLE:
-        return _NOT_DUE.format(until=until)
+        return f"It is not due before {until}."
     if found.failure_code is None:
-        return _BACK.format(until=until)
-    return _BACKOFF.format(attempts=found.attempts, most=found.max_attempts, until=until)
+        return f"It was given back, and is due again at {until}."
+    tried = f"{found.attempts} of {found.max_attempts} attempts did not work"
+    return f"{tried}; the next one is due at {until}."
 
 
 def _paused(found: Explanation, pauses: Sequence[PauseView]) -> Told:
     holding = [pause for pause in pauses if _holds(pause, found)]
     # The claim names one; a job may be held by several, and waits until the last is lifted.
     sentences = [
-        _PAUSED.format(
-            what=_named(pause),
-            since=_moment(pause.paused_at),
-            by=pause.paused_by,
-            reason=pause.reason,
-        )
+        f"{_named(pause)} is paused since {_moment(pause.paused_at)} by {pause.paused_by}, "
+        f"until somebody lifts it: {pause.reason}"
         for pause in sorted(holding, key=lambda pause: pause.scope)
     ]
     scope = (found.pause or "").partition(":")[0]
@@ -203,52 +176,44 @@ def _named(pause: PauseView) -> str:
 
 def _target_busy(found: Explanation) -> str:
     if found.first_state == JobState.PROCESSING:
-        how = _FIRST_RUNS.format(worker=found.first_locked_by)
+        how = f"worker {found.first_locked_by} is at work on it"
     elif found.first_state == JobState.FAILED_RETRYABLE:
-        how = _FIRST_BACKS_OFF.format(at=_moment(found.first_run_at))
+        how = f"it is tried again at {_moment(found.first_run_at)}"
     else:
-        how = _FIRST_WAITS
-    return _TARGET.format(other=found.why, target=found.target, how=how)
+        how = "it waits itself"
+    return f"Job {found.why} comes first on its target {found.target}: {how}."
 
 
 def _breaker(found: Explanation, breakers: Sequence[BreakerView]) -> str:
+    which = f"The circuit breaker of {found.breaker}"
     for breaker in breakers:
         if breaker.service == found.breaker and breaker.forced:
-            return _FORCED.format(service=breaker.service, by=breaker.updated_by)
-    return _BREAKER.format(service=found.breaker, until=_moment(found.until))
+            return f"{which} was forced open by {breaker.updated_by}, until it is reset."
+    return f"{which} is open until {_moment(found.until)}."
 
 
 def _ready(found: Explanation, room: Room) -> Told:
     if room.workers == 0:
-        sentence = _NO_BOTH.format(type=found.type, lane=found.lane)
+        both = f"jobs of the type {found.type} from the lane {found.lane}"
+        sentence = f"No living worker takes {both}, though some take the type and some the lane."
         return "no_worker_for_lane_and_type", sentence
     workers = "1 worker" if room.workers == 1 else f"{room.workers} workers"
+    busy = f"{room.busy} of {room.slots}"
     if room.full:
-        sentence = _FULL.format(
-            lane=found.lane,
-            busy=room.busy,
-            slots=room.slots,
-            workers=workers,
-            detail=_detail(found, room),
-        )
-        return "lane_saturated", sentence
-    sentence = _READY.format(
-        busy=room.busy,
-        slots=room.slots,
-        workers=workers,
-        bell=_bell(found),
-    )
-    return "ready", sentence
+        taken = f"Every {found.lane} slot is taken ({busy} at {workers})"
+        return "lane_saturated", f"{taken}{_detail(found, room)}."
+    slots = f"{busy} slots for its lane are busy at {workers}"
+    return "ready", f"Nothing holds it back: {slots}; {_bell(found)}."
 
 
 def _bell(found: Explanation) -> str:
     if found.announced_at is not None:
-        return _ANNOUNCED.format(at=_moment(found.announced_at))
+        return f"it was announced at {_moment(found.announced_at)} and waits to be received"
     if found.ring_due_at is None:
-        return _STANDS_FIRST
+        return "it stands first at its target, and is announced within seconds"
     ahead = f"{found.ahead} or more" if found.ahead == MOST_AHEAD else found.ahead
-    behind = _BEHIND.format(ahead=ahead) if ahead else ""
-    return _TAKES_TURNS.format(at=_moment(found.ring_due_at), behind=behind)
+    behind = f", behind {ahead} of its tenant's own" if ahead else ""
+    return f"it takes its turn to be announced since {_moment(found.ring_due_at)}{behind}"
 
 
 def _detail(found: Explanation, room: Room) -> str:

@@ -1,13 +1,12 @@
 """Operators and jobs: any tenant's, with everything about them; and the orders one can give."""
 
 from typing import Annotated, Final
-from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
@@ -59,14 +58,14 @@ router = APIRouter()
 async def oversee(
     _key: Operator,
     tools: ToolsHere,
-    tenant: Annotated[str | None, Query(pattern=TENANT)] = None,
+    tenant: Annotated[TenantId | None, Query(pattern=TENANT)] = None,
     status: JobState | None = None,
     job_type: Annotated[str | None, Query(alias="jobType", pattern=TYPE)] = None,
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     target: Annotated[str | None, Query(pattern=TARGET)] = None,
-    parent_job_id: Annotated[UUID | None, Query(alias="parentJobId")] = None,
+    parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
-    cursor: UUID | None = None,
+    cursor: JobId | None = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others; of one tenant or of all."""
     filters = JobFilter(
@@ -74,15 +73,11 @@ async def oversee(
         type=job_type,
         correlation_id=correlation_id,
         target=target,
-        parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
+        parent_job_id=parent_job_id,
     )
     async with tools.operating("oversee_jobs", "jobs") as connection:
         found = await oversee_jobs(
-            connection,
-            filters,
-            tenant_id=None if tenant is None else TenantId(tenant),
-            before=None if cursor is None else JobId(cursor),
-            limit=limit + 1,
+            connection, filters, tenant_id=tenant, before=cursor, limit=limit + 1
         )
     page = found[:limit]
     more = page[-1].job_id if len(found) > limit else None
@@ -95,10 +90,10 @@ async def oversee(
     response_model=WholeJob,
     responses=problems(404),
 )
-async def show_whole(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+async def show_whole(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """Its whole row, with payload, claims, keys and its ring."""
     async with tools.operating("get_operator_job", "jobs") as connection:
-        return answer(await get_operator_job(connection, JobId(job_id)))
+        return answer(await get_operator_job(connection, job_id))
 
 
 @router.get(
@@ -107,11 +102,11 @@ async def show_whole(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response
     response_model=Attempts,
     responses=problems(404),
 )
-async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+async def show_attempts(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """How each claim of it ended, where, why, and what it logged; oldest first."""
     async with tools.operating("list_attempts", "attempts") as connection:
-        await get_operator_job(connection, JobId(job_id))
-        found = await list_attempts(connection, JobId(job_id))
+        await get_operator_job(connection, job_id)
+        found = await list_attempts(connection, job_id)
     return answer(Attempts(attempts=found))
 
 
@@ -121,10 +116,10 @@ async def show_attempts(job_id: UUID, _key: Operator, tools: ToolsHere) -> Respo
     response_model=ExplanationView,
     responses=problems(404),
 )
-async def explain(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
+async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """The verdict that a claim of it would get now, from the same rule, and one sentence."""
     async with tools.operating("explain_job", "jobs", of_one_moment=True) as connection:
-        found = await explain_job(connection, JobId(job_id))
+        found = await explain_job(connection, job_id)
         room = await room_for_job(connection, found.lane, found.type)
         pauses = await list_pauses(connection)
         breakers = await list_breakers(connection)
@@ -139,7 +134,7 @@ async def explain(job_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     responses=problems(400, 404, 408, 413, 415),
     openapi_extra=json_body(Because),
 )
-async def cancel(request: Request, job_id: UUID, key: Operator, tools: ToolsHere) -> Response:
+async def cancel(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
     """Submit a job that ends this one as `cancelled`; it leaves no dead letter."""
     return await _end(request, tools, key, job_id, CancelCode.CANCELLED)
 
@@ -152,20 +147,20 @@ async def cancel(request: Request, job_id: UUID, key: Operator, tools: ToolsHere
     responses=problems(400, 404, 408, 413, 415),
     openapi_extra=json_body(Because),
 )
-async def fail(request: Request, job_id: UUID, key: Operator, tools: ToolsHere) -> Response:
+async def fail(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
     """Submit a job that ends this one as `failed_by_operator`, with a dead letter."""
     return await _end(request, tools, key, job_id, CancelCode.FAILED_BY_OPERATOR)
 
 
 async def _end(
-    request: Request, tools: Tools, key: ApiKey, job_id: UUID, code: CancelCode
+    request: Request, tools: Tools, key: ApiKey, job_id: JobId, code: CancelCode
 ) -> Response:
     """Both go the road of a producer's cancellation, on behalf of the job's tenant."""
     asked = await read_json(request, Because, most_bytes=MOST_BYTES)
     payload = CancelJob(job_id=job_id, code=code, reason=asked.reason).model_dump(mode="json")
     kind = tools.kinds["cancel_job"]
     async with tools.acting("submit_job", "jobs", request, key) as acting:
-        victim = await get_operator_job(acting.connection, JobId(job_id))
+        victim = await get_operator_job(acting.connection, job_id)
         submission = draft(
             request,
             kind,
@@ -198,13 +193,13 @@ async def _end(
     responses=problems(404),
 )
 async def retry_now(
-    request: Request, job_id: UUID, key: Operator, tools: ToolsHere, reason: Why = None
+    request: Request, job_id: JobId, key: Operator, tools: ToolsHere, reason: Why = None
 ) -> Response:
     """Make it due and ring it. A job that is not waiting stays as it is."""
     async with tools.acting("ring_now", "rings", request, key) as acting:
-        job = await get_operator_job(acting.connection, JobId(job_id))
-        rings = await ring_now(acting.connection, JobId(job_id))
-        became = await get_operator_job(acting.connection, JobId(job_id))
+        job = await get_operator_job(acting.connection, job_id)
+        rings = await ring_now(acting.connection, job_id)
+        became = await get_operator_job(acting.connection, job_id)
         if rings is None:
             acting.found_nothing()
         else:
@@ -234,7 +229,7 @@ async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Respon
     """How many of these are open, completed and failed: to watch a replay of many."""
     asked = await read_json(request, WatchedJobs, most_bytes=MOST_BYTES)
     async with tools.operating("count_outcomes", "jobs") as connection:
-        found = await count_outcomes(connection, [JobId(each) for each in asked.job_ids])
+        found = await count_outcomes(connection, asked.job_ids)
     return answer(found)
 
 

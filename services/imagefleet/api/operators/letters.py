@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.intake import read_json
+from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
@@ -45,7 +45,7 @@ FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
 
-Tenant = Annotated[str | None, Query(pattern=TENANT)]
+Tenant = Annotated[TenantId | None, Query(pattern=TENANT)]
 JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
 LettersReason = Annotated[str | None, Query(pattern=CODE)]
 Fingerprint = Annotated[str | None, Query(pattern=FINGERPRINT)]
@@ -59,7 +59,7 @@ router = APIRouter()
 class LetterChoice(Incoming):
     """Which open dead letters; everything that is set must hold, and nothing set is all of them."""
 
-    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
+    tenant: Annotated[TenantId, Field(pattern=TENANT)] | None = None
     job_type: Annotated[str, Field(pattern=TYPE)] | None = None
     reason: Annotated[str, Field(pattern=CODE)] | None = None
     fingerprint: Annotated[str, Field(pattern=FINGERPRINT)] | None = None
@@ -121,7 +121,7 @@ async def find_letters(
 ) -> Response:
     """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint."""
     chosen = LetterFilter(
-        tenant_id=None if tenant is None else TenantId(tenant),
+        tenant_id=tenant,
         type=job_type,
         reason=reason,
         fingerprint=fingerprint,
@@ -152,12 +152,7 @@ async def find_groups(
     limit: Limit = 50,
 ) -> Response:
     """One fault has one fingerprint; the most frequent first, each with an example."""
-    chosen = LetterFilter(
-        tenant_id=None if tenant is None else TenantId(tenant),
-        type=job_type,
-        reason=reason,
-        fingerprint=fingerprint,
-    )
+    chosen = LetterFilter(tenant_id=tenant, type=job_type, reason=reason, fingerprint=fingerprint)
     async with tools.operating("group_dead_letters", "dead_letters") as connection:
         found = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
     return answer(LetterGroups(groups=found))
@@ -272,7 +267,7 @@ def _act(
         action=action,
         kind="dead_letter",
         name=named,
-        tenant_id=TenantId(by["tenant"]) if "tenant" in by else None,
+        tenant_id=by.get("tenant"),
         after={**told, "letters": ids[:MOST_NAMED]},
         reason=reason,
     )
@@ -284,7 +279,7 @@ async def _letter_of(connection: Connection, letter_id: UUID | None) -> WholeLet
 
 def _choice(chosen: LetterChoice) -> LetterFilter:
     return LetterFilter(
-        tenant_id=None if chosen.tenant is None else TenantId(chosen.tenant),
+        tenant_id=chosen.tenant,
         type=chosen.job_type,
         reason=chosen.reason,
         fingerprint=chosen.fingerprint,

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
+from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.errors import InvalidRequest
-from imagefleet.api.http.intake import read_json
 from imagefleet.api.http.openapi import json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why, who

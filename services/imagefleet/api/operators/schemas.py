@@ -1,12 +1,12 @@
 """What operators send: the patterns of names, and the bodies of their orders."""
 
 from typing import Annotated, Final
-from uuid import UUID
 
 from fastapi import Query
 from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from imagefleet.api.producers.schemas import Incoming
+from imagefleet.jobs.model import JobId
 from imagefleet.store.fleet.keys import ApiKey
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
@@ -45,4 +45,4 @@ class NewValue(Incoming):
 class WatchedJobs(Incoming):
     """Jobs whose outcomes are counted."""
 
-    job_ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_WATCHED)]
+    job_ids: Annotated[list[JobId], Field(min_length=1, max_length=MOST_WATCHED)]

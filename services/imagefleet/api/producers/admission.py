@@ -1,4 +1,4 @@
-"""Whether new work is taken at present: pauses that refuse it, and the tenant's quota.
+"""Whether new work is taken at present: pauses that refuse it, and how much may be open.
 
 Both are for what would be new. A repeat of an accepted request gets its answer in any case, and so
 does what a job stands for by its dedup key; but while new work is refused that writes nothing, so
@@ -6,29 +6,27 @@ that request's own key is not remembered.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from time import monotonic
-from typing import Final, Self
+from typing import Final, TypeAlias
 
+from imagefleet.api.http.limiting import Limiting
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.jobs.kinds import Draft
-from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.jobs.model import JobId, Submission
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.pauses import find_refusal
+from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
+    find_refusal,
     is_cancellable,
     is_standing,
     list_parents,
     list_standing,
-    room_for_jobs,
 )
-from imagefleet.store.jobs.reports import get_job
 
-ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that accept for this tenant are not seen
-FULL_IS_GOOD_FOR: Final = 1.0  # the same where there is none: counting to the quota takes a while
-_FULL: Final = "Your tenant has as many open jobs as it may have."
 _PAUSED: Final = "New work of this kind is not taken at present."
+
+Asked: TypeAlias = Submission | Draft
+Refusal: TypeAlias = RequestRejected | Unavailable
 
 
 class Admitted(StrEnum):
@@ -40,158 +38,104 @@ class Admitted(StrEnum):
     """Nothing new is taken, but a job stands for it already: that is the answer."""
 
 
-@dataclass(slots=True)
-class _Room:
-    left: int
-    look_again_at: int
-    good_until: float
-    is_full: bool = False
-
-    @classmethod
-    def counted(cls, left: int) -> Self:
-        """What was counted just now; good until half of it is used up, whatever others did."""
-        if left <= 0:
-            return cls(0, 0, monotonic() + FULL_IS_GOOD_FOR, is_full=True)
-        return cls(left, left // 2, monotonic() + ROOM_IS_GOOD_FOR)
-
-
 class Admission:
-    """The gate before the store. The quota is kept roughly: it protects, it does not bill.
+    """The gate before the store."""
 
-    By how much it can be passed: a process that counted room uses up half of it, or what comes in
-    five seconds, before it counts again, and other processes do the same meanwhile.
-    """
+    def __init__(self, limiting: Limiting) -> None:
+        self._limiting = limiting
 
-    def __init__(self) -> None:
-        """Know nobody yet."""
-        self._rooms: dict[TenantId, _Room] = {}
-
-    async def admit(self, connection: Connection, asked: Submission | Draft) -> Admitted:
+    async def admit(self, connection: Connection, key: ApiKey, asked: Asked) -> Admitted:
         """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
-        refusal = await self._refusal(connection, asked)
-        if refusal is None:
-            return Admitted.NEW
-        if not await self._stands(connection, asked):
-            raise refusal
-        return Admitted.STANDS
-
-    async def admit_deletion(self, connection: Connection, submission: Submission) -> Admitted:
-        """Deletions are always taken; those that repeat one leave nothing at a full quota."""
-        if await self._has_room(connection, submission.tenant_id) or not await self._stands(
-            connection, submission
-        ):
-            return Admitted.NEW
-        return Admitted.STANDS
+        [verdict] = await self.admit_batch(connection, key, [asked])
+        if isinstance(verdict, Admitted):
+            return verdict
+        raise verdict
 
     async def admit_batch(
-        self, connection: Connection, submissions: Sequence[Submission]
-    ) -> list[RequestRejected | Unavailable | Admitted]:
-        """The same of one tenant's jobs, each by itself, for as many statements as kinds of them.
+        self, connection: Connection, key: ApiKey, asked: Sequence[Asked]
+    ) -> list[Refusal | Admitted]:
+        """The same of many jobs, each by itself, for as many statements as kinds of them.
 
-        What is there after a count is for the first of them; the quota is counted once.
+        What is there after a count is for the first of them; open jobs are counted once.
         """
-        if not submissions:
-            return []
-        tenant_id = submissions[0].tenant_id
-        wanted = {one.parent_job_id for one in submissions if one.parent_job_id is not None}
-        parents = await list_parents(connection, tenant_id, wanted) if wanted else set()
-        paused = {
-            (job_type, lane): await find_refusal(connection, job_type, lane, tenant_id)
-            for job_type, lane in {(one.type, one.lane) for one in submissions}
-        }
-        room = await self._room(connection, tenant_id, len(submissions))
-        verdicts: list[RequestRejected | Unavailable | Admitted] = []
-        for one in submissions:
-            verdict: RequestRejected | Unavailable | Admitted = Admitted.NEW
-            why = paused[one.type, one.lane]
-            if one.parent_job_id is not None and one.parent_job_id not in parents:
-                verdict = NotFound("parent job")
-            elif why is not None:
-                verdict = Unavailable("submits_paused", _PAUSED, why)
-            elif room.left == 0:
-                verdict = _full()
-            else:
-                room.left -= 1
-            verdicts.append(verdict)
-        refused = [place for place, one in enumerate(verdicts) if not isinstance(one, Admitted)]
+        refusals = await self._refusals(connection, key, asked)
+        verdicts = [one or Admitted.NEW for one in refusals]
+        refused = [place for place, one in enumerate(refusals) if one is not None]
         if refused:
-            asked = [submissions[place] for place in refused]
-            for standing in await list_standing(connection, tenant_id, asked):
+            again = [asked[place] for place in refused]
+            for standing in await list_standing(connection, key.tenant_id, again):
                 verdicts[refused[standing]] = Admitted.STANDS
         return verdicts
 
-    async def admit_upload(self, connection: Connection, draft: Draft) -> bool:
+    async def admit_upload(self, connection: Connection, key: ApiKey, draft: Draft) -> bool:
         """The same before a body is read; whether its key stands for something already.
 
         Then it is a repeat, or another body, and neither is to be stored.
         """
-        if draft.idempotency_key is not None and await self._stands(connection, draft):
+        if draft.idempotency_key is not None and await _stands(connection, draft):
             return True
-        refusal = await self._refusal(connection, draft)
+        [refusal] = await self._refusals(connection, key, [draft])
         if refusal is not None:
             raise refusal
         return False
 
-    async def admit_form(self, connection: Connection, tenant_id: TenantId) -> None:
+    async def admit_form(self, connection: Connection, key: ApiKey) -> None:
         """Return if what is posted by a new form could become an image at present."""
-        if not await self._has_room(connection, tenant_id):
-            raise _full()
+        full = await self._full(connection, key)
+        if full is not None:
+            raise full
 
-    async def admit_cancel(
-        self, connection: Connection, submission: Submission, job_id: JobId
+    async def admit_deletion(
+        self, connection: Connection, key: ApiKey, submission: Submission
     ) -> Admitted:
-        """Return if a job may be cancelled: beyond the quota, too, but each open job once."""
-        if await self._has_room(connection, submission.tenant_id):
-            return Admitted.NEW
-        if await self._stands(connection, submission):
+        """Deletions are always taken; those that repeat one leave nothing at a full quota."""
+        if await self._full(connection, key) and await _stands(connection, submission):
             return Admitted.STANDS
-        if not await is_cancellable(connection, job_id):
-            raise _full()
         return Admitted.NEW
 
-    async def _stands(self, connection: Connection, asked: Submission | Draft) -> bool:
-        return await is_standing(
-            connection,
-            asked.tenant_id,
-            job_type=asked.type,
-            idempotency_key=asked.idempotency_key,
-            dedup_key=asked.dedup_key,
-        )
+    async def admit_cancel(
+        self, connection: Connection, key: ApiKey, submission: Submission, job_id: JobId
+    ) -> Admitted:
+        """Return if a job may be cancelled: beyond the quota, too, but each open job once."""
+        full = await self._full(connection, key)
+        if full is None:
+            return Admitted.NEW
+        if await _stands(connection, submission):
+            return Admitted.STANDS
+        if not await is_cancellable(connection, job_id):
+            raise full
+        return Admitted.NEW
 
-    async def _refusal(
-        self, connection: Connection, asked: Submission | Draft
-    ) -> RequestRejected | Unavailable | None:
-        if asked.parent_job_id is not None:
-            try:
-                await get_job(connection, asked.parent_job_id, asked.tenant_id)
-            except NotFound:
+    async def _full(self, connection: Connection, key: ApiKey) -> LimitReached | None:
+        return (await self._limiting.open_jobs(connection, key, 1)).take()
+
+    async def _refusals(
+        self, connection: Connection, key: ApiKey, asked: Sequence[Asked]
+    ) -> list[Refusal | None]:
+        if not asked:
+            return []
+        wanted = {one.parent_job_id for one in asked if one.parent_job_id is not None}
+        parents = await list_parents(connection, key.tenant_id, wanted) if wanted else set()
+        paused = {
+            (job_type, lane): await find_refusal(connection, job_type, lane, key.tenant_id)
+            for job_type, lane in {(one.type, one.lane) for one in asked}
+        }
+        room = await self._limiting.open_jobs(connection, key, len(asked))
+
+        def refusal(one: Asked) -> Refusal | None:
+            if one.parent_job_id is not None and one.parent_job_id not in parents:
                 return NotFound("parent job")
-        paused = await find_refusal(connection, asked.type, asked.lane, asked.tenant_id)
-        if paused is not None:
-            return Unavailable("submits_paused", _PAUSED, paused)
-        if not await self._has_room(connection, asked.tenant_id):
-            return _full()
-        return None
+            why = paused[one.type, one.lane]
+            return room.take() if why is None else Unavailable("submits_paused", _PAUSED, why)
 
-    async def _has_room(self, connection: Connection, tenant_id: TenantId) -> bool:
-        room = await self._room(connection, tenant_id, 1)
-        if room.left == 0:
-            return False
-        room.left -= 1
-        return True
-
-    async def _room(self, connection: Connection, tenant_id: TenantId, wanted: int) -> _Room:
-        """What was counted lately, or, where so many may no longer fit into it, is counted now."""
-        room = self._rooms.get(tenant_id)
-        if (
-            room is None
-            or room.good_until < monotonic()
-            or (room.left < room.look_again_at + wanted and not room.is_full)
-        ):
-            room = _Room.counted(await room_for_jobs(connection, tenant_id))
-            self._rooms[tenant_id] = room
-        return room
+        return [refusal(one) for one in asked]
 
 
-def _full() -> LimitReached:
-    return LimitReached("open_jobs", _FULL, code="too_many_open_jobs")
+async def _stands(connection: Connection, asked: Asked) -> bool:
+    return await is_standing(
+        connection,
+        asked.tenant_id,
+        job_type=asked.type,
+        idempotency_key=asked.idempotency_key,
+        dedup_key=asked.dedup_key,
+    )

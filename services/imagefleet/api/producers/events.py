@@ -1,4 +1,7 @@
-"""`GET /v1/jobs/{id}/events`: what becomes of a job, as server-sent events until it is over.
+"""Waiting for what becomes of a job, and `GET /v1/jobs/{id}/events`, which tells it until the end.
+
+One statement a moment asks for everybody who waits in this process, and a request that waits holds
+no connection. Whoever it is that changed the job, `updated_at` moved.
 
 Each event is the whole job as it is now, so that one which was missed is made up for by the next.
 Its id names that version of the job; a client that comes back with the last one it saw is told only
@@ -11,6 +14,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
+import structlog
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -19,12 +23,14 @@ from imagefleet.api.http.auth import Keys, Reader
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import problems
 from imagefleet.api.http.tools import Tools, ToolsHere
-from imagefleet.api.http.watching import Watcher
-from imagefleet.api.producers.jobs import JobPath, read_job
-from imagefleet.errors import FleetError
-from imagefleet.jobs.model import TenantId
+from imagefleet.errors import FleetError, Unavailable
+from imagefleet.jobs.model import JobId, TenantId
 from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.runtime import Drain, every
+from imagefleet.store.jobs.reports import get_job, watch_jobs
 
+LOOK_EVERY: Final = timedelta(milliseconds=200)
+LOOK_WITHIN: Final = timedelta(seconds=20)  # beyond what the store allows one statement
 HEARTBEAT: Final = timedelta(seconds=15)  # below what proxies take for a dead connection
 LONGEST: Final = timedelta(hours=1)  # then the client comes back, perhaps to another process
 RETRY: Final = b"retry: 2000\n\n"  # milliseconds until an EventSource comes back
@@ -32,7 +38,84 @@ BEAT: Final = b": heartbeat\n\n"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+log = structlog.get_logger()
 router = APIRouter()
+
+
+class Watcher:
+    """Wakes those who wait for a job."""
+
+    def __init__(self, tools: Tools, *, interval: timedelta = LOOK_EVERY) -> None:
+        self._tools = tools
+        self._interval = interval
+        self._waiting: dict[JobId, dict[asyncio.Event, datetime]] = {}
+        self.closed = False
+
+    async def changed(self, job_id: JobId, seen: datetime, *, within: timedelta) -> bool:
+        """Return once the job is not as it was seen any more, or False after this time.
+
+        True also when nobody can tell, or the process ends: look at it again and find out.
+        """
+        if self.closed:
+            return True
+        event = asyncio.Event()
+        self._waiting.setdefault(job_id, {})[event] = seen
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            of_job = self._waiting[job_id]
+            del of_job[event]
+            if not of_job:
+                del self._waiting[job_id]
+        return True
+
+    async def over(self, job: JobView, tenant_id: TenantId, *, within: float) -> JobView:
+        """The job once it is over, or as it is after so many seconds."""
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + within
+        while not job.over and clock() < ends_at and not self.closed:
+            left = timedelta(seconds=ends_at - clock())
+            await self.changed(job.job_id, job.updated_at, within=left)
+            job = await read_job(self._tools, job.job_id, tenant_id)
+        return job
+
+    async def run(self, drain: Drain) -> None:
+        """Look until the end of the process; then wake everybody."""
+        try:
+            await every(self._interval, self.look, stop=drain, name="watcher", timeout=LOOK_WITHIN)
+        finally:
+            self.closed = True
+            self._wake_all()
+
+    async def look(self) -> None:
+        """Ask once for all jobs that somebody waits for."""
+        if not self._waiting:
+            return
+        try:
+            async with self._tools.pool.use("watch_jobs", "jobs") as connection:
+                moments = await watch_jobs(connection, list(self._waiting))
+        except Unavailable as error:
+            log.warning("watch.failed", code=error.code)
+            self._wake_all()
+            return
+        for job_id, waiting in self._waiting.items():
+            for event, seen in waiting.items():
+                if moments.get(job_id) != seen:
+                    event.set()
+
+    def _wake_all(self) -> None:
+        for waiting in self._waiting.values():
+            for event in waiting:
+                event.set()
+
+
+async def read_job(tools: Tools, job_id: JobId, tenant_id: TenantId) -> JobView:
+    """The job as it is now; NotFound where it is another tenant's."""
+    async with tools.pool.use("get_job", "jobs") as connection:
+        return await get_job(connection, job_id, tenant_id)
 
 
 class Streams:
@@ -47,7 +130,6 @@ class Streams:
         *,
         heartbeat: timedelta = HEARTBEAT,
     ) -> None:
-        """Begin with nobody."""
         self._tools = tools
         self._keys = keys
         self._watcher = watcher
@@ -128,7 +210,7 @@ def event_of(job: JobView) -> bytes:
 )
 async def follow_job(
     request: Request,
-    job_id: JobPath,
+    job_id: JobId,
     key: Reader,
     tools: ToolsHere,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,

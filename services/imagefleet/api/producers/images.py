@@ -11,14 +11,15 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import Intake, media_type, read_json_if_any
+from imagefleet.api.http.bodies import read_json_if_any
+from imagefleet.api.http.intake import Intake, media_type
 from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
-from imagefleet.api.producers.uploads import accept_upload, payload_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
+from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
@@ -67,7 +68,7 @@ async def upload_image(
     chosen = recipe_of(recipe or "default")
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
-    repeats = await _admit(request, tools, asking)
+    repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
     source = replace(stored, recipe=chosen, reference=reference)
     asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
@@ -94,7 +95,7 @@ async def replace_image(
     chosen = None if recipe is None else recipe_of(recipe)
     asking = _draft(request, tools, image_id, key)
     present = await _recipe_of_replaceable(tools, image_id, asking)
-    repeats = await _admit(request, tools, asking)
+    repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
     source = replace(stored, recipe=chosen or present)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
@@ -166,7 +167,7 @@ async def remove_image(
     ).whole(payload, fingerprint=fingerprint("DELETE /v1/images/{id}", payload))
     admission: Admission = request.app.state.admission
     async with tools.pool.use("delete_image", "image_tombstones") as connection:
-        if await admission.admit_deletion(connection, submission) is Admitted.STANDS:
+        if await admission.admit_deletion(connection, key, submission) is Admitted.STANDS:
             standing = await find_standing(connection, submission, submission.fingerprint)
             return accepted(AcceptedImage.answering(standing, image_id))
         deleting = await delete_image(
@@ -208,7 +209,7 @@ async def reprocess_image(
     admission: Admission = request.app.state.admission
     async with tools.pool.use("reprocess_image", "jobs") as connection:
         await get_image(connection, image_id, key.tenant_id)
-        await admission.admit(connection, asking)
+        await admission.admit(connection, key, asking)
         submission, submitted = await submit_reprocessing(
             connection, asking, image_id, recipe=recipe, fingerprint=digest
         )
@@ -251,14 +252,14 @@ def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Draft
     return draft(request, kind, by=key, key=key_of(request), target=image_target(image_id))
 
 
-async def _admit(request: Request, tools: Tools, asking: Draft) -> bool:
+async def _admit(request: Request, tools: Tools, key: ApiKey, asking: Draft) -> bool:
     """Before the body is read: nobody should send 50 MB to be told that we take none.
 
     Whether its key stands for something: then the body is compared with that, and not stored.
     """
     admission: Admission = request.app.state.admission
     async with tools.pool.use("admit", "jobs") as connection:
-        return await admission.admit_upload(connection, asking)
+        return await admission.admit_upload(connection, key, asking)
 
 
 async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -> NewSource:

@@ -3,28 +3,27 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from time import monotonic
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.errors import problem_of
-from imagefleet.api.http.intake import (
+from imagefleet.api.http.bodies import (
     read_envelope,
     read_json,
     read_json_if_any,
     validated,
 )
+from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import idempotency_header, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
-from imagefleet.api.http.watching import Watcher
 from imagefleet.api.producers.admission import Admission, Admitted
+from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -49,7 +48,6 @@ from imagefleet.jobs.model import (
     JobState,
     Submission,
     Submitted,
-    TenantId,
     new_job_id,
 )
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
@@ -77,8 +75,6 @@ _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to e
 _OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
-JobPath: TypeAlias = UUID
-
 router = APIRouter()
 
 
@@ -97,7 +93,7 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:
-        admitted = await admission.admit(connection, submission)
+        admitted = await admission.admit(connection, key, submission)
         submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
@@ -130,7 +126,7 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     async with tools.pool.use("submit_jobs", "jobs") as connection:
         places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
         asked = [one for one in composed if isinstance(one, Submission)]
-        verdicts = await admission.admit_batch(connection, asked)
+        verdicts = await admission.admit_batch(connection, key, asked)
         for place, verdict in zip(places, verdicts, strict=True):
             if not isinstance(verdict, Admitted):
                 composed[place] = _told(tools, verdict)
@@ -213,9 +209,9 @@ async def find_jobs(
     ] = None,
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     image_id: Annotated[UUID | None, Query(alias="imageId")] = None,
-    parent_job_id: Annotated[UUID | None, Query(alias="parentJobId")] = None,
+    parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
-    cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
+    cursor: Annotated[JobId | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others."""
     filters = JobFilter(
@@ -223,11 +219,10 @@ async def find_jobs(
         type=job_type,
         correlation_id=correlation_id,
         target=None if image_id is None else image_target(image_id),
-        parent_job_id=None if parent_job_id is None else JobId(parent_job_id),
+        parent_job_id=parent_job_id,
     )
-    before = None if cursor is None else JobId(cursor)
     async with tools.pool.use("list_jobs", "jobs") as connection:
-        found = await list_jobs(connection, key.tenant_id, filters, before=before, limit=limit + 1)
+        found = await list_jobs(connection, key.tenant_id, filters, before=cursor, limit=limit + 1)
     page = found[:limit]
     more = page[-1].job_id if len(found) > limit else None
     return answer(JobPage(jobs=page, next_cursor=more))
@@ -241,7 +236,7 @@ async def find_jobs(
 )
 async def show_job(
     request: Request,
-    job_id: JobPath,
+    job_id: JobId,
     key: Reader,
     tools: ToolsHere,
     wait: Annotated[
@@ -252,22 +247,10 @@ async def show_job(
     job = await read_job(tools, job_id, key.tenant_id)
     if wait and not job.over:
         limiting: Limiting = request.app.state.limiting
+        watcher: Watcher = request.app.state.watcher
         with limiting.stream(key):
-            job = await _waited_for(request, tools, job, key.tenant_id, wait)
+            job = await watcher.over(job, key.tenant_id, within=wait)
     return answer(job)
-
-
-async def _waited_for(
-    request: Request, tools: Tools, job: JobView, tenant_id: TenantId, seconds: int
-) -> JobView:
-    watcher: Watcher = request.app.state.watcher
-    clock = asyncio.get_running_loop().time
-    ends_at = clock() + seconds
-    while not job.over and clock() < ends_at and not watcher.closed:
-        left = timedelta(seconds=ends_at - clock())
-        await watcher.changed(job.job_id, job.updated_at, within=left)
-        job = await read_job(tools, job.job_id, tenant_id)
-    return job
 
 
 @router.post(
@@ -278,9 +261,7 @@ async def _waited_for(
     responses=problems(400, 404, 408, 413, 415, 429),
     openapi_extra=json_body(Cancellation, required=False) | idempotency_header(),
 )
-async def cancel_job(
-    request: Request, job_id: JobPath, key: Submitter, tools: ToolsHere
-) -> Response:
+async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: ToolsHere) -> Response:
     """Submit a job that cancels this one; the answer is about the new job. It may come too late."""
     asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, asked.idempotency_key)
@@ -291,16 +272,10 @@ async def cancel_job(
     )
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:
-        wanted = await get_job(connection, JobId(job_id), key.tenant_id)
+        wanted = await get_job(connection, job_id, key.tenant_id)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
-        admitted = await admission.admit_cancel(connection, submission, JobId(job_id))
+        admitted = await admission.admit_cancel(connection, key, submission, job_id)
         submitted = await _recorded(connection, submission, admitted)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))
-
-
-async def read_job(tools: Tools, job_id: UUID, tenant_id: TenantId) -> JobView:
-    """The job as it is now; NotFound where it is another tenant's."""
-    async with tools.pool.use("get_job", "jobs") as connection:
-        return await get_job(connection, JobId(job_id), tenant_id)

@@ -9,19 +9,18 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
-from imagefleet.api.http.bodies import Heads
-from imagefleet.api.http.intake import Intake, read_json
+from imagefleet.api.http.bodies import read_json
+from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, image_target, original_key
-from imagefleet.jobs.kinds import ProcessImage
 from imagefleet.jobs.model import new_job_id
 from imagefleet.jobs.shapes.images import UploadView
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -61,7 +60,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
     admission: Admission = request.app.state.admission
     limiting: Limiting = request.app.state.limiting
     async with tools.pool.use("admit", "jobs") as connection:
-        await admission.admit_form(connection, key.tenant_id)
+        await admission.admit_form(connection, key)
     image_id, upload_id = new_job_id(), uuid4()
     form = await tools.originals.presigned_post(
         original_key(image_id, upload_id),
@@ -107,7 +106,7 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:
         asking = draft(request, kind, by=key, key=idempotency_key)
-        await admission.admit(connection, asking)
+        await admission.admit(connection, key, asking)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     asking = replace(asking, target=image_target(upload.image_id))
     wanted = {
@@ -129,20 +128,6 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     if submitted.created:
         tools.metrics.uploaded(source.content_type, source.bytes)
     return accepted(AcceptedImage.answering(submitted, upload.image_id))
-
-
-def payload_of(source: NewSource) -> dict[str, object]:
-    """What the job is told about its original."""
-    payload = ProcessImage(
-        image_id=source.image_id,
-        source_key=source.key,
-        source_bytes=source.bytes,
-        source_sha256=source.sha256,
-        source_etag=source.etag,
-        content_type=source.content_type,
-        recipe=source.recipe,
-    )
-    return payload.model_dump(mode="json", exclude_none=True)
 
 
 async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpload) -> NewSource:

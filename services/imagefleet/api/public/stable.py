@@ -84,7 +84,6 @@ class Addresses:
     """Where variants are, for all who ask at the same time."""
 
     def __init__(self, tools: Tools) -> None:
-        """Ask for nobody yet."""
         self._tools = tools
         self._lookups: Lookups[Address, str] = Lookups(self._look_up, absent_for=ABSENT_FOR)
 

@@ -1,4 +1,4 @@
-"""Where answers come from, the bucket and the API, and for how long they hold.
+"""Where answers come from, the bucket and the API; for how long they hold, and what goes with them.
 
 CloudFront keeps an answer for as long as its origin says, within what the cache policy allows.
 """
@@ -63,6 +63,17 @@ MANAGED: Final[Mapping[str, Policy]] = {
 }
 
 
+# Strict-Transport-Security, which this one has too, is not for an edge without TLS.
+MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "67f7725c-6f97-4210-82d7-5512b31e9d03": {  # SecurityHeadersPolicy
+        "Referrer-Policy": "strict-origin-when-cross-origin",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "SAMEORIGIN",
+        "X-XSS-Protection": "1; mode=block",
+    }
+}
+
+
 def seconds_kept(status: int, headers: Mapping[str, str], policy: Policy) -> float:
     """For how long an answer may be given again without asking its origin; 0 is not at all."""
     said = directives(headers.get("Cache-Control", ""))
@@ -105,17 +116,26 @@ def _until_expiry(headers: Mapping[str, str]) -> float | None:
     if "Expires" not in headers:
         return None
     try:
-        left = _time(headers["Expires"]) - _time(headers["Date"])
+        left = moment_of(headers["Expires"]) - moment_of(headers["Date"])
     except (KeyError, ValueError, TypeError):
         return 0
     return max(left, 0)
 
 
-def _time(date: str) -> float:
+def moment_of(date: str) -> float:
+    """A moment of HTTP, in seconds; ValueError or TypeError where it is none."""
     found = parsedate_to_datetime(date)
     if found.tzinfo is None:
         raise ValueError(date)
     return found.timestamp()
+
+
+def headers_of(policy_id: str) -> Mapping[str, str]:
+    """What this policy adds to every answer, errors included."""
+    if policy_id not in MANAGED_HEADERS:
+        detail = f"the embedded edge does not know the response headers policy {policy_id}"
+        raise Misconfigured(detail)
+    return MANAGED_HEADERS[policy_id]
 
 
 SIGNED_FOR: Final = 60  # seconds

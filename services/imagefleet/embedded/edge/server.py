@@ -6,11 +6,9 @@ what the distribution's response headers policy says.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 
 import aioboto3
@@ -24,12 +22,13 @@ from imagefleet.embedded.edge.origins import (
     UPSTREAM_WITHIN,
     Origins,
     TooLarge,
+    headers_of,
+    moment_of,
     passed_on,
     seconds_kept,
 )
 from imagefleet.embedded.machine import HOST
 from imagefleet.embedded.topology import Facts, described
-from imagefleet.errors import Misconfigured
 
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_cloudfront.client import CloudFrontClient
@@ -45,16 +44,6 @@ FIRST_FAILURE: Final = 500
 ONE_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 ABOUT_THE_BODY: Final = frozenset({"Content-Type", "Accept-Ranges"})
 
-# AWS's managed policies, by the ids that are the same in every account. Strict-Transport-Security,
-# which this one has too, is not for an edge without TLS.
-MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
-    "67f7725c-6f97-4210-82d7-5512b31e9d03": {  # SecurityHeadersPolicy
-        "Referrer-Policy": "strict-origin-when-cross-origin",
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "SAMEORIGIN",
-        "X-XSS-Protection": "1; mode=block",
-    }
-}
 ASKED_FOR_LARGE: Final = ("Range", "If-Range", "If-None-Match", "If-Modified-Since")
 BACKLOG: Final = 128
 CONFIG: Final = AioConfig(
@@ -205,15 +194,6 @@ class _Connection(web.RequestHandler):
         return answer
 
 
-def _adding(
-    headers: Mapping[str, str],
-) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    async def add(_request: web.Request, answer: web.StreamResponse) -> None:
-        answer.headers.update(headers)
-
-    return add
-
-
 @asynccontextmanager
 async def serve_edge(
     port: int, *, facts: Callable[[], Facts], api_url: str, host: str = HOST
@@ -235,8 +215,12 @@ async def serve_edge(
             cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
         )
         headers = headers_of(described().edge.headers_policy)
+
+        async def add_headers(_request: web.Request, answer: web.StreamResponse) -> None:
+            answer.headers.update(headers)
+
         application = web.Application()
-        application.on_response_prepare.append(_adding(headers))
+        application.on_response_prepare.append(add_headers)
         application.router.add_get("/i/{path:.*}", edge.answer)
         runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=1)
         await runner.setup()
@@ -266,14 +250,6 @@ async def _clients(
         session.client("cloudfront", endpoint_url=elsewhere, config=CONFIG)
     )
     return s3, cloudfront
-
-
-def headers_of(policy_id: str) -> Mapping[str, str]:
-    """What this policy adds to every answer, errors included."""
-    if policy_id not in MANAGED_HEADERS:
-        detail = f"the embedded edge does not know the response headers policy {policy_id}"
-        raise Misconfigured(detail)
-    return MANAGED_HEADERS[policy_id]
 
 
 def answered(answer: EdgeAnswer, asked: Mapping[str, str]) -> EdgeAnswer:
@@ -306,13 +282,15 @@ def _is_known(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:
     """Whether the viewer has this very answer; tags count before times."""
     etag = answer.headers.get("ETag")
     if "If-None-Match" in asked:
-        listed = {_weak(one.strip()) for one in asked["If-None-Match"].split(",")}
-        return "*" in listed or (etag is not None and _weak(etag) in listed)
+        listed = {one.strip().removeprefix("W/") for one in asked["If-None-Match"].split(",")}
+        return "*" in listed or (etag is not None and etag.removeprefix("W/") in listed)
     changed, since = answer.headers.get("Last-Modified"), asked.get("If-Modified-Since")
     if changed is None or since is None:
         return False
-    left, right = _time(changed), _time(since)
-    return left is not None and right is not None and left <= right
+    try:
+        return moment_of(changed) <= moment_of(since)
+    except (ValueError, TypeError):
+        return False
 
 
 def _is_the_same(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:
@@ -320,15 +298,3 @@ def _is_the_same(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:
     if "If-Range" not in asked:
         return True
     return asked["If-Range"] in {answer.headers.get("ETag"), answer.headers.get("Last-Modified")}
-
-
-def _weak(etag: str) -> str:
-    return etag.removeprefix("W/")
-
-
-def _time(date: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(date)
-    except (ValueError, TypeError):
-        return None
-    return found if found.tzinfo else None

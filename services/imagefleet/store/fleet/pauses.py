@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.jobs.model import Lane, PauseScope, TenantId
+from imagefleet.jobs.model import PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import PauseView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.targets import ring_head
@@ -70,28 +70,6 @@ async def resume(connection: Connection, what: Pause) -> bool:
     if what.scope is PauseScope.TARGET:
         await ring_head(connection, TenantId(what.tenant_id), what.name)
     return True
-
-
-# A target is paused for those that run, and takes new ones.
-FIND_REFUSAL: Final = f"""
-SELECT pauses.scope, pauses.name, pauses.reason
-  FROM pauses
-  CROSS JOIN (SELECT $1::text AS type, $2::text AS lane, $3::text AS tenant_id,
-                     NULL::text AS target) AS new
- WHERE pauses.refuse_new AND {pauses_job("new")}
- ORDER BY pauses.scope
- LIMIT 1
-"""  # noqa: S608 - composed at import from the rule in verdicts.py
-
-
-async def find_refusal(
-    connection: Connection, job_type: str, lane: Lane, tenant_id: TenantId
-) -> str | None:
-    """Why new jobs of this type, lane and tenant are refused at present, if they are."""
-    row = await connection.fetchrow(FIND_REFUSAL, job_type, lane, tenant_id)
-    if row is None:
-        return None
-    return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"
 
 
 # What runs is read once, by the index of what workers hold.

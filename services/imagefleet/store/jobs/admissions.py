@@ -1,10 +1,12 @@
-"""What is asked before a job is accepted: whether it was before, and whether there is room."""
+"""What is asked before a job is accepted: whether it was before, or is refused, and for room."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.jobs.kinds import Draft
+from imagefleet.jobs.model import JobId, Lane, Submission, TenantId
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.verdicts import pauses_job
 
 IS_STANDING: Final = """
 SELECT EXISTS (SELECT FROM jobs
@@ -52,7 +54,7 @@ SELECT asked.place
 
 
 async def list_standing(
-    connection: Connection, tenant_id: TenantId, asked: Sequence[Submission]
+    connection: Connection, tenant_id: TenantId, asked: Sequence[Submission | Draft]
 ) -> set[int]:
     """The places, from 0, of what a job stands for already."""
     rows = await connection.fetch(
@@ -80,38 +82,88 @@ async def list_parents(
     return {JobId(row["id"]) for row in rows}
 
 
-# Counts no further than the quota; the caller keeps the answer for a while.
-_ROOM: Final = """
+# A target is paused for those that run, and takes new ones.
+FIND_REFUSAL: Final = f"""
+SELECT pauses.scope, pauses.name, pauses.reason
+  FROM pauses
+  CROSS JOIN (SELECT $1::text AS type, $2::text AS lane, $3::text AS tenant_id,
+                     NULL::text AS target) AS new
+ WHERE pauses.refuse_new AND {pauses_job("new")}
+ ORDER BY pauses.scope
+ LIMIT 1
+"""  # noqa: S608 - composed at import from the rule in verdicts.py
+
+
+async def find_refusal(
+    connection: Connection, job_type: str, lane: Lane, tenant_id: TenantId
+) -> str | None:
+    """Why new jobs of this type, lane and tenant are refused at present, if they are."""
+    row = await connection.fetchrow(FIND_REFUSAL, job_type, lane, tenant_id)
+    if row is None:
+        return None
+    return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"
+
+
+def _room(creator: str, but: str = "") -> str:
+    """Counts no further than the limits; the caller keeps the answer for a while.
+
+    Whose key a job is of no index knows: the tenant's open jobs are read for that, the newest
+    first, and only where a key may have fewer than its tenant. Else none are counted for it.
+    """
+    return f"""
 SELECT tenants.max_open_jobs
        - (SELECT count(*)
             FROM (SELECT FROM jobs
                    WHERE jobs.tenant_id = $1
-                     AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-"""
-
-_BY_QUOTA: Final = """
+                     AND jobs.state IN ('queued', 'processing', 'failed_retryable') {but}
                    LIMIT (SELECT quota.max_open_jobs FROM tenants AS quota WHERE quota.id = $1)
-                 ) AS open) AS room
+                 ) AS open) AS of_tenant,
+       $3::bigint
+       - CASE WHEN $3 < tenants.max_open_jobs THEN
+             (SELECT count(*)
+                FROM (SELECT FROM unnest(ARRAY['queued', 'processing', 'failed_retryable'])
+                               AS open (state)
+                       CROSS JOIN LATERAL (
+                           SELECT jobs.created_by FROM jobs
+                            WHERE jobs.tenant_id = $1 AND jobs.state = open.state {but}
+                            ORDER BY jobs.id DESC NULLS LAST
+                            LIMIT (SELECT quota.max_open_jobs FROM tenants AS quota
+                                    WHERE quota.id = $1)) AS newest
+                       WHERE newest.created_by = {creator}
+                       LIMIT $3) AS own)
+         ELSE 0 END AS of_key
   FROM tenants
  WHERE tenants.id = $1
-"""
+"""  # noqa: S608 - composed at import
 
-ROOM_FOR_JOBS: Final = f"{_ROOM}{_BY_QUOTA}"
+
+ROOM_FOR_JOBS: Final = _room("$2")
+
+
+async def room_for_jobs(
+    connection: Connection, tenant_id: TenantId, created_by: str, most_of_key: int
+) -> tuple[int, int]:
+    """How many more jobs this tenant, and this key of it, may have open.
+
+    None for a tenant that does not exist.
+    """
+    row = await connection.fetchrow(ROOM_FOR_JOBS, tenant_id, created_by, most_of_key)
+    return (0, 0) if row is None else (row["of_tenant"], row["of_key"])
+
 
 # No set is counted: they wait for this room, and would wait for each other for ever.
-ROOM_FOR_A_SET: Final = f"{_ROOM} AND jobs.type <> 'reprocess_images' {_BY_QUOTA}"
+ROOM_FOR_A_SET: Final = _room(
+    "(SELECT sets.created_by FROM jobs AS sets WHERE sets.id = $2)",
+    "AND jobs.type <> 'reprocess_images'",
+)
 
 
-async def room_for_jobs(connection: Connection, tenant_id: TenantId) -> int:
-    """How many more jobs this tenant may have open; none for a tenant that does not exist."""
-    room: int | None = await connection.fetchval(ROOM_FOR_JOBS, tenant_id)
-    return room or 0
-
-
-async def room_for_a_set(connection: Connection, tenant_id: TenantId) -> int:
+async def room_for_a_set(
+    connection: Connection, tenant_id: TenantId, job_id: JobId, most_of_key: int
+) -> int:
     """How many jobs a set of images may submit now, whatever other sets of this tenant are open."""
-    room: int | None = await connection.fetchval(ROOM_FOR_A_SET, tenant_id)
-    return room or 0
+    row = await connection.fetchrow(ROOM_FOR_A_SET, tenant_id, job_id, most_of_key)
+    return 0 if row is None else min(row["of_tenant"], row["of_key"])
 
 
 IS_CANCELLABLE: Final = """

@@ -15,6 +15,7 @@ from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
+from imagefleet.jobs.limits import KEY_OPEN_JOBS
 from imagefleet.store.images.reprocessing import PAGE, count_set, submit_page
 from imagefleet.store.jobs.admissions import room_for_a_set
 from imagefleet.worker.handling import Handler, JobContext, Postponed
@@ -54,7 +55,9 @@ class TenantRoom:
         """At least one; Postponed if there is none."""
         if self._left <= self._look_again_at or self._good_until < monotonic():
             async with job.database("room_for_a_set") as connection:
-                self._left = await room_for_a_set(connection, job.claim.tenant_id)
+                self._left = await room_for_a_set(
+                    connection, job.claim.tenant_id, job.job_id, job.limit(KEY_OPEN_JOBS)
+                )
             self._look_again_at, self._good_until = self._left // 2, monotonic() + ROOM_IS_GOOD_FOR
         if self._left <= 0:
             raise Postponed("tenant_full", LOOK_AGAIN_IN)

@@ -16,12 +16,12 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Final, Self
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -31,6 +31,7 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES, Recipe
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
+from imagefleet.runtime import in_thread
 from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
 from imagefleet.worker.isolation.children import Child, Ending, Killed
 from imagefleet.worker.isolation.nursery import Nursery
@@ -48,9 +49,6 @@ from imagefleet.worker.isolation.report import (
     result_of,
 )
 from imagefleet.worker.isolation.sandbox import hide_this_process
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 log: Final[FilteringBoundLogger] = structlog.get_logger()
 
@@ -111,7 +109,7 @@ class Renderer:
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
             report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
             try:
-                return await _in_thread(checked, report, recipe, files[SOURCE_FILE], folder)
+                return await in_thread(partial(checked, report, recipe, files[SOURCE_FILE], folder))
             except UntrueError as error:
                 detail = f"a false report: {error}"
                 raise ChildCrashed(detail) from error
@@ -218,16 +216,6 @@ def _opened(source: Path | int, recipe: Recipe, folder: Path) -> Iterator[Mappin
             name = file_name(variant.name, variant.format)
             files[name] = opened(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         yield files
-
-
-async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Like asyncio.to_thread, but never returns while the thread still uses its arguments."""
-    running = asyncio.get_running_loop().run_in_executor(None, partial(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 @contextmanager

@@ -212,7 +212,7 @@ class Nursery:
             case Ready():
                 self._ready.set_result(None)
             case Broken():
-                self._ready.set_exception(Misconfigured(tidings.detail))
+                self._break(tidings.detail)
             case Refused():
                 self._children.pop(tidings.number).finish(None, None)
             case Started():
@@ -224,6 +224,10 @@ class Nursery:
                 usage = Usage(cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes)
                 killed = Killed.MEMORY if tidings.too_large else None
                 self._children.pop(tidings.number).finish(tidings.status, usage, killed)
+
+    def _break(self, detail: str) -> None:
+        self._ready.set_exception(Misconfigured(detail))
+        self._ready.exception()  # whoever waited for it may be gone: then nobody is to be told
 
     def _end(self) -> None:
         """The zygote is dead. What it said before counts; what it did not say is unknown."""
@@ -237,8 +241,7 @@ class Nursery:
         self._gone.set_result(None)
         self._socket.close()
         if not self._ready.done():
-            detail = f"the decoding process ended at its start: {self._process.returncode}"
-            self._ready.set_exception(Misconfigured(detail))
+            self._break(f"the decoding process ended at its start: {self._process.returncode}")
         children, self._children = self._children, {}
         for child in children.values():
             child.orphaned()

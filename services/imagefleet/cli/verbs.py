@@ -1,12 +1,18 @@
-"""Several things asked for at once, and what came of each."""
+"""What verbs have in common: options, one question or several at once, and waiting.
+
+They speak to the API of IMAGEFLEET_URL, with the key of IMAGEFLEET_KEY.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, TypeVar
+from urllib.parse import quote
 
-from imagefleet.cli.connection import open_api
+import typer
+
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -14,16 +20,93 @@ from imagefleet.cli.output import (
     complain,
     exit_code_of,
     finish,
+    run_async,
     show,
     told,
 )
-from imagefleet.client.api import ApiClient
+from imagefleet.client.api import ApiClient, Document, open_client
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob
+from imagefleet.settings import Client, load
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
+Limit = Annotated[int, typer.Option(min=1, max=100, help="At most so many.")]
+Cursor = Annotated[str | None, typer.Option(help="Go on behind the last list.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; `imagefleet audit` tells it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's id.")]
+OfType = Annotated[str | None, typer.Option("--type", help="Only of this type.")]
+OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
+
+WITHIN: Final = 300  # seconds
+WithinEach = Annotated[
+    float, typer.Option(metavar="SECONDS", help="How long --wait waits for each.")
+]
+DRAINED_WITHIN: Final = 3600  # seconds
+WaitDrained = Annotated[
+    bool, typer.Option("--wait", help="Wait until nothing of it is processing.")
+]
+WithinSeconds = Annotated[float, typer.Option(help="How many seconds --wait waits.")]
+
+POLL: Final = 1.0  # seconds
 AT_ONCE: Final = 4
+
+Answer = TypeVar("Answer")
+
+
+def group(does: str) -> typer.Typer:
+    """Verbs of one noun."""
+    return typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=does)
+
+
+@asynccontextmanager
+async def open_api() -> AsyncIterator[ApiClient]:
+    """Speak to it for as long as a verb takes."""
+    settings = load(Client)
+    async with open_client(settings.url, settings.key.get_secret_value()) as client:
+        yield client
+
+
+def call(work: Callable[[ApiClient], Awaitable[Answer]]) -> Answer:
+    """What a verb wants of it."""
+
+    async def calling() -> Answer:
+        async with open_api() as client:
+            return await work(client)
+
+    return run_async(calling())
+
+
+def ask(
+    method: str,
+    path: str,
+    parameters: Mapping[str, str | None] = {},
+    document: object = None,
+) -> Document:
+    """One request to a route of operators, and its answer."""
+    return call(lambda client: client.ask(method, path, parameters, document))
+
+
+def below(path: str, *parts: str) -> str:
+    """The path of something, whatever its name."""
+    return "/".join([path, *(quote(part, safe="") for part in parts)])
+
+
+def ends_in(seconds: float) -> float:
+    """A moment of the running loop."""
+    return asyncio.get_running_loop().time() + seconds
+
+
+async def looks(ends_at: float) -> AsyncIterator[None]:
+    """Look at once, and again every second until then."""
+    clock = asyncio.get_running_loop().time
+    yield
+    while clock() < ends_at:
+        await asyncio.sleep(POLL)
+        yield
 
 
 @dataclass(slots=True)

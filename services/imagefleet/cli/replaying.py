@@ -1,0 +1,112 @@
+"""`imagefleet dlq replay`: page by page, at a pace, with an eye on how the replayed jobs fare."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from imagefleet.cli.output import Fields, Tell, filled, waiting
+from imagefleet.cli.verbs import ends_in, looks
+from imagefleet.client.api import ApiClient
+
+LETTERS: Final = "/v1/operator/dead-letters"
+OUTCOMES: Final = "/v1/operator/jobs:outcomes"
+MOST_ON_A_PAGE: Final = 100
+MOST_WATCHED: Final = 1000  # of one request
+FEW: Final = 10  # jobs; the share among fewer says nothing yet, unless there are no more
+
+
+@dataclass(slots=True, kw_only=True)
+class Replaying:
+    """Many letters, page by page, with an eye on how the replayed jobs fare."""
+
+    what: Mapping[str, object]
+    """The request; `ids` or a `filter` say which letters."""
+    canary: int
+    rate: float
+    stop_ratio: float
+    within: float
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Of letters."""
+    jobs: list[str] = field(default_factory=list)
+    fates: dict[str, int] = field(default_factory=dict)
+    """Of the jobs, as they were last seen."""
+    stopped: str | None = None
+    cursor: str | None = None
+    as_of: str | None = None
+    """What failed again meanwhile is not replayed another time."""
+
+    def document(self) -> Mapping[str, object]:
+        """For scripts."""
+        letters = dict(self.outcomes)
+        return {
+            "letters": letters, "jobs": self.fates, "jobIds": self.jobs, "stopped": self.stopped,
+        }  # fmt: skip
+
+    def counts(self) -> Fields:
+        """For people."""
+        counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
+        if self.jobs:
+            counts |= {"jobs " + name: of for name, of in self.fates.items()}
+        return Fields(counts or {"letters": 0})
+
+    async def dry_run(self, client: ApiClient) -> None:
+        """What would happen to each letter; nothing does."""
+        self.what = {**self.what, "dryRun": True}
+        while await self._page(client, MOST_ON_A_PAGE):
+            pass
+
+    async def run(self, client: ApiClient) -> None:
+        """Replay the canary, then the rest, unless too many fail again."""
+        with waiting("replaying") as tell:
+            more = True
+            if self.canary:
+                more = await self._page(client, self.canary)
+                await self._watch(client, tell)
+                if self.stopped is None and self.fates["open"]:
+                    self.stopped = "stopped: the canary has not ended in time"
+            while more and self.stopped is None:
+                before = len(self.jobs)
+                # About a second's worth.
+                more = await self._page(client, max(1, min(MOST_ON_A_PAGE, round(self.rate))))
+                await asyncio.sleep((len(self.jobs) - before) / self.rate)
+                await self._look(client, tell)
+            if self.stopped is None:
+                await self._watch(client, tell)
+
+    async def _page(self, client: ApiClient, limit: int) -> bool:
+        """Replay one page; whether there may be another."""
+        asked, replayed = dict(self.what), {"replayed"}
+        if "filter" in asked:
+            # What it names is open: if it was replayed already, an answer got lost on the way.
+            replayed.add("already_replayed")
+            asked |= {"limit": limit} | filled(after=self.cursor, diedUntil=self.as_of)
+        found = await client.ask("POST", f"{LETTERS}:replay", document=asked)
+        for one in found["replays"]:
+            self.outcomes[one["outcome"]] += 1
+            if one["outcome"] in replayed and one.get("replayedAs"):
+                self.jobs.append(one["replayedAs"])
+        self.cursor = found.get("nextCursor")
+        self.as_of = self.as_of or found.get("asOf")
+        return self.cursor is not None and len(found["replays"]) == limit
+
+    async def _watch(self, client: ApiClient, tell: Tell) -> None:
+        """Look until all have ended, too many have failed, or the time is over."""
+        async for _ in looks(ends_in(self.within)):
+            await self._look(client, tell)
+            if not self.fates["open"] or self.stopped is not None:
+                return
+
+    async def _look(self, client: ApiClient, tell: Tell) -> None:
+        fates = dict.fromkeys(("open", "completed", "failed"), 0)
+        for start in range(0, len(self.jobs), MOST_WATCHED):
+            ids = self.jobs[start : start + MOST_WATCHED]
+            found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
+            fates = {name: count + found[name] for name, count in fates.items()}
+        self.fates, jobs, failed = fates, len(self.jobs), fates["failed"]
+        ended = fates["completed"] + failed
+        tell(f"{jobs} replayed: {fates['completed']} completed, {failed} failed")
+        if failed > self.stop_ratio * max(ended, min(jobs, FEW)):
+            self.stopped = f"stopped: {failed} of {ended} that ended failed again"
