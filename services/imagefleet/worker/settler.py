@@ -15,15 +15,13 @@ import structlog
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ended, Fence, WorkerId
-from imagefleet.runtime import Batcher
+from imagefleet.runtime import FIRST_PAUSE, LONGEST_PAUSE, Batcher
 from imagefleet.store.database import Pool
 from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
 from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
 
 LINGER: Final = 0.005  # seconds
 MOST_AT_ONCE: Final = 100
-FIRST_PAUSE: Final = 0.1  # seconds, doubled with every failure
-LONGEST_PAUSE: Final = 2.0
 # What is settled twice is so within moments: cut off amid its settle, or a stray of one beat.
 MOST_REMEMBERED: Final = 10_000
 
@@ -52,6 +50,11 @@ class Settler:
     async def settle(self, settlement: Settlement) -> Receipt:
         """Write the outcome; return when the database has answered, however long that takes."""
         return await self._settlements.put(settlement)
+
+    @property
+    def unanswered(self) -> int:
+        """How many ends were perhaps written, and nobody has told them."""
+        return len(self._unanswered)
 
     def give_up(self) -> None:
         """Wait no longer for a database that is away: what cannot be settled now raises."""
@@ -92,6 +95,9 @@ class Settler:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
+            except Exception:  # an answer: nothing of this was written
+                self._unanswered -= fences - again
+                raise
             else:
                 self._unanswered -= fences
                 self._doorbell.ring(report.rings)

@@ -24,7 +24,7 @@ class Takeovers:
         self._pool = pool
         self._worker_id = worker_id
         self._metrics = metrics
-        self._unanswered: set[JobId] = set()
+        self._asking: set[JobId] = set()
         self._told: dict[Fence, None] = {}
         """The oldest first."""
 
@@ -36,19 +36,24 @@ class Takeovers:
             del self._told[next(iter(self._told))]
         tell_ends(self._metrics, new)
 
-    def unanswered(self, job_ids: Collection[JobId]) -> None:
+    @property
+    def unanswered(self) -> int:
+        """How many ends were perhaps written, and nobody has told them."""
+        return len(self._asking)
+
+    def not_answered(self, job_ids: Collection[JobId]) -> None:
         """Remember a claim of these that was sent, and whose answer never came."""
-        self._unanswered |= set(job_ids)
+        self._asking |= set(job_ids)
 
     async def catch_up(self) -> None:
         """Tell what such claims have ended; Unavailable while nobody can say, and then again."""
-        if not self._unanswered:
+        if not self._asking:
             return
-        asked, self._unanswered = self._unanswered, set()
+        asked, self._asking = self._asking, set()
         try:
             async with self._pool.use("find_claimed_ends") as connection:
                 found = await find_claimed_ends(connection, self._worker_id, asked)
         except BaseException:
-            self._unanswered |= asked
+            self._asking |= asked
             raise
         self.tell(found)
