@@ -4,7 +4,7 @@ An object goes when Postgres says so after it was listed. What is said stays tru
 ended never publishes, an upload that was forgotten never becomes an image, and no key comes twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -200,7 +200,7 @@ class Walk:
 
 
 READ_WALK: Final = """
-SELECT periods.period_start, periods.started_at, periods.finished_at, periods.report
+SELECT periods.period_start AS start, periods.started_at, periods.finished_at, periods.report
   FROM periods
  WHERE periods.name = 'sweep_walk'
  ORDER BY periods.period_start DESC
@@ -213,17 +213,12 @@ async def read_walk(connection: Connection) -> Walk | None:
     row = await connection.fetchrow(READ_WALK)
     if row is None:
         return None
-    report: Mapping[str, object] = row["report"] or {}
+    columns = dict(row)
     try:
-        progress = SweepProgress.model_validate(report)
+        progress = SweepProgress.model_validate(columns.pop("report") or {})
     except ValidationError:
         progress = SweepProgress()
-    return Walk(
-        start=row["period_start"],
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
-        progress=progress,
-    )
+    return Walk(**columns, progress=progress)
 
 
 SAVE_WALK: Final = """

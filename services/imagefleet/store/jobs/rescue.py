@@ -28,7 +28,7 @@ RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back on
 log = structlog.get_logger()
 
 LOOK_AT_WORKERS: Final = """
-SELECT workers.id, workers.beats, clock_timestamp() AS seen_at
+SELECT workers.id AS worker_id, workers.beats, clock_timestamp() AS seen_at
   FROM workers
  WHERE workers.dead_at IS NULL
  ORDER BY workers.id
@@ -47,10 +47,7 @@ class WorkerSeen:
 async def look_at_workers(connection: Connection) -> list[WorkerSeen]:
     """All that are not known to be dead."""
     rows = await connection.fetch(LOOK_AT_WORKERS)
-    return [
-        WorkerSeen(worker_id=WorkerId(row["id"]), beats=row["beats"], seen_at=row["seen_at"])
-        for row in rows
-    ]
+    return [WorkerSeen(**dict(row)) for row in rows]
 
 
 CONDEMN_WORKER: Final = """

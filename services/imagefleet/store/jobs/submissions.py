@@ -385,13 +385,9 @@ async def _look_for_standing(
 
 def submitted_of(row: Record, *, created: bool) -> Submitted:
     """The answer that these columns are."""
-    return Submitted(
-        job_id=JobId(row["job_id"]),
-        type=row["type"],
-        state=JobState(row["state"]),
-        lane=Lane(row["lane"]),
-        created=created,
-        target=row["target"],
-        created_at=row["created_at"],
-        next_at=row["next_at"],
-    )
+    columns = {name: row[name] for name in _ANSWER}
+    columns |= {"state": JobState(row["state"]), "lane": Lane(row["lane"])}
+    return Submitted(**columns, created=created)
+
+
+_ANSWER: Final = tuple(Submitted.__dataclass_fields__.keys() - {"created"})
