@@ -60,10 +60,15 @@ RETURNING {RINGING}
 
 def ring_of(row: Record) -> Ring:
     """Read the columns of RINGING, which every statement returns from which something is rung."""
-    return Ring(**{name: row[name] for name in _RING} | {"lane": Lane(row["lane"])})
-
-
-_RING: Final = tuple(Ring.__dataclass_fields__)  # the columns have the names of the fields
+    return Ring(
+        job_id=JobId(row["job_id"]),
+        lane=Lane(row["lane"]),
+        next_at=row["next_at"],
+        tenant_id=TenantId(row["tenant_id"]),
+        announced_at=row["announced_at"],
+        traceparent=row["traceparent"],
+        tracestate=row["tracestate"],
+    )
 
 
 def rings_for(accepted: Iterable[tuple[Submission, object]]) -> tuple[Ring, ...]:
