@@ -39,7 +39,7 @@ def sending(url: str, key: str, what: str) -> AbstractAsyncContextManager[Counte
 
 @pytest.mark.usefixtures("alone")
 async def test_nobody_waits_for_the_heads_of_others(stack: Stack) -> None:
-    """Beside as many uploads without one: four senders who pause for nothing are a burden anyway."""
+    """Beside as many uploads that have none: four senders without a pause are a burden anyway."""
     url, key = stack.facts["api_url"], stack.facts["api_key"]
     async with another_tenant(stack, "bystander") as bystander:
         found = await compared(
