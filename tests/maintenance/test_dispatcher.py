@@ -16,7 +16,8 @@ from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.live_settings import turn, turn_back
-from imagefleet.store.jobs.rings import confirm_rings, expect_messages, rings_for
+from imagefleet.store.fleet.statistics import expect_messages
+from imagefleet.store.jobs.rings import confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.dispatching import SPARE, a_dispatcher, rung, submitted

@@ -30,7 +30,7 @@ RINGING: Final = (
         "jobs/claims.py",
         "AND (bell.next_at = seen.next_at\n",
         "AND (true\n",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_claim_that_still_saw_the_pause_of_a_target_does_not_undo_the_ring_of_the_resume",),
     ),
     Mutation(
@@ -115,9 +115,9 @@ RINGING: Final = (
     ),
     Mutation(
         "a flagged job waits behind a pause",
-        "jobs/cancelling.py",
-        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
-        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0\n",
+        "jobs/rings.py",
+        "SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
+        "SET next_at = now(), sent_at = NULL, sends = 0\n",
         TURNS,
         ("test_a_flagged_job_is_sent_whatever_holds_it",),
     ),
@@ -139,7 +139,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a freed target rings nobody",
-        "jobs/targets.py",
+        "jobs/endings.py",
         "    rows = await connection.fetch(RING_NEXT, tenants, names)\n",
         "    rows = []\n",
         "jobs/test_parking.py",
@@ -190,7 +190,7 @@ RINGING: Final = (
         "jobs/rescue.py",
         "alone=neighbours == 0",
         "alone=True",
-        "jobs/test_rescue.py",
+        "jobs/test_rescued_jobs.py",
         ("test_a_suspect_is_not_blamed_for_a_worker_that_held_anything_else",),
     ),
     Mutation(
