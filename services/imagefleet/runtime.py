@@ -14,6 +14,7 @@ import contextvars
 import os
 import random
 import signal
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -23,6 +24,8 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
+
+from imagefleet.errors import Unavailable
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 with suppress(ImportError):  # it does not exist for every platform
@@ -38,6 +41,8 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+FIRST_PAUSE: Final = 0.1  # seconds, doubled with every question that nobody answered
+LONGEST_PAUSE: Final = 2.0
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
 INIT: Final = 1  # the first process of a container, to which the kernel does nothing by default
@@ -50,6 +55,7 @@ class Drain:
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
+        self._requested_at = 0.0
         self.reason: str | None = None
 
     @property
@@ -62,12 +68,26 @@ class Drain:
         if self.requested:
             return
         self.reason = reason
+        self._requested_at = time.monotonic()
         self._requested.set()
         log.info("process.draining", reason=reason)
 
     async def wait(self) -> None:
         """Return when the end is wished for."""
         await self._requested.wait()
+
+    async def until_answered(self, ask: Step, *, within: timedelta) -> None:
+        """Ask, and go on asking while nobody can say, until this long after the wish to end."""
+        left = within.total_seconds() - (time.monotonic() - self._requested_at)
+        pause = FIRST_PAUSE
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                while True:
+                    with suppress(Unavailable):
+                        await ask()
+                        return
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
 
     async def wait_at_most(self, span: timedelta) -> bool:
         """Pause for this long, or until the end is wished for; return whether it is."""

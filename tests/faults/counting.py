@@ -37,6 +37,7 @@ KILLED: Final = "was ended by SIGKILL"
 READ_ENDS: Final = """
 SELECT attempts.job_id::text AS job_id, attempts.claim_no, attempts.type, attempts.outcome,
        attempts.why, attempts.worker_id::text AS worker_id,
+       attempts.ended_by::text AS ended_by,
        extract(epoch FROM attempts.ended_at)::float8 AS ended_at,
        extract(epoch FROM attempts.duration)::float8 AS duration,
        jobs.correlation_id, split_part(jobs.traceparent, '-', 2) AS trace_id,
@@ -150,8 +151,12 @@ class Books:
 
         if row["outcome"] in {"completed", "retried", "failed", "released"}:
             return shortly_before(d.at for d in self.deaths if d.worker_id == row["worker_id"])
-        ender = "maintenance" if row["outcome"] == "rescued" else "worker"
-        mourned = [death.at for death in self.deaths if death.process == ender]
+        mourned = [
+            death.at
+            for death in self.deaths
+            if death.worker_id == row["ended_by"]
+            or (row["outcome"] == "rescued" and death.process == "maintenance")
+        ]
         never_asked = [
             outage
             for outage in self.outages

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -311,6 +312,26 @@ def test_nothing_else_may_be_missing(how: str, told_before: timedelta) -> None:
 
 def test_who_ended_in_order_has_shown_everything() -> None:
     assert [] == books_of_one(how=IN_ORDER, told_before=LONG_AGO, shown=2).wrong()
+
+
+@pytest.mark.parametrize(("ended_by", "excused"), [("w", True), ("another", False)])
+def test_only_the_death_of_who_wrote_it_excuses_an_end_that_nobody_told(
+    ended_by: str, *, excused: bool
+) -> None:
+    books = books_of_one(how=KILLED, told_before=AT_ONCE)
+    ended_at = MOMENT.timestamp()
+    books = replace(
+        books,
+        rows=[
+            {**row, "outcome": "exhausted", "ended_by": ended_by, "ended_at": ended_at}
+            for row in books.rows
+        ],
+        lives=[Life(name="worker-1", worker_id="w", how=KILLED)],
+    )
+
+    untold = [line for line in books.wrong() if line.startswith("nobody told of")]
+
+    assert (0 if excused else 2) == len(untold)
 
 
 ALL = {"completed", "retried", "failed", "released", "rescued", "taken_over", "exhausted"}

@@ -2,9 +2,13 @@
 
 import json
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, JobState, Lane
 from imagefleet.maintenance import main as maintenance_main
 from imagefleet.store.database import Connection
@@ -13,6 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, a_worker, age_finished_jobs
 from tests.support.fleet import Place, inside, running
 from tests.support.rows import attempts_rows, job_row
+from tests.support.wires import Wire, a_wire
 
 IMPATIENT = {"RESCUE_AFTER": "1"}
 
@@ -68,6 +73,55 @@ async def test_a_killed_workers_job_is_rescued_and_the_living_are_left_alone(
 
 async def is_processing(connection: Connection, job_id: JobId) -> bool:
     return bool("processing" == (await job_row(connection, job_id))["state"])
+
+
+@asynccontextmanager
+async def rescued_unheard(place: Place, superuser: Connection) -> AsyncIterator[tuple[Wire, JobId]]:
+    """A wire to Postgres that loses the answer to the rescue of a job."""
+    job = await a_job(superuser, superuser, state=JobState.PROCESSING)
+    async with a_wire(place.database.url("maintenance")) as wire:
+        wire.once_after, wire.cut_after = b"dead_why = 'silent'", b"COMMIT"
+        yield wire, job.job_id
+
+
+async def is_rescued(connection: Connection, job_id: JobId) -> bool:
+    return ["rescued"] == [row["outcome"] for row in await attempts_rows(connection, job_id)]
+
+
+async def test_what_it_rescued_unheard_is_told_once_postgres_is_back(
+    place: Place, superuser: Connection
+) -> None:
+    """It was told to end meanwhile, and asked more than once in vain."""
+    async with rescued_unheard(place, superuser) as (wire, job_id):
+        given = {**IMPATIENT, "DATABASE_URL": wire.url}
+        async with running(place, "maintenance", environment=given) as maintenance:
+            await eventually(lambda: is_rescued(superuser, job_id), within=10)
+            maintenance.signal(signal.SIGTERM)
+            await maintenance.tells("process.draining")
+            before = wire.lost
+            await eventually(lambda: wire.lost > before + 10, within=15)
+            assert [] == maintenance.told("job.rescued")
+            wire.mend()
+            assert 0 == await maintenance.ends(), maintenance.story()
+
+    (line,) = maintenance.told("job.rescued")
+    assert str(job_id) == line["job_id"]
+    assert [] == maintenance.told("ends.untold")
+
+
+async def test_who_never_learns_what_it_rescued_says_so_and_fails(
+    place: Place, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance_main, "ANSWERED_WITHIN", timedelta(seconds=1))
+    async with rescued_unheard(place, superuser) as (wire, job_id):
+        given = {**IMPATIENT, "DATABASE_URL": wire.url}
+        with pytest.raises(Unavailable, match="ends_untold") as failed:
+            async with inside(place, "maintenance", environment=given) as maintenance:
+                await eventually(lambda: is_rescued(superuser, job_id), within=10)
+
+    assert "1 at most" == failed.value.detail
+    assert [1] == [line["at_most"] for line in maintenance.told("ends.untold")]
+    assert [] == maintenance.told("job.rescued")
 
 
 async def test_it_says_how_it_is(place: Place, worker: Connection) -> None:

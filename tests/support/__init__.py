@@ -46,5 +46,6 @@ Judging
     checker     judges a run from that
     sources     the product's own, as trees
     skips       a plugin: no skip without its row in tests/SKIPS.md
+    order       a plugin: the longest modules begin first
     brought_types  job types of a package that was installed beside
 """

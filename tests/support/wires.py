@@ -10,14 +10,25 @@ CHUNK = 65536
 
 
 class Wire:
-    """Passes bytes both ways, until the client has sent `cut_after`: the answer to that is lost."""
+    """Passes bytes both ways, until the client has sent `cut_after`: the answer to that is lost.
+
+    With `once_after` only on a connection that was sent that before, or in the same moment.
+    """
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self._port = 0
         self._writers: list[asyncio.StreamWriter] = []
         self.cut_after: bytes | None = None
+        self.once_after = b""
         self.cut = asyncio.Event()
+        self.lost = 0
+        """How many answers."""
+
+    def mend(self) -> None:
+        """Pass everything again."""
+        self.cut_after = None
+        self.cut.clear()
 
     @property
     def url(self) -> str:
@@ -35,8 +46,10 @@ class Wire:
                 group.create_task(self._back(there, writer))
 
     async def _forth(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        armed = False
         while chunk := await client.read(CHUNK):
-            if self.cut_after is not None and self.cut_after in chunk:
+            armed = armed or self.once_after in chunk
+            if armed and self.cut_after is not None and self.cut_after in chunk:
                 self.cut.set()
             server.write(chunk)
             await server.drain()
@@ -45,6 +58,7 @@ class Wire:
     async def _back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         while chunk := await server.read(CHUNK):
             if self.cut.is_set():
+                self.lost += 1
                 break  # it has said yes, and nobody hears it
             client.write(chunk)
             await client.drain()

@@ -39,8 +39,8 @@ from imagefleet.worker.messages import (
     UNKNOWN_RECEIVES,
     Delivery,
 )
+from imagefleet.worker.settler import Takeovers
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
-from imagefleet.worker.takeovers import Takeovers
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
@@ -669,8 +669,7 @@ async def test_what_a_claim_ended_is_told_once_though_its_answer_is_lost(
             await eventually(lambda: "receive.failed" in {line["event"] for line in lines})
             assert [] == ends_in(lines)
             assert outcome in await outcomes(superuser, claim.job_id)
-            wire.cut_after = None
-            wire.cut.clear()
+            wire.mend()
             await eventually(lambda: ends_in(lines), within=10)
             heard.own.waiting += [other, a_ringing(claim.job_id)]
             await heard.runs(1)

@@ -5,17 +5,20 @@ One that is killed outright is in tests/maintenance/test_main.py, with what beco
 
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
+import pytest
+
 from imagefleet.jobs.model import JobId, Lane
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.submissions import submit_job
 from tests.support.eventually import eventually
-from tests.support.factories import a_submission
+from tests.support.factories import a_submission, a_worker, claim_job, expire_lock
 from tests.support.fleet import Line, Place, Running, running
 from tests.support.rows import attempts_rows, job_row
-from tests.support.wires import Gate, gate_before
+from tests.support.wires import Gate, Wire, a_wire, gate_before
 
 LONG_POLLS = {"RECEIVE_WAIT_SECONDS": "3"}
 
@@ -101,6 +104,84 @@ async def test_what_it_cannot_give_back_is_told_as_abandoned(
 
     assert ("SIGTERM", 0, 0, 1) == told_of(worker.told("worker.ended")[0])
     assert "processing" == (await job_row(superuser, job_id))["state"]
+
+
+@asynccontextmanager
+async def by_wire(place: Place, **settings: str) -> AsyncIterator[tuple[Wire, Running]]:
+    """A worker whose answers can be lost."""
+    async with AsyncExitStack() as stack:
+        wire = await stack.enter_async_context(a_wire(place.database.url("worker")))
+        environment = {"DATABASE_URL": wire.url, "DATABASE_CONNECT_TIMEOUT_SECONDS": "1"}
+        environment |= settings
+        yield (
+            wire,
+            await stack.enter_async_context(running(place, "worker", environment=environment)),
+        )
+
+
+async def settled_unheard(place: Place, api: Connection, wire: Wire, worker: Running) -> JobId:
+    """A job that this worker completes, and does not learn of it."""
+    wire.once_after, wire.cut_after = b"SET state = 'completed'", b"COMMIT"
+    submission = a_submission()
+    await place.submit(api, submission)
+    return submission.job_id
+
+
+async def exhausted_unheard(place: Place, api: Connection, wire: Wire, worker: Running) -> JobId:
+    """A job of somebody dead that the claim of this worker ends, and it does not learn of it."""
+    submission = a_submission(max_attempts=1)
+    async with place.database.connect("superuser") as superuser:
+        await submit_job(superuser, submission)
+        await claim_job(superuser, submission.job_id, worker_id=await a_worker(superuser))
+        await expire_lock(superuser, submission.job_id)
+    wire.cut_after = submission.job_id.bytes
+    await place.ring(submission)
+    return submission.job_id
+
+
+UNHEARD = {"completed": settled_unheard, "exhausted": exhausted_unheard}
+
+
+@pytest.mark.parametrize("outcome", UNHEARD)
+async def test_what_it_ended_unheard_is_told_once_postgres_is_back(
+    place: Place, api: Connection, superuser: Connection, outcome: str
+) -> None:
+    """It was told to end meanwhile, and asked more than once in vain."""
+    async with by_wire(place) as (wire, worker):
+        job_id = await UNHEARD[outcome](place, api, wire, worker)
+        await eventually(partial(has_ended, superuser, job_id, outcome), within=10)
+        await drain_begins(worker)
+        before = wire.lost
+        await eventually(lambda: wire.lost > before + 5, within=15)
+        assert [] == worker.told(f"job.{outcome}")
+        wire.mend()
+        assert 0 == await worker.ends(), worker.story()
+
+    (line,) = worker.told(f"job.{outcome}")
+    assert str(job_id) == line["job_id"]
+    assert [] == worker.told("ends.untold")
+    assert worker.told("worker.ended")[0]["holds_nothing"] is True
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("outcome", UNHEARD)
+async def test_who_was_never_answered_says_how_many_ends_are_untold_and_fails(
+    place: Place, api: Connection, superuser: Connection, outcome: str
+) -> None:
+    """The grace is over, and the time to settle; nobody waits for Postgres for ever."""
+    async with by_wire(place, SHUTDOWN_GRACE_PERIOD_SECONDS="0") as (wire, worker):
+        job_id = await UNHEARD[outcome](place, api, wire, worker)
+        await eventually(partial(has_ended, superuser, job_id, outcome), within=10)
+        worker.signal(signal.SIGTERM)
+        assert 1 == await worker.ends(within=40), worker.story()
+
+    assert [1] == [line["at_most"] for line in worker.told("ends.untold")]
+    assert [] == worker.told(f"job.{outcome}")
+    assert [] == worker.errors
+
+
+async def has_ended(connection: Connection, job_id: JobId, outcome: str) -> bool:
+    return outcome in {row["outcome"] for row in await attempts_rows(connection, job_id)}
 
 
 async def test_a_second_signal_does_not_wait_for_postgres(

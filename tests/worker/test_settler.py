@@ -116,8 +116,7 @@ async def test_a_commit_whose_reply_was_lost_is_settled_again_and_once(
         async with a_settler_by_wire(bench, wire) as settler, asyncio.TaskGroup() as group:
             settling = group.create_task(settler.settle(settlement(claim)))
             await eventually(lambda: settles(bench))
-            wire.cut_after = None
-            wire.cut.clear()
+            wire.mend()
             receipt = await settling
 
     assert Settled.ALREADY == receipt.settled
@@ -176,8 +175,7 @@ async def test_what_is_told_is_not_told_again_when_a_second_settle_loses_its_fir
             wire.cut_after = b"COMMIT"
             again = group.create_task(settler.settle(settlement(claim, Released(why="stopped"))))
             await eventually(lambda: settles(bench) > before)
-            wire.cut_after = None
-            wire.cut.clear()
+            wire.mend()
             receipt = await again
 
     assert Settled.ALREADY == receipt.settled
@@ -195,7 +193,7 @@ async def test_no_more_ends_are_remembered_than_can_be_settled_again(
     for claim in claims:
         await bench.settler.settle(settlement(claim))
 
-    assert [(one.job_id, one.claim_no) for one in claims[-2:]] == list(bench.settler._told)
+    assert [(one.job_id, one.claim_no) for one in claims[-2:]] == list(bench.settler._told.fences)
 
 
 async def test_an_end_is_told_although_whoever_asked_for_it_has_gone(

@@ -8,10 +8,10 @@ from typing import Final
 from PIL import Image, ImageDraw
 
 from imagefleet.imaging.codecs import open_image, reading
+from imagefleet.jobs.images import ImageFormat
 
 SIZES: Final = ((1600, 1200), (900, 1400), (640, 480), (1280, 720), (320, 320), (2048, 1152))
 FORMATS: Final = ("jpeg", "png", "webp", "gif")
-SUFFIXES: Final = {"jpeg": "jpg"}
 ORIENTATION: Final = 0x0112
 LIES_ON_ITS_SIDE: Final = 6
 GIF_FRAMES: Final = 3
@@ -58,7 +58,7 @@ def sample(number: int) -> Sample:
                 for turn in range(GIF_FRAMES)
             ]
             frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=200)
-    return Sample(f"sample-{number:03}.{SUFFIXES.get(kind, kind)}", out.getvalue())
+    return Sample(f"sample-{number:03}.{ImageFormat(kind).extension}", out.getvalue())
 
 
 def decode(content: bytes) -> Decoded:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -37,10 +38,12 @@ from imagefleet.store.database import Pool, connect
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, serve_health
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from imagefleet.telemetry.metrics import ends_untold
 from imagefleet.telemetry.tracing import open_tracing
 
 RESCUE_EVERY: Final = timedelta(seconds=2)
 RESCUE_WITHIN: Final = 10.0  # seconds for a statement of the rescue
+ANSWERED_WITHIN: Final = timedelta(seconds=25)  # of the 30 that its manifest leaves it to end
 RING_HEADS_EVERY: Final = timedelta(seconds=5)
 RING_EXPIRED_EVERY: Final = timedelta(minutes=1)
 PRUNE_EVERY: Final = timedelta(minutes=1)
@@ -89,12 +92,15 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
                 readiness=readiness,
             )
         )
+        rescuer = Rescuer(metrics, rescue_after=settings.maintenance.rescue_after)
+        dsn = settings.database.url.get_secret_value()
         log.info("maintenance.started", health_port=health.port)
         async with supervise(drain) as parts:
             for name, duty in duties.items():
                 parts.start(name, duty.look_after(name, drain))
-            parts.start("rescuer", keep_rescuing(settings, metrics, doorbell, drain))
-    log.info("maintenance.ended")
+            parts.start("rescuer", keep_rescuing(rescuer, dsn, metrics, doorbell, drain))
+    with ends_untold(at_most=rescuer.unanswered):
+        log.info("maintenance.ended")
 
 
 async def reach_out(
@@ -188,16 +194,13 @@ def duties_of(
 
 
 async def keep_rescuing(
-    settings: MaintenanceSettings, metrics: MaintenanceMetrics, doorbell: Doorbell, drain: Drain
+    rescuer: Rescuer, dsn: str, metrics: MaintenanceMetrics, doorbell: Doorbell, drain: Drain
 ) -> None:
     """Look at the workers over one session for as long as it lasts; a new one watches anew."""
-    rescuer = Rescuer(metrics, rescue_after=settings.maintenance.rescue_after)
-    dsn = settings.database.url.get_secret_value()
+    connected = partial(connect, dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN)
     while not drain.requested:
         try:
-            async with connect(
-                dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN
-            ) as session:
+            async with connected() as session:
                 while not drain.requested:
                     with metrics.query("rescue"):
                         rescued = await rescuer.run_once(session)
@@ -206,12 +209,10 @@ async def keep_rescuing(
         except FleetError as error:
             log.warning("rescuer.failed", code=error.code, detail=error.detail)
             await drain.wait_at_most(RESCUE_EVERY)
-    if not rescuer.is_unanswered:
-        return
-    try:  # once more: what was rescued last is told by nobody else
-        async with connect(
-            dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN
-        ) as session:
-            await rescuer.catch_up(session)
-    except FleetError as error:
-        log.warning("rescuer.failed", code=error.code, detail=error.detail)
+
+    async def ask() -> None:
+        if rescuer.unanswered:
+            async with connected() as session:
+                await rescuer.catch_up(session)
+
+    await drain.until_answered(ask, within=ANSWERED_WITHIN)

@@ -71,7 +71,7 @@ class Rescuer:
         rescues: list[Rescue] = []
         if self._rescue_after > timedelta(0):
             try:
-                await self.catch_up(session)
+                await self._catch_up_unless_locked(session)
                 looked = await look_at_workers(session)
             except BaseException:
                 self._forget()
@@ -106,20 +106,23 @@ class Rescuer:
             raise
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether there was a rescue of which nobody knows yet what it has done."""
-        return bool(self._unanswered)
+    def unanswered(self) -> int:
+        """How many ends were perhaps written, and nobody has told them."""
+        return len(self._unanswered)
+
+    async def _catch_up_unless_locked(self, session: OwnConnection) -> None:
+        try:
+            await self.catch_up(session)
+        except Unavailable as error:
+            if session.is_closed() or _is_outage(error):
+                raise
 
     async def catch_up(self, session: OwnConnection) -> None:
-        """Tell what was rescued though the answer was lost.
-
-        What has no end by now is asked for again: perhaps the rescue is still under way, and if it
-        is not, the claim ends some other way.
-        """
+        """Tell what was rescued though the answer was lost; Unavailable while nobody can say."""
         if not self._unanswered:
             return
-        mine, ended = await find_rescued_ends(session, self._me, self._unanswered)
-        self._unanswered -= ended
+        mine = await find_rescued_ends(session, self._me, self._unanswered)
+        self._unanswered.clear()
         self._metrics.rescued(len(mine))
         tell_ends(self._metrics, mine)
 

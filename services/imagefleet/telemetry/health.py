@@ -63,11 +63,9 @@ class Pulse:
         self._last = time.monotonic()
 
     def felt(self) -> None:
-        """Say that it is there."""
         self._last = time.monotonic()
 
     def age(self) -> timedelta:
-        """Return how long ago it was felt last."""
         return timedelta(seconds=time.monotonic() - self._last)
 
     def __call__(self) -> str | None:
@@ -85,11 +83,9 @@ class LoopLag:
         self._next = self._look_again()
 
     def worst(self) -> timedelta:
-        """Return the worst of the last looks."""
         return timedelta(seconds=max(self._seen))
 
     def stop(self) -> None:
-        """Look no more."""
         self._next.cancel()
 
     def _look_again(self) -> asyncio.TimerHandle:
@@ -103,8 +99,6 @@ class LoopLag:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """A response."""
-
     status: HTTPStatus
     body: bytes = b""
     content_type: str = "application/json"
@@ -119,7 +113,6 @@ class HealthAnswer:
         return cls(HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE, orjson.dumps(body))
 
     def encoded(self) -> bytes:
-        """Return what is sent."""
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
             f"Content-Type: {self.content_type}\r\n"
@@ -162,20 +155,9 @@ async def _ask(name: str, check: Check) -> str | None:
         return f"no answer within {CHECK_WITHIN.total_seconds():.0f} s"
     except FleetError as error:
         return error.code
-    except Exception as error:  # noqa: BLE001 - a check that is broken has not said yes
-        return _broken(name, error)
-
-
-def _judge(name: str, vital: Vital) -> str | None:
-    try:
-        return vital()
-    except Exception as error:  # noqa: BLE001 - a sign that is broken is not there
-        return _broken(name, error)
-
-
-def _broken(name: str, error: Exception) -> str:
-    log.warning("check.broke", check=name, exc_info=error)
-    return f"broke: {type(error).__name__}"  # the port is not secret, the message may be
+    except Exception as error:  # a check that is broken has not said yes
+        log.warning("check.broke", check=name, exc_info=error)
+        return f"broke: {type(error).__name__}"  # the port is not secret, the message may be
 
 
 class HealthServer:
@@ -199,7 +181,7 @@ class HealthServer:
         """Return what GET of this path gets."""
         match path:
             case "/healthz":
-                found = {name: _judge(name, vital) for name, vital in self._vitals.items()}
+                found = {name: await _ask(name, vital) for name, vital in self._vitals.items()}
                 return HealthAnswer.of_checks(found)
             case "/readyz":
                 return HealthAnswer.of_checks(await self._readiness.found())
@@ -253,7 +235,6 @@ class HealthServer:
                 await self._last_scrape.wait()
 
     async def close(self) -> None:
-        """Drop every connection."""
         self._closed = True
         tasks = list(self._connections)
         for task in tasks:

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import CancelCode, Ended, Lane, Verdict
@@ -273,9 +274,8 @@ def tell_ends(metrics: FleetMetrics, ended: Iterable[Ended]) -> None:
     worker's are ended by the rescuer, and one whose lock ran out by the claim that finds it so.
     Whoever that is calls this once its transaction is committed; nobody else does. A process that
     is killed between the two has told nothing of what it had just written, and nobody makes up for
-    it: at most the jobs that one settle, one claim or one rescue can end. The same is so of a claim
-    or a rescue whose answer is lost on the way: its rows do not say who wrote them. A settle is
-    asked again.
+    it: at most the jobs that one settle, one claim or one rescue can end. Who never got the answer
+    asks for it.
     """
     for one in ended:
         metrics.attempt_ended(one)
@@ -291,6 +291,17 @@ def tell_ends(metrics: FleetMetrics, ended: Iterable[Ended]) -> None:
             max_attempts=one.max_attempts,
             state=one.state.value,
         )
+
+
+@contextmanager
+def ends_untold(*, at_most: int) -> Iterator[None]:
+    """What a process does last. It has failed if it perhaps wrote ends that nobody will tell."""
+    if at_most:
+        log.error("ends.untold", at_most=at_most)
+    yield
+    if at_most:
+        sentence, detail = "Ends of attempts were not told.", f"{at_most} at most"
+        raise Unavailable("ends_untold", sentence, detail)
 
 
 def _seconds(span: timedelta) -> float:

@@ -8,7 +8,6 @@ comes from the quarantine has the worker to itself.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -25,8 +24,8 @@ from imagefleet.store.jobs.reports import find_types
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
+from imagefleet.worker.settler import Takeovers
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
-from imagefleet.worker.takeovers import Takeovers
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
@@ -113,8 +112,6 @@ class Consumer:
                 await drain.wait_at_most(PAUSE_AFTER_ERROR)
             finally:
                 self._slots.give_back(reserved - self._taken)
-        with suppress(FleetError):
-            await self._ears.takeovers.catch_up()
         for _, queue in self._queues:
             self._ears.unclaimed.give_back(queue, await queue.drain())
 
@@ -277,7 +274,7 @@ class Consumer:
         except ClaimLost:  # an answer
             raise
         except BaseException:
-            self._ears.takeovers.unanswered(job_ids)
+            self._ears.takeovers.not_answered(job_ids)
             raise
         self._ears.takeovers.tell(one.ended for one in answers if one.ended is not None)
         return list(zip(question.deliveries, answers, strict=True))

@@ -40,7 +40,7 @@ from imagefleet.store.database import Pool
 from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
-from imagefleet.telemetry.metrics import WorkerMetrics
+from imagefleet.telemetry.metrics import WorkerMetrics, ends_untold
 from imagefleet.telemetry.tracing import Tracing, open_tracing
 from imagefleet.worker.attempt import RunningAttempts, Stop, Surroundings
 from imagefleet.worker.breakers import BreakerReports
@@ -50,9 +50,8 @@ from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Messages, Redrives, Unclaimed
-from imagefleet.worker.settler import Settler
+from imagefleet.worker.settler import Settler, Takeovers
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
-from imagefleet.worker.takeovers import Takeovers
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
@@ -81,7 +80,8 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
         await worker.register(handlers, health)
         async with worker.lease.keep(drain):
             await worker.work(drain, settings.worker.shutdown_grace)
-        await worker.retire(drain)
+        with ends_untold(at_most=worker.untold):
+            await worker.retire(drain)
     if worker.lease.dead:
         raise ClaimLost.of_worker(worker.worker_id)
 
@@ -167,6 +167,7 @@ async def assemble(
     lease = Lease(dsn, worker_id, attempts, messages, settler, hearing, metrics)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
     dead_letters = await outside.session.queue(settings.aws.dead_letter_queue_url)
+    takeovers = Takeovers(pool, worker_id, metrics)
     redrives = Redrives(pool, kinds_of(handlers), equipment.doorbell)
     ears = Ears(
         pool=pool,
@@ -177,7 +178,7 @@ async def assemble(
         unclaimed=Unclaimed(messages, dead_letters, redrives, metrics),
         hearing=hearing,
         metrics=metrics,
-        takeovers=Takeovers(pool, worker_id, metrics),
+        takeovers=takeovers,
         start=attempts.start,
         type_slots=type_slots,
     )
@@ -185,6 +186,7 @@ async def assemble(
         worker_id=worker_id,
         pool=pool,
         settler=settler,
+        takeovers=takeovers,
         attempts=attempts,
         lease=lease,
         slots=slots,
@@ -199,6 +201,7 @@ class Shift:
     worker_id: WorkerId
     pool: Pool
     settler: Settler
+    takeovers: Takeovers
     attempts: RunningAttempts
     lease: Lease
     slots: Mapping[Lane, Slots]
@@ -242,6 +245,7 @@ class Shift:
                 for lane, consumer in self.consumers.items():
                     parts.start(f"consumer {lane}", consumer.run(drain))
                 parts.start("drain", self._end(drain, grace))
+            await drain.until_answered(self.takeovers.catch_up, within=grace + SETTLE_WITHIN)
         except asyncio.CancelledError:  # the second signal: what runs was cancelled in the middle
             await self.attempts.give_back()
             self._tell_the_end(drain, at_once=True)
@@ -262,14 +266,18 @@ class Shift:
             log.error("drain.unsettled", jobs=len(self.attempts.running))
             self.settler.give_up()
 
+    @property
+    def untold(self) -> int:
+        """How many ends it has perhaps written, and nobody will tell them."""
+        return self.settler.unanswered + self.takeovers.unanswered
+
     async def _all_free(self, within: timedelta) -> bool:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 for one in self.slots.values():
                     await one.all_free()
-        except TimeoutError:
-            return False
-        return True
+                return True
+        return False
 
     async def retire(self, drain: Drain) -> None:
         """Leave the registry; a worker that still holds something is left to the rescuer.

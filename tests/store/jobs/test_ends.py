@@ -277,8 +277,8 @@ async def test_the_end_of_anothers_claim_is_found_by_who_wrote_it(
 
     if ended.outcome == "rescued":
         claims = [ended.fence, (new_job_id(), 1)]
-        assert ([ended], {ended.fence}) == await find_rescued_ends(maintenance, by, claims)
-        assert ([], {ended.fence}) == await find_rescued_ends(maintenance, uuid4(), claims)
+        assert [ended] == await find_rescued_ends(maintenance, by, claims)
+        assert [] == await find_rescued_ends(maintenance, uuid4(), claims)
     else:
         jobs = [ended.job_id, new_job_id()]
         assert [ended] == await find_claimed_ends(worker, WorkerId(by), jobs)

@@ -94,16 +94,12 @@ class ImageView(Shape):
     def of(cls, row: Row) -> Self:
         """As far as a row knows: `at` completes the addresses."""
         shown = Placeholder(thumbhash=row["thumbhash"], color=row["color"])
-        return cls(
-            image_id=row["image_id"],
-            status=row["status"],
-            reference=row["reference"],
-            revision=row["revision"],
-            source=row["source"],
-            placeholder=None if shown == Placeholder() else shown,
-            variants=[VariantView.of(made) for made in row["variants"]],
-            srcset={},
-        )
+        told: dict[str, object] = {
+            "placeholder": None if shown == Placeholder() else shown,
+            "variants": [VariantView.of(made) for made in row["variants"]],
+            "srcset": {},
+        }
+        return super().of(dict(row) | told)
 
     def at(self, base_url: str, deletion: Deletion | None = None) -> Self:
         """With the addresses that it is published at, or what became of it."""

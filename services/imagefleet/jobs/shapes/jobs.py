@@ -250,6 +250,5 @@ class OutcomesView(Shape):
     @classmethod
     def of(cls, row: Row) -> Self:
         """With the share of failures among those that have ended; 0 before the first one has."""
-        open_jobs, completed, failed = row["open"], row["completed"], row["failed"]
-        ratio = failed / max(1, completed + failed)
-        return cls(open=open_jobs, completed=completed, failed=failed, failure_ratio=ratio)
+        ratio = row["failed"] / max(1, row["completed"] + row["failed"])
+        return super().of(dict(row) | {"failure_ratio": ratio})

@@ -15,6 +15,8 @@ from asyncpg import Record
 from imagefleet.jobs.model import Ended, Fence, JobId, JobState, Lane, WorkerId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import LOCK_WORKER
+from imagefleet.store.jobs.endings import lock_claims
+from imagefleet.store.jobs.rescue import WAIT_BRIEFLY
 
 # A run that was given back was charged while it lasted; the settling of a flagged job, which fails
 # it, never was.
@@ -72,18 +74,21 @@ FIND_RESCUED_ENDS: Final = f"""
   FROM unnest($1::uuid[], $2::bigint[]) AS claims (job_id, claim_no)
   JOIN attempts ON attempts.job_id = claims.job_id AND attempts.claim_no = claims.claim_no
   JOIN jobs ON jobs.id = attempts.job_id
+ WHERE attempts.ended_by = $3
 """
 
 
 async def find_rescued_ends(
     connection: Connection, rescuer_id: UUID, claims: Collection[Fence]
-) -> tuple[list[Ended], set[Fence]]:
-    """Of these claims: the ends that this rescuer wrote, and all that ended, whoever wrote it."""
-    rows = await connection.fetch(
-        FIND_RESCUED_ENDS, [one for one, _ in claims], [number for _, number in claims]
-    )
-    mine = [_end_of(row) for row in rows if row["ended_by"] == rescuer_id]
-    return mine, {(JobId(row["job_id"]), row["claim_no"]) for row in rows}
+) -> list[Ended]:
+    """The ends of these claims that this rescuer wrote; there will be no more of them."""
+    job_ids, numbers = [one for one, _ in claims], [number for _, number in claims]
+    async with connection.transaction():
+        await connection.execute(WAIT_BRIEFLY)
+        # A rescue that is still under way holds the claims it ends; what it ends is seen after it.
+        await lock_claims(connection, list(claims))
+        rows = await connection.fetch(FIND_RESCUED_ENDS, job_ids, numbers, rescuer_id)
+    return [_end_of(row) for row in rows]
 
 
 _LEAVES: Final = MappingProxyType(
