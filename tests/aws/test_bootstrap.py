@@ -10,7 +10,7 @@ from imagefleet.aws.session import open_session
 from imagefleet.embedded import bootstrap
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.embedded.topology import described
-from imagefleet.settings.loading import load
+from imagefleet.settings import load
 from imagefleet.settings.slices import Aws
 from tests.aws.conftest import sdk
 from tests.support.aws import a_name

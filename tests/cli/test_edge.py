@@ -5,8 +5,14 @@ from uuid import uuid4
 
 from imagefleet.cli.output import ExitCode
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import (
+    Accepted,
+    BatchLimits,
+    accept_batch,
+    commit_batch,
+    complete_batch,
+    look_at_owed,
+)
 from tests.cli.conftest import Cli
 from tests.support.api import Running, uploaded
 from tests.support.eventually import eventually

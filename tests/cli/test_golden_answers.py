@@ -18,8 +18,14 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
 from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import (
+    Accepted,
+    BatchLimits,
+    accept_batch,
+    commit_batch,
+    complete_batch,
+    look_at_owed,
+)
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli

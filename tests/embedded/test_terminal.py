@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagefleet.embedded.terminal import Terminal
+from imagefleet.embedded.up import Terminal
 
 
 def test_what_a_process_repeats_of_strangers_steers_no_terminal(

@@ -10,7 +10,7 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.sampler import Sampled, Sampler
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.jobs.rings import expect_messages
+from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import Database
 from tests.support.factories import a_job, announce, open_breaker

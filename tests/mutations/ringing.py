@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OLDER: Final = "migrations/0009_doorbell.sql"
 DISPATCHER: Final = "maintenance/test_dispatcher.py"
+TURNS: Final = "maintenance/test_turns.py"
 
 RINGING: Final = (
     Mutation(
@@ -29,7 +30,7 @@ RINGING: Final = (
         "jobs/claims.py",
         "AND (bell.next_at = seen.next_at\n",
         "AND (true\n",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_claim_that_still_saw_the_pause_of_a_target_does_not_undo_the_ring_of_the_resume",),
     ),
     Mutation(
@@ -101,7 +102,7 @@ RINGING: Final = (
         "jobs/dispatching.py",
         "AND rings.sent_at > now() - $2::interval",
         "AND rings.sent_at > now() - $2::interval * 1000",
-        DISPATCHER,
+        TURNS,
         ("test_what_was_announced_hides_nothing_that_was_not",),
     ),
     Mutation(
@@ -109,15 +110,15 @@ RINGING: Final = (
         "jobs/dispatching.py",
         "WHERE pauses.scope IN ('all', 'lane', 'type', 'tenant')",
         "WHERE false",
-        DISPATCHER,
+        TURNS,
         ("test_what_is_paused_is_not_sent_and_is_after_its_resume",),
     ),
     Mutation(
         "a flagged job waits behind a pause",
-        "jobs/cancelling.py",
-        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
-        "UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0\n",
-        DISPATCHER,
+        "jobs/rings.py",
+        "SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
+        "SET next_at = now(), sent_at = NULL, sends = 0\n",
+        TURNS,
         ("test_a_flagged_job_is_sent_whatever_holds_it",),
     ),
     Mutation(
@@ -125,7 +126,7 @@ RINGING: Final = (
         "jobs/submissions.py",
         "CASE WHEN placed.parked THEN 'infinity'",
         "CASE WHEN false THEN 'infinity'",
-        DISPATCHER,
+        TURNS,
         ("test_a_flood_behind_one_target_sends_no_more_than_its_head",),
     ),
     Mutation(
@@ -138,7 +139,7 @@ RINGING: Final = (
     ),
     Mutation(
         "a freed target rings nobody",
-        "jobs/targets.py",
+        "jobs/endings.py",
         "    rows = await connection.fetch(RING_NEXT, tenants, names)\n",
         "    rows = []\n",
         "jobs/test_parking.py",
@@ -189,7 +190,7 @@ RINGING: Final = (
         "jobs/rescue.py",
         "alone=neighbours == 0",
         "alone=True",
-        "jobs/test_rescue.py",
+        "jobs/test_rescued_jobs.py",
         ("test_a_suspect_is_not_blamed_for_a_worker_that_held_anything_else",),
     ),
     Mutation(

@@ -20,7 +20,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "workers.dead_at IS NULL FOR KEY SHARE",
         "workers.dead_at IS NULL",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_claim_waits_for_the_rescue_of_its_own_worker_and_then_has_nothing",),
     ),
     Mutation(
@@ -28,7 +28,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "FOR UPDATE OF targets SKIP LOCKED",
         "FOR UPDATE OF targets",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_row_that_somebody_holds_this_instant_is_contended_and_left_alone",),
     ),
     Mutation(
@@ -36,7 +36,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "FOR UPDATE OF jobs SKIP LOCKED",
         "FOR UPDATE OF jobs",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_row_that_somebody_holds_this_instant_is_contended_and_left_alone",),
     ),
     Mutation(
@@ -44,7 +44,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "       AND jobs.state = seen.state\n       AND jobs.claim_no = seen.claim_no\n",
         "",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_job_that_moved_since_the_snapshot_is_contended",),
     ),
     Mutation(
@@ -52,7 +52,7 @@ RUNNING: Final = (
         "jobs/claims.py",
         "AND target.runs IS NOT DISTINCT FROM seen.runs",
         "",
-        "jobs/test_claim_races.py",
+        "jobs/test_claim_snapshots.py",
         ("test_a_target_that_was_used_since_the_snapshot_is_contended",),
     ),
     Mutation(
@@ -103,7 +103,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN job.state <> 'processing' AND job.run_at > now() THEN 'not_due'",
         "WHEN false THEN 'not_due'",
-        "jobs/test_claims.py",
+        "jobs/test_verdicts.py",
         ("test_a_job_that_is_not_due_rings_when_it_is",),
     ),
     Mutation(
@@ -119,7 +119,7 @@ RUNNING: Final = (
         "jobs/verdicts.py",
         "WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'",
         "WHEN false THEN 'cancelled'",
-        "jobs/test_claims.py",
+        "jobs/test_verdicts.py",
         ("test_a_flagged_job_is_claimed_at_once_whatever_holds_it_back",),
     ),
     Mutation(
@@ -210,7 +210,7 @@ RUNNING: Final = (
     ),
     Mutation(
         "targets are locked in the wrong order",
-        "jobs/targets.py",
+        "jobs/endings.py",
         "ORDER BY targets.tenant_id, targets.target",
         "ORDER BY targets.tenant_id, targets.target DESC",
         "jobs/test_lock_order.py",
@@ -281,8 +281,8 @@ RUNNING: Final = (
     Mutation(
         "a settlement is written whatever became of its claim",
         "jobs/endings.py",
-        '        (row["id"], row["claim_no"]): Held(',
-        '        next(one for one in claims if one[0] == row["id"]): Held(',
+        '{(row["job_id"], row["claim_no"]): _held(row)',
+        '{next(one for one in claims if one[0] == row["job_id"]): _held(row)',
         "test_settling.py",
         ("test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself[older first]",),
     ),
@@ -305,9 +305,9 @@ RUNNING: Final = (
     Mutation(
         "the last attempt of a lost worker is not given back",
         "jobs/endings.py",
-        "attempts = jobs.attempts - ended.refund::int,",
-        "attempts = jobs.attempts,",
-        "jobs/test_rescue.py",
+        "jobs.claim_charged AND NOT wanted.charged AS refund,",
+        "false AS refund,",
+        "jobs/test_rescued_jobs.py",
         ("test_a_lost_worker_alone_fails_no_job_though_its_attempts_are_used_up",),
     ),
     Mutation(
@@ -315,12 +315,12 @@ RUNNING: Final = (
         "jobs/endings.py",
         "crashes = jobs.crashes + ended.crashed::int",
         "crashes = jobs.crashes",
-        "jobs/test_rescue.py",
+        "jobs/test_rescued_jobs.py",
         ("test_the_second_loss_leads_to_quarantine_and_the_third_to_poison",),
     ),
     Mutation(
         "a lost claim frees the target of its heir",
-        "jobs/targets.py",
+        "jobs/endings.py",
         "AND targets.running_job = ANY ($3::uuid[])",
         "AND cardinality($3::uuid[]) >= 0",
         "test_settling.py",

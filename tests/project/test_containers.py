@@ -18,8 +18,8 @@ from imagefleet.settings import (
     Roles,
     WorkerSettings,
     load,
+    slices_of,
 )
-from imagefleet.settings.loading import slices_of
 from imagefleet.settings.variables import variables
 from imagefleet.telemetry.health import LONGEST_STAY
 

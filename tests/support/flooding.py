@@ -73,10 +73,16 @@ async def attacking(module: str, *arguments: str, programs: int = 1) -> AsyncIte
                 assert await program.stdout.readline() == b"attacking\n"
         yield met
     finally:
-        for program in running:
-            async with asyncio.timeout(30):
-                told, _ = await program.communicate(b"")
-            met.update(json.loads(told))
+        try:
+            for program in running:
+                async with asyncio.timeout(30):
+                    told, _ = await program.communicate(b"")
+                met.update(json.loads(told))
+        finally:
+            for program in running:
+                with suppress(ProcessLookupError):
+                    program.kill()
+                await program.wait()
 
 
 def flooding(

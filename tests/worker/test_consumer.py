@@ -39,8 +39,8 @@ from imagefleet.worker.messages import (
     UNKNOWN_RECEIVES,
     Delivery,
 )
+from imagefleet.worker.settler import Takeovers
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
-from imagefleet.worker.takeovers import Takeovers
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock

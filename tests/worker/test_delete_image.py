@@ -13,8 +13,8 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Retry
 from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.database import Connection
+from imagefleet.store.images.deleting import delete_image as delete
 from imagefleet.store.images.images import submit_image
-from imagefleet.store.images.tombstones import delete_image as delete
 from imagefleet.worker.attempt import Attempt
 from imagefleet.worker.handlers import delete_image
 from tests.support.bench import Bench

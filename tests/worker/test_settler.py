@@ -193,7 +193,7 @@ async def test_no_more_ends_are_remembered_than_can_be_settled_again(
     for claim in claims:
         await bench.settler.settle(settlement(claim))
 
-    assert [(one.job_id, one.claim_no) for one in claims[-2:]] == list(bench.settler._told)
+    assert [(one.job_id, one.claim_no) for one in claims[-2:]] == list(bench.settler._told.fences)
 
 
 async def test_an_end_is_told_although_whoever_asked_for_it_has_gone(

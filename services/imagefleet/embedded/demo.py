@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Final
 
 import httpx
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from imagefleet.client.api import ApiClient
-from imagefleet.embedded.terminal import Terminal
 from imagefleet.errors import FleetError
 from imagefleet.imaging.samples import Sample, decode, sample
 from imagefleet.jobs.model import JobState
@@ -125,7 +125,7 @@ class Demo:
         return None if said == seen else f"said to be {said}, is {seen}"
 
 
-async def run_demo(client: ApiClient, count: int, terminal: Terminal) -> Shown:
+async def run_demo(client: ApiClient, count: int, messages: Console) -> Shown:
     """Try that many samples, with a bar."""
     begun = time.monotonic()
     columns = (
@@ -133,9 +133,8 @@ async def run_demo(client: ApiClient, count: int, terminal: Terminal) -> Shown:
     )  # fmt: skip
     async with httpx.AsyncClient(timeout=FETCH_TIMEOUT) as public:
         demo = Demo(client, public)
-        shown = terminal.messages
         with Progress(
-            *columns, console=shown, transient=True, disable=not shown.is_terminal
+            *columns, console=messages, transient=True, disable=not messages.is_terminal
         ) as progress:
             bar = progress.add_task("demo", total=count)
 

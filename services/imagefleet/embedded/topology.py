@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -76,10 +76,6 @@ class Facts:
     public_base_url: str
 
 
-class _DistributionsAfter(TypedDict, total=False):
-    Marker: str
-
-
 async def ensure_distribution(
     client: "CloudFrontClient",
     edge: EdgeDescription,
@@ -103,15 +99,11 @@ async def ensure_distribution(
 
 
 async def _find_distribution(client: "CloudFrontClient", comment: str) -> tuple[str, str] | None:
-    after: _DistributionsAfter = {}
-    while True:
-        page = (await client.list_distributions(**after))["DistributionList"]
-        for item in page.get("Items", ()):
+    async for page in client.get_paginator("list_distributions").paginate():
+        for item in page["DistributionList"].get("Items", ()):
             if item["Comment"] == comment:
                 return item["Id"], item["ARN"]
-        if not page["IsTruncated"]:
-            return None
-        after = {"Marker": page["NextMarker"]}
+    return None
 
 
 async def _ensure_access_control(client: "CloudFrontClient", name: str) -> str:

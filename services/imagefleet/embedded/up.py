@@ -3,6 +3,9 @@
 Up goes the ladder: the folder's lock, Postgres beside AWS, the edge, then the processes. Down it
 goes the other way round, and the processes in the order in which work flows: who takes it in, who
 does it, who looks after it.
+
+All that is said goes to the standard error, so that the standard output holds results alone. Lines
+of processes repeat what strangers sent them: nothing of that steers the terminal.
 """
 
 import sys
@@ -11,18 +14,25 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import orjson
+from rich.console import Console
+from rich.text import Text
 
 from imagefleet.client.api import open_client
 from imagefleet.embedded.machine import DEFAULT_FOLDER, Ports, StateFolder, chosen, write_private
 from imagefleet.embedded.processes import Processes, forget_cloud_account
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.supervisor import Supervisor
-from imagefleet.embedded.terminal import Terminal, ready_document, what_to_try
+from imagefleet.embedded.topology import Facts
 from imagefleet.errors import FleetError
 from imagefleet.runtime import Drain, run_until_signalled, supervise, unless
 from imagefleet.telemetry.logs import configure
+from imagefleet.telemetry.plain import plain
+
+COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
+NAME_WIDTH: Final = 11  # of `maintenance`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,30 @@ def up(wishes: Wishes, *, begun: float | None = None) -> int:
         running = Up(wishes, state, ports, time.monotonic() if begun is None else begun)
         signalled = run_until_signalled(running.run)
     return signalled or running.code
+
+
+class Terminal:
+    """Prefixes every line with who says it."""
+
+    def __init__(self) -> None:
+        self.results = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        # Lines of processes are not folded when nobody looks at them in a terminal.
+        self.messages = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._colours: dict[str, str] = {}
+
+    def say(self, text: str) -> None:
+        """Speak for the stack itself."""
+        self._line("up", "bold", text)
+
+    def hear(self, process: str, line: str) -> None:
+        """Speak for a process."""
+        colour = self._colours.setdefault(process, COLOURS[len(self._colours) % len(COLOURS)])
+        self._line(process, colour, line)
+
+    def _line(self, name: str, style: str, text: str) -> None:
+        line = Text(f"{name:<{NAME_WIDTH}} │ ", style=style)
+        line.append(plain(text.expandtabs()), style="default")
+        self.messages.print(line)
 
 
 class Up:
@@ -129,7 +163,8 @@ class Up:
             _print_json({"ready_seconds": round(ready_after, 2)})
         if self._wishes.exit_after or drain.requested:
             return
-        for line in self._what_to_try():
+        key_file = self._state.key_file("api-key")
+        for line in what_to_try(self._stack.facts, self._processes, key_file):
             self._terminal.say(line)
         await drain.wait()
 
@@ -139,7 +174,7 @@ class Up:
         self.code = 1  # until the last of them was seen
         restarts = self._restarts(supervisor)
         async with open_client(self._processes.api_url, self._stack.keys["api-key"]) as client:
-            shown = await run_demo(client, self._wishes.demo, self._terminal)
+            shown = await run_demo(client, self._wishes.demo, self._terminal.messages)
         restarts = self._restarts(supervisor) - restarts
         self.code = 0 if shown.completed == len(shown.tried) and restarts == 0 else 1
         results: dict[str, object] = {
@@ -180,10 +215,9 @@ class Up:
             return
         document = ready_document(
             self._stack.facts,
-            api_url=self._processes.api_url,
-            health_urls=self._processes.health_urls,
+            self._processes,
             keys=self._stack.keys,
-            processes=self._supervisor.pids | self._stack.pids,
+            pids=self._supervisor.pids | self._stack.pids,
         )
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
         write_private(self._wishes.ready_file.absolute(), text + "\n")
@@ -193,13 +227,52 @@ class Up:
             self._wishes.ready_file.parent.mkdir(parents=True, exist_ok=True)
             self._wishes.ready_file.unlink(missing_ok=True)
 
-    def _what_to_try(self) -> list[str]:
-        return what_to_try(
-            self._stack.facts,
-            api_url=self._processes.api_url,
-            health_urls=self._processes.health_urls,
-            key_file=self._state.key_file("api-key"),
-        )
+
+def ready_document(
+    facts: Facts, processes: Processes, *, keys: Mapping[str, str], pids: Mapping[str, int]
+) -> dict[str, object]:
+    """Everything that a program needs to use this stack, secrets included."""
+    return {
+        "api_url": processes.api_url,
+        "console_url": None,
+        "public_base_url": facts.public_base_url,
+        "metrics_urls": {name: f"{url}/metrics" for name, url in processes.health_urls.items()},
+        "api_key": keys["api-key"],
+        "operator_key": keys["operator-key"],
+        "database_urls": dict(facts.database_urls),
+        "aws_endpoint_url": facts.aws["AWS_ENDPOINT_URL"],
+        "aws": dict(facts.aws),
+        "buckets": _named(facts.topology, "_BUCKET"),
+        "queue_urls": _named(facts.topology, "_QUEUE_URL"),
+        "distribution_id": facts.topology.get("CLOUDFRONT_DISTRIBUTION_ID"),
+        "processes": dict(pids),
+    }
+
+
+def _named(topology: Mapping[str, str], kind: str) -> dict[str, str]:
+    """`FAST_QUEUE_URL` is the queue `fast`."""
+    return {
+        name.removesuffix(kind).lower().replace("_", "-"): value
+        for name, value in topology.items()
+        if name.endswith(kind)
+    }
+
+
+def what_to_try(facts: Facts, processes: Processes, key_file: Path) -> list[str]:
+    """Lines for somebody at the terminal."""
+    return [
+        f"API          {processes.api_url}",
+        f"images       {facts.public_base_url}",
+        *(f"{name:<12} {url}/metrics" for name, url in processes.health_urls.items()),
+        f"keys         {key_file} (submit, read), operator-key beside it (all scopes)",
+        "",
+        "In another terminal, with any image you have:",
+        "",
+        f'  curl -sS -H "Authorization: Bearer $(cat {key_file})" \\',
+        f"    -H 'Content-Type: image/jpeg' --data-binary @photo.jpg {processes.api_url}/v1/images",
+        "",
+        "Ctrl-C ends everything in order and keeps it for next time; a second one ends it now.",
+    ]
 
 
 def _print_json(document: Mapping[str, object]) -> None:

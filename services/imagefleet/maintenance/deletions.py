@@ -20,7 +20,7 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import originals_prefix, outputs_prefix
 from imagefleet.maintenance.duties import Period
 from imagefleet.store.database import Pool
-from imagefleet.store.images.emptying import (
+from imagefleet.store.images.deleting import (
     darken_without_edge,
     list_to_empty_again,
     record_emptied_again,

@@ -24,24 +24,21 @@ from imagefleet.jobs.images import cache_tag
 from imagefleet.maintenance.duties import Office
 from imagefleet.runtime import pause_after
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.edge.batches import (
-    Accepted,
-    Taken,
-    accept_batch,
-    begin_send,
-    complete_batch,
-    defer_batch,
-    doubt_batch,
-    list_accepted,
-    list_unsent,
-)
 from imagefleet.store.edge.invalidations import (
+    Accepted,
     Batch,
     BatchLimits,
     Debt,
     Owed,
+    Taken,
+    accept_batch,
+    begin_send,
     commit_batch,
+    complete_batch,
+    list_accepted,
+    list_unsent,
     look_at_owed,
+    send_again,
 )
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
@@ -191,7 +188,7 @@ class Flusher:
         except FleetError as error:
             self._refused(error, batch.id)
             async with self._pool.connection() as connection:
-                await defer_batch(connection, batch.id, _told(error))
+                await send_again(connection, batch.id, _told(error))
             return False
         self._refusals = 0
         async with self._pool.connection() as connection:
@@ -236,7 +233,12 @@ class Flusher:
         except NotFound as error:
             # Forgotten, or of another distribution. A repeat of what was done does no harm.
             async with self._pool.connection() as connection:
-                await doubt_batch(connection, accepted, _told(error))
+                await send_again(
+                    connection,
+                    accepted.batch_id,
+                    _told(error),
+                    unknown=accepted.cloudfront_id,
+                )
             return False
         except FleetError as error:
             self._refused(error, accepted.batch_id)
@@ -245,10 +247,10 @@ class Flusher:
         if not is_complete:
             return False
         async with self._pool.connection() as connection:
-            agreed = await complete_batch(connection, accepted)
-        if agreed is None:
+            dark = await complete_batch(connection, accepted)
+        if dark is None:
             return False
-        self._metrics.darkened(agreed.dark)
+        self._metrics.darkened(dark)
         return True
 
     def _is_quiet(self) -> bool:

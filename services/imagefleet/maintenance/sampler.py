@@ -25,9 +25,13 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.reports import sample_invalidations
 from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
-from imagefleet.store.fleet.statistics import count_stuck, sample_behind
+from imagefleet.store.fleet.statistics import (
+    ExpectedMessages,
+    count_stuck,
+    expect_messages,
+    sample_behind,
+)
 from imagefleet.store.images.sweeping import read_walk
-from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
 from imagefleet.store.letters.letters import count_unacknowledged
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 

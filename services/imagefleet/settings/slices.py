@@ -37,6 +37,14 @@ def _span(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def _seconds(default: float, least: float, most: float, variable: str) -> timedelta:
+    """A span within these bounds, which are seconds like the variable."""
+    bounded: timedelta = Field(
+        _span(default), ge=_span(least), le=_span(most), validation_alias=variable
+    )
+    return bounded
+
+
 Password = Annotated[SecretStr, Form("printable ASCII characters")]
 
 
@@ -73,16 +81,9 @@ class Database(Slice):
     """Connections that are kept open."""
     pool_max: Count = Field(10, ge=1, le=500, validation_alias="DATABASE_POOL_MAX")
     """The most connections this process opens."""
-    connect_timeout: Seconds = Field(
-        _span(5), ge=_span(0.1), le=_span(60), validation_alias="DATABASE_CONNECT_TIMEOUT_SECONDS"
-    )
+    connect_timeout: Seconds = _seconds(5, 0.1, 60, "DATABASE_CONNECT_TIMEOUT_SECONDS")
     """How long opening a connection may take."""
-    statement_timeout: Seconds = Field(
-        _span(8),
-        ge=_span(0.1),
-        le=_span(600),
-        validation_alias="DATABASE_STATEMENT_TIMEOUT_SECONDS",
-    )
+    statement_timeout: Seconds = _seconds(8, 0.1, 600, "DATABASE_STATEMENT_TIMEOUT_SECONDS")
     """When Postgres ends a statement; after 2 s more of silence the connection is given up."""
 
     @model_validator(mode="after")
@@ -128,13 +129,9 @@ class Aws(Slice):
         1000, ge=1, le=1_000_000_000, validation_alias="CLOUDFRONT_MONTHLY_PATHS"
     )
     """How many paths a month are expected: beyond it maintenance warns, and goes on."""
-    connect_timeout: Seconds = Field(
-        _span(3), ge=_span(0.1), le=_span(60), validation_alias="AWS_CONNECT_TIMEOUT_SECONDS"
-    )
+    connect_timeout: Seconds = _seconds(3, 0.1, 60, "AWS_CONNECT_TIMEOUT_SECONDS")
     """How long opening a connection to AWS may take."""
-    read_timeout: Seconds = Field(
-        _span(10), ge=_span(0.1), le=_span(300), validation_alias="AWS_READ_TIMEOUT_SECONDS"
-    )
+    read_timeout: Seconds = _seconds(10, 0.1, 300, "AWS_READ_TIMEOUT_SECONDS")
     """How long AWS may stay silent within a call; long polls have their own, longer one."""
     max_connections: Count = Field(50, ge=1, le=1000, validation_alias="AWS_MAX_CONNECTIONS")
     """The most connections to one service."""
@@ -170,9 +167,7 @@ class Api(Slice):
         50 * 2**20, ge=1024, le=5 * 2**30, validation_alias="MAX_UPLOAD_BYTES"
     )
     """The largest upload that is taken."""
-    upload_timeout: Seconds = Field(
-        _span(300), ge=_span(1), le=_span(3600), validation_alias="UPLOAD_TIMEOUT_SECONDS"
-    )
+    upload_timeout: Seconds = _seconds(300, 1, 3600, "UPLOAD_TIMEOUT_SECONDS")
     """How long one upload may take."""
     upload_least_rate: Count = Field(
         2048, ge=0, le=2**20, validation_alias="UPLOAD_LEAST_BYTES_PER_SECOND"
@@ -185,9 +180,7 @@ class Api(Slice):
         None, validation_alias="OPERATOR_DATABASE_URL"
     )
     """Postgres under the operator's role; without it the operator's routes are not served."""
-    shutdown_grace: Seconds = Field(
-        _span(30), ge=_span(0), le=_span(3600), validation_alias="SHUTDOWN_GRACE_PERIOD_SECONDS"
-    )
+    shutdown_grace: Seconds = _seconds(30, 0, 3600, "SHUTDOWN_GRACE_PERIOD_SECONDS")
     """How long requests may finish after SIGTERM."""
 
 
@@ -211,13 +204,9 @@ class Worker(Slice):
     """The lanes this worker listens to."""
     job_types: Names = Field((), validation_alias="WORKER_JOB_TYPES")
     """The job types this worker takes; unset is all it knows."""
-    shutdown_grace: Seconds = Field(
-        _span(300), ge=_span(0), le=_span(7200), validation_alias="SHUTDOWN_GRACE_PERIOD_SECONDS"
-    )
+    shutdown_grace: Seconds = _seconds(300, 0, 7200, "SHUTDOWN_GRACE_PERIOD_SECONDS")
     """How long running jobs may finish after SIGTERM before they are given back."""
-    receive_wait: Seconds = Field(
-        _span(20), ge=_span(1), le=_span(20), validation_alias="RECEIVE_WAIT_SECONDS"
-    )
+    receive_wait: Seconds = _seconds(20, 1, 20, "RECEIVE_WAIT_SECONDS")
     """How long a receive waits for a message; SQS allows 20, and bills every one."""
     breakers: Breakers = Field({}, validation_alias="BREAKERS")
     """When a service that jobs need counts as down: `failures` (at least; 5) that are a `ratio`
@@ -263,24 +252,16 @@ class Retry(Slice):
 class Maintenance(Slice):
     """The process that rings again, rescues, flushes, sweeps and prunes."""
 
-    rescue_after: Seconds = Field(
-        _span(30), ge=_span(0), le=_span(600), validation_alias="RESCUE_AFTER"
-    )
+    rescue_after: Seconds = _seconds(30, 0, 600, "RESCUE_AFTER")
     """How long a worker may be silent before its jobs are rescued, in seconds; 0 turns it off."""
-    dispatch_interval: Seconds = Field(
-        _span(0.5), ge=_span(0.1), le=_span(60), validation_alias="DISPATCH_INTERVAL_SECONDS"
-    )
+    dispatch_interval: Seconds = _seconds(0.5, 0.1, 60, "DISPATCH_INTERVAL_SECONDS")
     """How often a lane is looked at in which nothing waits; five times a second where something
     does. Over 1 s, who submits leaves ringing to the next look."""
     dispatch_batch: Count = Field(1000, ge=1, le=5000, validation_alias="DISPATCH_BATCH")
     """The most jobs of a lane rung in one look."""
-    sample_interval: Seconds = Field(
-        _span(10), ge=_span(1), le=_span(300), validation_alias="SAMPLE_INTERVAL_SECONDS"
-    )
+    sample_interval: Seconds = _seconds(10, 1, 300, "SAMPLE_INTERVAL_SECONDS")
     """How often gauges are read from Postgres and SQS."""
-    sweep_grace: Seconds = Field(
-        _span(86_400), ge=_span(0), le=_span(864_000), validation_alias="SWEEP_GRACE_SECONDS"
-    )
+    sweep_grace: Seconds = _seconds(86_400, 0, 864_000, "SWEEP_GRACE_SECONDS")
     """How long a superseded version is kept after the edge has forgotten it; a day is how long
     caches between the edge and a viewer may keep the way to it."""
     sweep_deletes: Switch = Field(default=True, validation_alias="SWEEP_DELETES")

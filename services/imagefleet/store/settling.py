@@ -34,12 +34,18 @@ from imagefleet.jobs.lifecycle import Completed, Outcome, ResultReason, decide
 from imagefleet.jobs.model import Claim, Ended, Fence, JobId, Ring, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.images.emptying import record_emptied
+from imagefleet.store.images.deleting import record_emptied
 from imagefleet.store.images.images import publish_images
-from imagefleet.store.jobs.endings import Held, end_claims, lock_claims, rejected
+from imagefleet.store.jobs.endings import (
+    Held,
+    end_claims,
+    free_targets,
+    lock_claims,
+    lock_targets,
+    rejected,
+)
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submissions
-from imagefleet.store.jobs.targets import free_targets, lock_targets
 from imagefleet.store.jobs.unheard import find_own_ends
 
 log = structlog.get_logger()

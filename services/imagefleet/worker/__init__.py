@@ -3,12 +3,11 @@
     main        what is opened in which order; the shift, from the registry to the drain's end
     consumer    listens to a lane: receives into free slots, claims, starts what is ours
     slots       how many at once, of a lane and of a type; a suspect alone
-    takeovers   which claims of others ours have ended, each told once
     attempt     one attempt: work, settle, let go of the message
     handling    what a handler is given; handlers: what the built-in types do with it
     outcomes    what an error means for its job
     isolation   where pictures are decoded: processes that have nothing to lose
-    settler     outcomes written together, until the database answers
+    settler     outcomes written together, until the database answers; each end told once
     messages    what SQS is told about messages: how long they stay invisible, which are over;
                 what becomes of those whose job is not ours
     lease       the beat, and what it tells this worker to let go

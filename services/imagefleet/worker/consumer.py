@@ -24,8 +24,8 @@ from imagefleet.store.jobs.reports import find_types
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
+from imagefleet.worker.settler import Takeovers
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots
-from imagefleet.worker.takeovers import Takeovers
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again

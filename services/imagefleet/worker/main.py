@@ -50,9 +50,8 @@ from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import Messages, Redrives, Unclaimed
-from imagefleet.worker.settler import Settler
+from imagefleet.worker.settler import Settler, Takeovers
 from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
-from imagefleet.worker.takeovers import Takeovers
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
@@ -273,13 +272,12 @@ class Shift:
         return self.settler.unanswered + self.takeovers.unanswered
 
     async def _all_free(self, within: timedelta) -> bool:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 for one in self.slots.values():
                     await one.all_free()
-        except TimeoutError:
-            return False
-        return True
+                return True
+        return False
 
     async def retire(self, drain: Drain) -> None:
         """Leave the registry; a worker that still holds something is left to the rescuer.

@@ -2,11 +2,13 @@
 
 An attempt waits for its receipt, and keeps its slot and its lease until it has it. When Postgres is
 away the same outcomes are settled again until it answers: settling is idempotent.
+
+Whatever this worker ends is told here, each end once: its own attempts', and those of others whose
+jobs its claims have taken over.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -14,18 +16,37 @@ import structlog
 
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import Ended, Fence, WorkerId
+from imagefleet.jobs.model import Ended, Fence, JobId, WorkerId
 from imagefleet.runtime import FIRST_PAUSE, LONGEST_PAUSE, Batcher
 from imagefleet.store.database import Pool
+from imagefleet.store.jobs.unheard import find_claimed_ends
 from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
 from imagefleet.telemetry.metrics import WorkerMetrics, tell_ends
 
 LINGER: Final = 0.005  # seconds
 MOST_AT_ONCE: Final = 100
-# What is settled twice is so within moments: cut off amid its settle, or a stray of one beat.
+# What could be told twice is so within moments: cut off amid its settle, a stray of one beat, asked
+# for while the answer to another claim of the same job arrives.
 MOST_REMEMBERED: Final = 10_000
 
 log = structlog.get_logger()
+
+
+class Told:
+    """Whose end was told of late: none is told twice."""
+
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+        self.fences: dict[Fence, None] = {}
+        """The oldest first."""
+
+    def tell(self, ended: Iterable[Ended]) -> None:
+        """Count them, and write their lines."""
+        new = {one.fence: one for one in ended if one.fence not in self.fences}
+        self.fences |= dict.fromkeys(new)
+        while len(self.fences) > MOST_REMEMBERED:
+            del self.fences[next(iter(self.fences))]
+        tell_ends(self._metrics, new.values())
 
 
 class Settler:
@@ -37,14 +58,12 @@ class Settler:
         self._pool = pool
         self._worker_id = worker_id
         self._doorbell = doorbell
-        self._metrics = metrics
+        self._told = Told(metrics)
         self._settlements: Batcher[Settlement, Receipt] = Batcher(
             self._write, name="settler", linger=LINGER, most=MOST_AT_ONCE
         )
         self._unanswered: set[Fence] = set()
         """What was sent to be written, and no answer came: perhaps it was."""
-        self._told: dict[Fence, None] = {}
-        """Whose end was told, the oldest first."""
         self._given_up = False
 
     async def settle(self, settlement: Settlement) -> Receipt:
@@ -74,13 +93,13 @@ class Settler:
                 return [error]
             # What cannot be settled at all must not hold up its neighbours.
             return [answer for one in settlements for answer in await self._write([one])]
-        tell_ends(self._metrics, ended)
+        self._told.tell(ended)
         return receipts
 
     async def _until_answered(
         self, settlements: Sequence[Settlement]
-    ) -> tuple[Sequence[Receipt], Collection[Ended]]:
-        """The receipts, and the ends that are to be told: each once, whoever waits for which."""
+    ) -> tuple[Sequence[Receipt], Sequence[Ended]]:
+        """The receipts, and what these wrote; also earlier, if the answer to that never came."""
         pause = FIRST_PAUSE
         fences = {settlement.fence for settlement in settlements}
         while True:
@@ -101,18 +120,50 @@ class Settler:
             else:
                 self._unanswered -= fences
                 self._doorbell.ring(report.rings)
-                return report.receipts, self._to_tell(report.receipts, again)
+                return report.receipts, [
+                    receipt.ended
+                    for receipt in report.receipts
+                    if receipt.ended is not None
+                    and (receipt.settled is Settled.WRITTEN or receipt.ended.fence in again)
+                ]
 
-    def _to_tell(self, receipts: Sequence[Receipt], again: AbstractSet[Fence]) -> Collection[Ended]:
-        """What these wrote; also earlier, if the answer to that never came. All else is told."""
-        ended = {
-            receipt.ended.fence: receipt.ended
-            for receipt in receipts
-            if receipt.ended is not None
-            and receipt.ended.fence not in self._told
-            and (receipt.settled is Settled.WRITTEN or receipt.ended.fence in again)
-        }
-        self._told |= dict.fromkeys(ended)
-        while len(self._told) > MOST_REMEMBERED:
-            del self._told[next(iter(self._told))]
-        return ended.values()
+
+class Takeovers:
+    """What the claims of one worker have ended of others', told once; all its consumers share it.
+
+    A claim that takes a job over, or finds it exhausted, writes the end of the claim before. Where
+    its answer is lost on the way that may stand all the same: then Postgres is asked, once it
+    answers.
+    """
+
+    def __init__(self, pool: Pool, worker_id: WorkerId, metrics: WorkerMetrics) -> None:
+        self._pool = pool
+        self._worker_id = worker_id
+        self._told = Told(metrics)
+        self._asking: set[JobId] = set()
+
+    def tell(self, ended: Iterable[Ended]) -> None:
+        """Count what a claim ended, and write its lines."""
+        self._told.tell(ended)
+
+    @property
+    def unanswered(self) -> int:
+        """How many ends were perhaps written, and nobody has told them."""
+        return len(self._asking)
+
+    def not_answered(self, job_ids: Collection[JobId]) -> None:
+        """Remember a claim of these that was sent, and whose answer never came."""
+        self._asking |= set(job_ids)
+
+    async def catch_up(self) -> None:
+        """Tell what such claims have ended; Unavailable while nobody can say, and then again."""
+        if not self._asking:
+            return
+        asked, self._asking = self._asking, set()
+        try:
+            async with self._pool.use("find_claimed_ends") as connection:
+                found = await find_claimed_ends(connection, self._worker_id, asked)
+        except BaseException:
+            self._asking |= asked
+            raise
+        self.tell(found)

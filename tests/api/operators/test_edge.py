@@ -8,14 +8,16 @@ import pytest
 
 from imagefleet.maintenance.flusher import OFFICE
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import (
+from imagefleet.store.edge.invalidations import (
     Accepted,
+    BatchLimits,
     accept_batch,
     begin_send,
+    commit_batch,
     complete_batch,
-    defer_batch,
+    look_at_owed,
+    send_again,
 )
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.fleet.elections import hold_election
 from tests.support.api import uploaded
 from tests.support.http import is_problem
@@ -137,7 +139,7 @@ async def test_the_status_tells_what_is_owed_sent_and_billed(
     for batch_id in ids[:2]:
         await accept_batch(maintenance, batch_id, f"I-{batch_id}")
     await complete_batch(maintenance, Accepted(ids[0], f"I-{ids[0]}"))
-    await defer_batch(maintenance, ids[2], "cloudfront_too_many: wait")
+    await send_again(maintenance, ids[2], "cloudfront_too_many: wait")
     await superuser.execute("UPDATE invalidations SET owed_at = owed_at - interval '1 hour'")
 
     status = (await operating.get(EDGE)).json()

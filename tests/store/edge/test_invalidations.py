@@ -8,19 +8,20 @@ import asyncpg
 import pytest
 
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import (
+from imagefleet.store.edge.invalidations import (
     Accepted,
-    Agreed,
+    BatchLimits,
+    Debt,
     Taken,
     accept_batch,
     begin_send,
+    commit_batch,
     complete_batch,
-    defer_batch,
-    doubt_batch,
     list_accepted,
     list_unsent,
+    look_at_owed,
+    send_again,
 )
-from imagefleet.store.edge.invalidations import BatchLimits, Debt, commit_batch, look_at_owed
 from imagefleet.store.edge.reports import InvalidationSample, sample_invalidations
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
@@ -192,7 +193,7 @@ async def test_an_accepted_batch_is_followed_until_it_is_complete(
     assert batch is not None
     assert [batch.id] == [one.id for one in await list_unsent(maintenance, limit=9)]
     assert await begin_send(maintenance, batch.id)
-    await defer_batch(maintenance, batch.id, "cloudfront_too_many: wait")
+    await send_again(maintenance, batch.id, "cloudfront_too_many: wait")
     assert await begin_send(maintenance, batch.id)
 
     accepted = [await accept_batch(maintenance, batch.id, name) for name in ("I1", "I2")]
@@ -200,7 +201,7 @@ async def test_an_accepted_batch_is_followed_until_it_is_complete(
     completed = [await complete_batch(maintenance, followed) for _ in range(2)]
 
     assert [Taken(paths=1, debts=1, month_paths=1), None] == accepted
-    assert [Agreed(), None] == completed
+    assert [[], None] == completed
     assert Accepted(batch.id, "I1") == followed
     assert not await begin_send(maintenance, batch.id)
     assert [] == await list_unsent(maintenance, limit=9) + await list_accepted(maintenance, limit=9)
@@ -221,9 +222,9 @@ async def test_a_batch_that_cloudfront_does_not_know_is_sent_again_as_it_was(
     assert batch is not None
     await accept_batch(maintenance, batch.id, "I1")
 
-    await doubt_batch(maintenance, Accepted(batch.id, "another"), "x")
+    await send_again(maintenance, batch.id, "x", unknown="another")
     assert [] == await list_unsent(maintenance, limit=9)
-    await doubt_batch(maintenance, Accepted(batch.id, "I1"), "not_found")
+    await send_again(maintenance, batch.id, "not_found", unknown="I1")
 
     (again,) = await list_unsent(maintenance, limit=9)
     assert (batch.id, tuple(batch.items), "not_found") == (again.id, again.items, again.last_error)

@@ -5,8 +5,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import Accepted, accept_batch, complete_batch
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
+from imagefleet.store.edge.invalidations import (
+    Accepted,
+    BatchLimits,
+    accept_batch,
+    commit_batch,
+    complete_batch,
+    look_at_owed,
+)
 from imagefleet.store.edge.reports import prune_batches, read_month
 
 OWE = "INSERT INTO invalidations (image_id, tenant_id, reason) VALUES ($1, 'acme', 'deleted')"

@@ -11,9 +11,9 @@ from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission, new_job_id
 from imagefleet.store.database import Connection
+from imagefleet.store.images.deleting import get_deletion
 from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.images.pruning import prune_images, prune_revisions, prune_uploads
-from imagefleet.store.images.tombstones import get_deletion
 from imagefleet.store.images.uploads import create_upload, get_upload, submit_upload
 from imagefleet.store.jobs.pruning import prune_jobs
 from tests.support.factories import (

@@ -21,7 +21,7 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import Pause, pause, resume
-from imagefleet.store.images.emptying import flag_void
+from imagefleet.store.images.deleting import flag_void
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.rings import URGENT, ring_heads, ring_now

@@ -218,7 +218,6 @@ QUESTIONS = {
     "history of a fault, deep": (letters.LIST_LETTERS_OF_FAULT, f"{MIDDLE}, 'often'"),
     "groups": (letters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, false"),
     "groups of tenants": (letters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, true"),
-    "one": (letters.GET_LETTER, "md5('7')::uuid"),
     "some": (letters.GET_LETTERS, IDS),
     "count": (letters.COUNT_UNACKNOWLEDGED, None),
     "acknowledge": (letters.ACKNOWLEDGE, f"{IDS}, 'ada', NULL"),

@@ -11,15 +11,17 @@ from imagefleet.jobs.images import Bucket, OutputKey, image_target
 from imagefleet.jobs.kinds import ReprocessImages
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import (
+from imagefleet.store.edge.invalidations import (
     Accepted,
+    BatchLimits,
     accept_batch,
     begin_send,
+    commit_batch,
     complete_batch,
     list_accepted,
     list_unsent,
+    look_at_owed,
 )
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
 from imagefleet.store.edge.reports import (
     find_flusher,
     list_batches,
@@ -27,7 +29,13 @@ from imagefleet.store.edge.reports import (
     read_month,
     sample_invalidations,
 )
-from imagefleet.store.images.emptying import darken_without_edge, flag_void, list_to_empty_again
+from imagefleet.store.images.deleting import (
+    LIST_VOID,
+    MOST_CANCELLED,
+    darken_without_edge,
+    flag_void,
+    list_to_empty_again,
+)
 from imagefleet.store.images.images import find_current, list_images
 from imagefleet.store.images.pruning import (
     Superseded,
@@ -47,7 +55,6 @@ from imagefleet.store.images.sweeping import (
     list_sweep_runs,
     read_walk,
 )
-from imagefleet.store.images.tombstones import LIST_VOID, MOST_CANCELLED
 from imagefleet.store.images.uploads import create_upload, find_original
 from tests.store.plans.history import (
     DEEP,

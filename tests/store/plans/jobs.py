@@ -13,6 +13,7 @@ from imagefleet.jobs.limits import MOST_OPEN_JOBS
 from imagefleet.jobs.model import Claim, JobId, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.store.jobs.admissions import list_parents, list_standing, room_for_jobs
 from imagefleet.store.jobs.cancelling import PAGE as CANCELLED
 from imagefleet.store.jobs.cancelling import count_chosen, count_walk, flag_page
@@ -42,7 +43,6 @@ from imagefleet.store.jobs.rescue import (
 from imagefleet.store.jobs.rings import (
     adopt_rings,
     confirm_rings,
-    expect_messages,
     find_expired,
     forget_lost,
     read_rooms,

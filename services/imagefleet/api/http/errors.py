@@ -27,51 +27,32 @@ PROBLEM_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = 2  # seconds; when the world is away, and nobody knows for how long
 CLIENT_LEFT: Final = 499  # never sent; what the log and the metrics say of it
 
-STATUSES: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "invalid_json": 400,
-        "invalid_form": 400,
-        "invalid_idempotency_key": 400,
-        "idempotency_keys_differ": 400,
-        "bad_request": 400,
-        "unauthorized": 401,
-        "forbidden": 403,
-        "not_found": 404,
-        "method_not_allowed": 405,
-        "request_timeout": 408,
-        "image_deleted": 409,
-        "source_changed": 409,
-        "upload_incomplete": 409,
-        "upload_used": 409,
-        "payload_too_large": 413,
-        "too_large": 413,
-        "uri_too_long": 414,
-        "type_mismatch": 415,
-        "unsupported": 415,
-        "unsupported_media_type": 415,
-        "corrupt": 422,
-        "empty_file": 422,
-        "idempotency_conflict": 422,
-        "invalid_filter": 422,
-        "invalid_payload": 422,
-        "invalid_request": 422,
-        "invalid_setting": 422,
-        "too_many_frames": 422,
-        "too_many_parts": 422,
-        "too_many_pixels": 422,
-        "too_much_metadata": 422,
-        "unknown_job_type": 422,
-        "unknown_recipe": 422,
-        "use_another_route": 422,
-        "limit_reached": 429,
-        "too_many_open_jobs": 429,
-        "headers_too_large": 431,
-        "internal_error": 500,
-        "busy": 503,
-        "submits_paused": 503,
-        "unavailable": 503,
-    }
-)
+_CODES: Final[Mapping[int, Sequence[str]]] = {
+    400: (
+        "bad_request", "idempotency_keys_differ", "invalid_form", "invalid_idempotency_key",
+        "invalid_json",
+    ),
+    401: ("unauthorized",),
+    403: ("forbidden",),
+    404: ("not_found",),
+    405: ("method_not_allowed",),
+    408: ("request_timeout",),
+    409: ("image_deleted", "source_changed", "upload_incomplete", "upload_used"),
+    413: ("payload_too_large", "too_large"),
+    414: ("uri_too_long",),
+    415: ("type_mismatch", "unsupported", "unsupported_media_type"),
+    422: (
+        "corrupt", "empty_file", "idempotency_conflict", "invalid_filter", "invalid_payload",
+        "invalid_request", "invalid_setting", "too_many_frames", "too_many_parts",
+        "too_many_pixels", "too_much_metadata", "unknown_job_type", "unknown_recipe",
+        "use_another_route",
+    ),
+    429: ("limit_reached", "too_many_open_jobs"),
+    431: ("headers_too_large",),
+    500: ("internal_error",),
+    503: ("busy", "submits_paused", "unavailable"),
+}  # fmt: skip
+STATUSES: Final = MappingProxyType({one: of for of, codes in _CODES.items() for one in codes})
 RETRY_LATER: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 NOT_OURS: Final = "Something went wrong on our side."
 FRAMEWORK_CODES: Final = MappingProxyType({404: "not_found", 405: "method_not_allowed"})

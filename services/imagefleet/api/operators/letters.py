@@ -67,9 +67,11 @@ class LetterChoice(Incoming):
 
 class _Chosen(Incoming):
     filter: LetterChoice | None = None
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_ACKNOWLEDGED)] | None = None
 
-    def _has_one_choice(self, ids: object) -> Self:
-        if (ids is None) == (self.filter is None):
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
             raise ValueError
         return self
 
@@ -77,13 +79,8 @@ class _Chosen(Incoming):
 class Acknowledgement(_Chosen):
     """Somebody knows, and nothing is to be done: by ids, or the oldest that a filter names."""
 
-    ids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_ACKNOWLEDGED)] | None = None
     note: Reason
     limit: Annotated[int, Field(ge=1, le=MOST_ACKNOWLEDGED)] = MOST_ACKNOWLEDGED
-
-    @model_validator(mode="after")
-    def _one_choice(self) -> Self:
-        return self._has_one_choice(self.ids)
 
 
 class ReplayRequest(_Chosen):
@@ -96,10 +93,6 @@ class ReplayRequest(_Chosen):
     died_until: RunAt | None = None
     dry_run: bool = False
     force: bool = False
-
-    @model_validator(mode="after")
-    def _one_choice(self) -> Self:
-        return self._has_one_choice(self.ids)
 
 
 @router.get(

@@ -33,6 +33,8 @@ from imagefleet.jobs.shapes.fleet import (
 )
 from imagefleet.store.fleet.ledger import read_balance
 from imagefleet.store.fleet.statistics import (
+    ExpectedMessages,
+    expect_messages,
     list_failures,
     list_stuck,
     list_taken,
@@ -42,7 +44,6 @@ from imagefleet.store.fleet.statistics import (
 )
 from imagefleet.store.fleet.tenants import rank_tenants
 from imagefleet.store.jobs.pruning import count_prunable, list_prune_runs
-from imagefleet.store.jobs.rings import ExpectedMessages, expect_messages
 from imagefleet.store.letters.letters import count_unacknowledged
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds

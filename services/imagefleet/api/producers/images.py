@@ -27,9 +27,15 @@ from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.images.images import find_replaceable, get_image, list_images, submit_image
+from imagefleet.store.images.deleting import delete_image, get_deletion
+from imagefleet.store.images.images import (
+    IMAGE_DELETED,
+    find_replaceable,
+    get_image,
+    list_images,
+    submit_image,
+)
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
-from imagefleet.store.images.tombstones import delete_image, get_deletion, refuse_deleted
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
@@ -243,7 +249,7 @@ async def _recipe_of_replaceable(tools: Tools, image_id: UUID, asking: Draft) ->
             idempotency_key=asking.idempotency_key,
             dedup_key=None,
         ):
-            await refuse_deleted(connection, image_id)
+            raise RequestRejected("image_deleted", IMAGE_DELETED)
     return recipe
 
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -211,10 +211,6 @@ def names(item: str, path: str) -> bool:
     return path.startswith(item[:-1]) if item.endswith("*") else path == item
 
 
-class _InvalidationsAfter(TypedDict, total=False):
-    Marker: str
-
-
 class Invalidations:
     """Applies to the cache what is invalidated at its distribution."""
 
@@ -223,6 +219,7 @@ class Invalidations:
     ) -> None:
         """`distribution` tells its id now: an emulator that lost everything gets another one."""
         self._client = client
+        self._invalidations = client.get_paginator("list_invalidations")
         self._cache = cache
         self._distribution = distribution
         self._watched: str | None = None
@@ -248,7 +245,12 @@ class Invalidations:
         """Apply what is new. The first look only learns what is old, and opens the cache."""
         distribution = self._distribution()
         with translated("cloudfront"):
-            listed = await self._list(distribution)
+            pages = self._invalidations.paginate(DistributionId=distribution)
+            listed = [
+                item["Id"]
+                async for page in pages
+                for item in page["InvalidationList"].get("Items", ())
+            ]
             if distribution != self._watched:
                 self._cache.forget_everything()
                 self._known = set(listed)
@@ -264,14 +266,3 @@ class Invalidations:
         paths = found["Invalidation"]["InvalidationBatch"]["Paths"]
         self._cache.forget(paths.get("Items", ()))
         self._known.add(invalidation)
-
-    async def _list(self, distribution: str) -> list[str]:
-        listed: list[str] = []
-        after: _InvalidationsAfter = {}
-        while True:
-            answer = await self._client.list_invalidations(DistributionId=distribution, **after)
-            page = answer["InvalidationList"]
-            listed += [item["Id"] for item in page.get("Items", ())]
-            if not page["IsTruncated"]:
-                return listed
-            after = {"Marker": page["NextMarker"]}

@@ -1,17 +1,19 @@
-"""What the edge owes: debts, one an image, and how a batch of them comes to be.
+"""What the edge is owed: debts, one an image, and the batches of them on their way to CloudFront.
 
 A debt is merged while no batch has taken it. A batch is frozen with the transaction that takes its
-debts: whatever is unclear afterwards (`batches.py`), exactly the same is sent again under the same
-reference.
+debts; from then on only what is known about it changes (sent, taken, complete), so that whatever is
+unclear, exactly the same is sent again under the same reference.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
 from imagefleet.store.database import Connection
+
+LONGEST_ERROR: Final = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +162,139 @@ async def _room(connection: Connection, item: Callable[[UUID], str], within: Bat
     if item(UUID(int=0)).endswith("*"):
         return within.wildcards - int(in_flight["wildcards"])
     return within.paths - int(in_flight["paths"])
+
+
+# Those that were sent least often come first: one that CloudFront never takes holds up no other.
+LIST_UNSENT: Final = """
+SELECT batches.id, batches.items, batches.last_error
+  FROM invalidation_batches AS batches
+ WHERE batches.completed_at IS NULL AND batches.accepted_at IS NULL
+ ORDER BY batches.sends, batches.created_at
+ LIMIT $1
+"""
+
+
+async def list_unsent(connection: Connection, *, limit: int) -> list[Batch]:
+    """Batches that CloudFront is not known to have."""
+    rows = await connection.fetch(LIST_UNSENT, limit)
+    return [Batch(row["id"], tuple(row["items"]), row["last_error"]) for row in rows]
+
+
+BEGIN_SEND: Final = """
+UPDATE invalidation_batches SET sends = sends + 1 WHERE id = $1 AND accepted_at IS NULL RETURNING id
+"""
+
+
+async def begin_send(connection: Connection, batch_id: UUID) -> bool:
+    """Write down that it is about to be sent; False: CloudFront has it by now."""
+    return await connection.fetchval(BEGIN_SEND, batch_id) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What CloudFront has just taken, and so will bill."""
+
+    paths: int
+    debts: int
+    """How many debts those paths pay; merged ones count each."""
+    month_paths: int
+    """Of this month of UTC, these included."""
+
+
+ACCEPT_BATCH: Final = """
+WITH accepted AS (
+    UPDATE invalidation_batches
+       SET accepted_at = now(), cloudfront_id = $2
+     WHERE id = $1 AND accepted_at IS NULL
+    RETURNING id, paths
+),
+paid AS (
+    SELECT accepted.paths, coalesce(sum(stamped.debts), 0)::integer AS debts
+      FROM accepted
+      LEFT JOIN invalidations AS stamped ON stamped.batch_id = accepted.id
+     GROUP BY accepted.paths
+),
+billed AS (
+    INSERT INTO invalidation_months AS months (month, paths, debts, batches)
+    SELECT date_trunc('month', now() AT TIME ZONE 'UTC')::date, paid.paths, paid.debts, 1
+      FROM paid
+        ON CONFLICT (month) DO UPDATE
+           SET paths = months.paths + excluded.paths, debts = months.debts + excluded.debts,
+               batches = months.batches + 1
+    RETURNING months.paths
+)
+SELECT paid.paths, paid.debts, billed.paths AS month_paths FROM paid CROSS JOIN billed
+"""
+
+
+async def accept_batch(connection: Connection, batch_id: UUID, cloudfront_id: str) -> Taken | None:
+    """CloudFront has it, under this id; None: that was known."""
+    row = await connection.fetchrow(ACCEPT_BATCH, batch_id, cloudfront_id)
+    return None if row is None else Taken(**dict(row))
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A batch that CloudFront is at work on."""
+
+    batch_id: UUID
+    cloudfront_id: str
+
+
+LIST_ACCEPTED: Final = """
+SELECT batches.id AS batch_id, batches.cloudfront_id
+  FROM invalidation_batches AS batches
+ WHERE batches.completed_at IS NULL AND batches.accepted_at IS NOT NULL
+ ORDER BY batches.created_at
+ LIMIT $1
+"""
+
+
+async def list_accepted(connection: Connection, *, limit: int) -> list[Accepted]:
+    """The oldest batches that are not known to be complete."""
+    rows = await connection.fetch(LIST_ACCEPTED, limit)
+    return [Accepted(**dict(row)) for row in rows]
+
+
+COMPLETE_BATCH: Final = """
+WITH done AS (
+    UPDATE invalidation_batches
+       SET completed_at = now()
+     WHERE id = $1 AND cloudfront_id = $2 AND completed_at IS NULL
+    RETURNING id, completed_at
+),
+dark AS (
+    UPDATE image_tombstones
+       SET dark_at = done.completed_at
+      FROM done
+      JOIN invalidations AS debts ON debts.batch_id = done.id
+     WHERE image_tombstones.image_id = debts.image_id
+       AND image_tombstones.invalidation_id = debts.id AND image_tombstones.dark_at IS NULL
+    RETURNING image_tombstones.dark_at - image_tombstones.requested_at AS took
+)
+SELECT coalesce((SELECT array_agg(dark.took) FROM dark), '{}') AS dark FROM done
+"""
+
+
+async def complete_batch(connection: Connection, accepted: Accepted) -> list[timedelta] | None:
+    """The edge agrees; how long the deleted images took to be dark that it was the last word on.
+
+    None: that it agrees was known.
+    """
+    row = await connection.fetchrow(COMPLETE_BATCH, accepted.batch_id, accepted.cloudfront_id)
+    return None if row is None else list(row["dark"])
+
+
+# The error stays when a later send succeeds: it tells why that was later.
+SEND_AGAIN: Final = """
+UPDATE invalidation_batches
+   SET accepted_at = NULL, cloudfront_id = NULL, last_error = $3
+ WHERE id = $1 AND cloudfront_id IS NOT DISTINCT FROM $2 AND completed_at IS NULL
+"""
+
+
+async def send_again(
+    connection: Connection, batch_id: UUID, error: str, *, unknown: str | None = None
+) -> None:
+    """CloudFront did not take it, or nobody knows; or it has no invalidation of that id."""
+    await connection.execute(SEND_AGAIN, batch_id, unknown, error[:LONGEST_ERROR])

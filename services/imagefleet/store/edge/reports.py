@@ -1,6 +1,6 @@
 """The edge from above: how it stands, what it costs, what operators ask of it, what is forgotten.
 
-What is owed and sent is in `invalidations.py` and `batches.py`; nothing here holds up a job.
+What is owed and sent is in `invalidations.py`; nothing here holds up a job.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ from uuid import UUID
 from imagefleet.errors import NotFound
 from imagefleet.jobs.shapes.edge import BatchView, FlusherView, InvalidationView, MonthView
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, prune_page
+from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, past_retention, prune_page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +70,16 @@ async def read_month(connection: Connection) -> MonthView:
     return MonthView.of(row)
 
 
-LIST_BATCHES: Final = """
-(SELECT batches.id AS batch_id, batches.paths, batches.created_at, batches.sends,
-        batches.accepted_at, batches.cloudfront_id, batches.completed_at, batches.last_error
-   FROM invalidation_batches AS batches
-  WHERE batches.completed_at IS NULL
-  ORDER BY batches.created_at
-  LIMIT $1)
+_BATCHES: Final = """
+SELECT batches.id AS batch_id, batches.paths, batches.created_at, batches.sends,
+       batches.accepted_at, batches.cloudfront_id, batches.completed_at, batches.last_error
+  FROM invalidation_batches AS batches
+"""
+
+LIST_BATCHES: Final = f"""
+({_BATCHES} WHERE batches.completed_at IS NULL ORDER BY batches.created_at LIMIT $1)
  UNION ALL
-(SELECT batches.id, batches.paths, batches.created_at, batches.sends,
-        batches.accepted_at, batches.cloudfront_id, batches.completed_at, batches.last_error
-   FROM invalidation_batches AS batches
-  WHERE batches.completed_at IS NOT NULL
-  ORDER BY batches.completed_at DESC
-  LIMIT $2)
+({_BATCHES} WHERE batches.completed_at IS NOT NULL ORDER BY batches.completed_at DESC LIMIT $2)
 """
 
 
@@ -163,11 +159,7 @@ PRUNE_BATCHES: Final = f"""
 WITH old AS MATERIALIZED (
     SELECT batches.id, batches.completed_at AS due_at
       FROM invalidation_batches AS batches
-     WHERE batches.completed_at < now() - (SELECT fleet.retention FROM fleet)
-       AND batches.completed_at >= coalesce($2::timestamptz, '-infinity')
-       AND ($2::timestamptz IS NULL OR (batches.completed_at, batches.id) > ($2, $3::uuid))
-     ORDER BY batches.completed_at, batches.id
-     LIMIT $1
+     WHERE {past_retention("batches", "completed_at")}
 ),
 free AS MATERIALIZED (
     SELECT batches.id
@@ -195,7 +187,7 @@ pruned AS (
     RETURNING invalidation_batches.id
 )
 {PAGE_SEEN}
-"""  # noqa: S608 - composed at import from the constant of jobs/pruning.py
+"""  # noqa: S608 - composed at import by jobs/pruning.py
 
 
 async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
+
+COLUMNS: Final = ", ".join(JobState)
+"""Entries and sums have one for each state."""
 
 READ_LEDGER: Final = """
 SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
@@ -144,7 +148,7 @@ async def sample_oldest(connection: Connection) -> Sequence[OldestJob]:
 
 
 # In the order of their ids, so that a job's move is never summed up before the one that led to it.
-FOLD_ENTRIES: Final = """
+FOLD_ENTRIES: Final = f"""
 WITH oldest AS MATERIALIZED (
     SELECT entries.id FROM ledger_entries AS entries
      ORDER BY entries.id
@@ -152,25 +156,20 @@ WITH oldest AS MATERIALIZED (
 ),
 folded AS (
     DELETE FROM ledger_entries WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
-    RETURNING hour, type, lane, queued, processing, failed_retryable, completed, failed
+    RETURNING hour, type, lane, {COLUMNS}
 ),
 summed AS (
-    INSERT INTO ledger_counts AS counts
-        (hour, type, lane, queued, processing, failed_retryable, completed, failed)
-    SELECT folded.hour, folded.type, folded.lane, sum(folded.queued), sum(folded.processing),
-           sum(folded.failed_retryable), sum(folded.completed), sum(folded.failed)
+    INSERT INTO ledger_counts AS counts (hour, type, lane, {COLUMNS})
+    SELECT folded.hour, folded.type, folded.lane,
+           {", ".join(f"sum(folded.{state})" for state in JobState)}
       FROM folded
      GROUP BY folded.hour, folded.type, folded.lane
      ORDER BY folded.hour, folded.type, folded.lane
         ON CONFLICT (hour, type, lane) DO UPDATE
-           SET queued = counts.queued + excluded.queued,
-               processing = counts.processing + excluded.processing,
-               failed_retryable = counts.failed_retryable + excluded.failed_retryable,
-               completed = counts.completed + excluded.completed,
-               failed = counts.failed + excluded.failed
+           SET {", ".join(f"{state} = counts.{state} + excluded.{state}" for state in JobState)}
 )
 SELECT count(*) FROM folded
-"""
+"""  # noqa: S608 - composed at import of the names of states
 
 
 async def fold_entries(connection: Connection, *, limit: int) -> int:
@@ -207,10 +206,9 @@ async def fold_ledger(connection: Connection, *, limit: int) -> int:
     return folded
 
 
-FORGET_EMPTY_COUNTS: Final = """
-DELETE FROM ledger_counts
- WHERE (queued, processing, failed_retryable, completed, failed) = (0, 0, 0, 0, 0)
-"""
+FORGET_EMPTY_COUNTS: Final = f"""
+DELETE FROM ledger_counts WHERE ({COLUMNS}) = (0, 0, 0, 0, 0)
+"""  # noqa: S608 - composed at import of the names of states
 
 
 async def forget_empty_counts(connection: Connection) -> None:

@@ -117,9 +117,7 @@ VALUES ($1, $2, $3, $4)
            set_at = now()
 """
 
-TURN_BACK: Final = """
-DELETE FROM live_settings WHERE name = $1
-"""
+TURN_BACK: Final = "DELETE FROM live_settings WHERE name = $1"
 
 # Statements read it here. What stood before the first turn is what the reset gives back.
 TURN_RETENTION: Final = """

@@ -7,7 +7,7 @@ from typing import Final
 from imagefleet.jobs.model import PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import PauseView
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.targets import ring_head
+from imagefleet.store.jobs.rings import ring_head
 from imagefleet.store.jobs.verdicts import pauses_job
 
 

@@ -17,12 +17,13 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.ledger import COLUMNS
 
 HOUR_IN_MS: Final = 3_600_000
 LAST_MS: Final = 2**48 - 1
 TIME_SHIFT: Final = 80  # bits of an id behind its milliseconds
-STATES: Final = ("queued", "processing", "failed_retryable", "completed", "failed")
 
 Place: TypeAlias = tuple[str, str, str]
 """Type, lane and state."""
@@ -58,15 +59,13 @@ SELECT least(
 )
 """
 
-READ_HOUR: Final = """
-SELECT book.type, book.lane, sum(book.queued)::bigint AS queued,
-       sum(book.processing)::bigint AS processing,
-       sum(book.failed_retryable)::bigint AS failed_retryable,
-       sum(book.completed)::bigint AS completed, sum(book.failed)::bigint AS failed
+READ_HOUR: Final = f"""
+SELECT book.type, book.lane,
+       {", ".join(f"sum(book.{state})::bigint AS {state}" for state in JobState)}
   FROM ledger_book AS book
  WHERE book.hour = $1
  GROUP BY book.type, book.lane
-"""
+"""  # noqa: S608 - composed at import of the names of states
 
 COUNT_PAGE: Final = """
 WITH page AS MATERIALIZED (
@@ -82,18 +81,14 @@ SELECT page.type, page.lane, page.state, count(*) AS jobs,
  GROUP BY page.type, page.lane, page.state
 """
 
-CORRECT_BOOK: Final = """
-INSERT INTO ledger_entries
-    (hour, type, lane, queued, processing, failed_retryable, completed, failed)
-SELECT $1, new.type, new.lane,
-       coalesce(sum(new.jobs) FILTER (WHERE new.state = 'queued'), 0),
-       coalesce(sum(new.jobs) FILTER (WHERE new.state = 'processing'), 0),
-       coalesce(sum(new.jobs) FILTER (WHERE new.state = 'failed_retryable'), 0),
-       coalesce(sum(new.jobs) FILTER (WHERE new.state = 'completed'), 0),
-       coalesce(sum(new.jobs) FILTER (WHERE new.state = 'failed'), 0)
+_JOBS_IN: Final = "coalesce(sum(new.jobs) FILTER (WHERE new.state = '{}'), 0)"
+
+CORRECT_BOOK: Final = f"""
+INSERT INTO ledger_entries (hour, type, lane, {COLUMNS})
+SELECT $1, new.type, new.lane, {", ".join(map(_JOBS_IN.format, JobState))}
   FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) AS new (type, lane, state, jobs)
  GROUP BY new.type, new.lane
-"""
+"""  # noqa: S608 - composed at import of the names of states
 
 SAVE_PROGRESS: Final = "UPDATE ledger_proof SET proven_until = $1, round_at = $2"
 
@@ -157,7 +152,7 @@ async def _prove(
 ) -> Proof:
     differences: Counter[Place] = Counter()
     for row in await connection.fetch(READ_HOUR, hour):
-        for state in STATES:
+        for state in JobState:
             differences[row["type"], row["lane"], state] -= row[state]
     jobs, start, end = 0, _first_of(hour), _first_of(hour + 1)
     while True:

@@ -185,6 +185,50 @@ async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room
     return Room(**dict(row))
 
 
+# What stands in SQS is a few times the window; where it is more, counting further tells no more.
+EXPECT_MESSAGES: Final = """
+SELECT lanes.lane, lanes.window_size AS window,
+       greatest(now() - lanes.oldest_at, interval '0') AS waited,
+       greatest(now() - lanes.looked_at, interval '0') AS unattended_for,
+       (SELECT count(*) FROM (SELECT FROM rings
+                               WHERE rings.lane = lanes.lane AND rings.sent_at IS NOT NULL
+                               LIMIT 20000) AS bounded) AS announced,
+       (SELECT count(*) FROM jobs
+         WHERE jobs.lane = lanes.lane AND jobs.state = 'processing') AS processing
+  FROM lanes
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedMessages:
+    """What a lane's queue should hold, by what Postgres knows, and how its dispatcher sees it."""
+
+    lane: Lane
+    announced: int
+    """Jobs that have a message and that nobody has claimed since."""
+    processing: int
+    window: int
+    """How many may be announced at a time."""
+    waited: timedelta
+    """For how long the first has waited that nothing but its turn holds back."""
+    unattended_for: timedelta
+    """How long ago a dispatcher looked at the lane."""
+
+    @property
+    def expected(self) -> int:
+        """The messages of what was announced, and of what runs."""
+        return self.announced + self.processing
+
+
+async def expect_messages(connection: Connection) -> dict[Lane, ExpectedMessages]:
+    """What SQS's figures are compared with."""
+    rows = await connection.fetch(EXPECT_MESSAGES)
+    return {
+        Lane(row["lane"]): ExpectedMessages(**dict(row) | {"lane": Lane(row["lane"])})
+        for row in rows
+    }
+
+
 # The first id of the hour that follows what was proven: the milliseconds, and zeros.
 SAMPLE_BEHIND: Final = """
 SELECT 'fold' AS step,

@@ -22,34 +22,45 @@ from dataclasses import asdict
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from asyncpg import Record
-
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.store.database import Connection
-from imagefleet.store.images.tombstones import refuse_deleted
+from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.submissions import insert_submissions
 
-INSERT_IMAGE: Final = """
-INSERT INTO images (id, tenant_id, reference, recipe) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (id) DO NOTHING
-"""
+IMAGE_DELETED: Final = "This image was deleted."
 
-INSERT_SOURCE: Final = """
+_SOURCE: Final = (
+    *("image_id", "tenant_id", "reference", "recipe"),
+    *("key", "etag", "sha256", "bytes", "content_type", "width", "height"),
+)
+
+# Asked once its target is locked, by the job's submission: no tombstone can be written beside it.
+ACCEPT_SOURCE: Final = """
+WITH living AS MATERIALIZED (
+    SELECT jobs.target_seq
+      FROM jobs
+     WHERE jobs.id = $12
+       AND NOT EXISTS (SELECT FROM image_tombstones WHERE image_tombstones.image_id = $1)
+),
+known AS (
+    INSERT INTO images (id, tenant_id, reference, recipe)
+    SELECT $1, $2, $3, $4 FROM living
+        ON CONFLICT (id) DO NOTHING
+)
 INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes, content_type,
                            width, height)
-SELECT $1, jobs.target_seq, $2, $3, $4, $5, $6, $7, $8, $9
-  FROM jobs
- WHERE jobs.id = $10
+SELECT $1, living.target_seq, $2, $5, $6, $7, $8, $9, $10, $11 FROM living
+RETURNING image_id
 """
 
 
 class _AnswerStands(Exception):
     """An answer, on its way out of a transaction that must leave no trace."""
 
-    def __init__(self, answer: Submitted | RequestRejected) -> None:
+    def __init__(self, answer: Submitted) -> None:
         self.answer = answer
 
 
@@ -64,35 +75,21 @@ async def submit_image(
     """
     try:
         async with connection.transaction():
-            (answer,) = await insert_submissions(connection, [submission])
-            if isinstance(answer, Submitted) and answer.created:
-                await refuse_deleted(connection, source.image_id)
-                await _insert_source(connection, source, answer.job_id)
-                return answer
-            raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
+            return await _submit(connection, submission, source)
     except _AnswerStands as standing:
-        if isinstance(standing.answer, RequestRejected):
-            raise standing.answer from None
         return standing.answer
 
 
-async def _insert_source(connection: Connection, source: NewSource, job_id: JobId) -> None:
-    await connection.execute(
-        INSERT_IMAGE, source.image_id, source.tenant_id, source.reference, source.recipe
-    )
-    await connection.execute(
-        INSERT_SOURCE,
-        source.image_id,
-        source.tenant_id,
-        source.key,
-        source.etag,
-        source.sha256,
-        source.bytes,
-        source.content_type,
-        source.width,
-        source.height,
-        job_id,
-    )
+async def _submit(connection: Connection, submission: Submission, source: NewSource) -> Submitted:
+    (answer,) = await insert_submissions(connection, [submission])
+    if isinstance(answer, RequestRejected):
+        raise answer
+    if not answer.created:
+        raise _AnswerStands(answer)
+    values = (getattr(source, name) for name in _SOURCE)
+    if await connection.fetchval(ACCEPT_SOURCE, *values, answer.job_id) is None:
+        raise RequestRejected("image_deleted", IMAGE_DELETED)
+    return answer
 
 
 PUBLISH_IMAGES: Final = """
@@ -218,50 +215,29 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
   ) AS newest ON images.revision IS NULL
 """
 
-GET_IMAGE: Final = f"""
-{_IMAGE}
- WHERE images.id = $1 AND images.tenant_id = $2
-"""
+GET_IMAGE: Final = f"{_IMAGE} WHERE images.id = $1 AND images.tenant_id = $2"
 
 
 async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> ImageView:
     """One image; another tenant's is not found."""
-    return ImageView.of(await _find(connection, image_id, tenant_id))
+    image, _ = await find_replaceable(connection, image_id, tenant_id)
+    return image
 
 
 async def find_replaceable(
     connection: Connection, image_id: UUID, tenant_id: TenantId
 ) -> tuple[ImageView, str]:
     """The same, and the recipe that it is made by."""
-    row = await _find(connection, image_id, tenant_id)
-    return ImageView.of(row), row["recipe"]
-
-
-async def _find(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Record:
     row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
     if row is None:
         raise NotFound("image")
-    return row
+    return ImageView.of(row), row["recipe"]
 
 
-# As in reports.py: a generic plan can start in the middle, and only in the index for this question.
-_PAGE: Final = """
-   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY images.id DESC NULLS LAST
- LIMIT $3
-"""
+_PAGE: Final = newest_first("images")
 
-LIST_IMAGES: Final = f"""
-{_IMAGE}
- WHERE images.tenant_id = $1
-   {_PAGE}
-"""
-
-LIST_BY_REFERENCE: Final = f"""
-{_IMAGE}
- WHERE images.tenant_id = $1 AND images.reference = $4
-   {_PAGE}
-"""
+LIST_IMAGES: Final = f"{_IMAGE} WHERE images.tenant_id = $1 {_PAGE}"
+LIST_BY_REFERENCE: Final = f"{_IMAGE} WHERE images.tenant_id = $1 AND images.reference = $4 {_PAGE}"
 
 
 async def list_images(

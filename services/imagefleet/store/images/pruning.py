@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, prune_page
+from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, past_retention, prune_page
 
 # As long as the job of an upload is there, a repeat of its request is answered by it.
 PRUNE_UPLOADS: Final = f"""
@@ -20,11 +20,7 @@ WITH old AS MATERIALIZED (
     SELECT uploads.id, uploads.job_id, uploads.used_at AS due_at
       FROM uploads
      WHERE uploads.job_id IS NOT NULL
-       AND uploads.used_at < now() - (SELECT fleet.retention FROM fleet)
-       AND uploads.used_at >= coalesce($2::timestamptz, '-infinity')
-       AND ($2::timestamptz IS NULL OR (uploads.used_at, uploads.id) > ($2, $3::uuid))
-     ORDER BY uploads.used_at, uploads.id
-     LIMIT $1
+       AND {past_retention("uploads", "used_at")}
 ),
 pruned AS (
     DELETE FROM uploads
@@ -34,7 +30,7 @@ pruned AS (
     RETURNING uploads.id
 )
 {PAGE_SEEN}
-"""  # noqa: S608 - composed at import from the constant of jobs/pruning.py
+"""  # noqa: S608 - composed at import by jobs/pruning.py
 
 
 async def prune_uploads(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
@@ -68,17 +64,13 @@ async def prune_revisions(
     return Page(seen=pruned, pruned=pruned)
 
 
-LIST_DARK: Final = """
+LIST_DARK: Final = f"""
 SELECT tombstones.image_id, tombstones.dark_at,
        now() - (SELECT fleet.retention FROM fleet) - tombstones.dark_at AS behind
   FROM image_tombstones AS tombstones
- WHERE tombstones.dark_at < now() - (SELECT fleet.retention FROM fleet)
-   AND tombstones.emptied_again_at IS NOT NULL
-   AND tombstones.dark_at >= coalesce($2::timestamptz, '-infinity')
-   AND ($2::timestamptz IS NULL OR (tombstones.dark_at, tombstones.image_id) > ($2, $3::uuid))
- ORDER BY tombstones.dark_at, tombstones.image_id
- LIMIT $1
-"""
+ WHERE tombstones.emptied_again_at IS NOT NULL
+   AND {past_retention("tombstones", "dark_at", "image_id")}
+"""  # noqa: S608 - composed at import by jobs/pruning.py
 
 # Under it nothing about an image is submitted, settled or published. One that is locked is in use.
 LOCK_BURIED: Final = """

@@ -16,15 +16,15 @@ from imagefleet.jobs.images import image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
+from imagefleet.store.images.images import IMAGE_DELETED
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
+from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submissions
 
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
 MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
-
-_GONE: Final = "This image was deleted."
 
 LOCK_IMAGES: Final = """
 SELECT targets.target
@@ -84,7 +84,7 @@ async def reprocess_image(
             idempotency_key=draft.idempotency_key,
             dedup_key=None,
         ):
-            raise RequestRejected("image_deleted", _GONE)
+            raise RequestRejected("image_deleted", IMAGE_DELETED)
         submission = draft.whole(found[0].payload(recipe), fingerprint=fingerprint)
         (answer,) = await insert_submissions(connection, [submission])
     if isinstance(answer, Submitted):
@@ -92,23 +92,11 @@ async def reprocess_image(
     raise answer
 
 
-WALK_IMAGES: Final = """
-SELECT images.id
-  FROM images
- WHERE images.tenant_id = $1
-   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY images.id DESC NULLS LAST
- LIMIT $3
-"""
+_WALK: Final = newest_first("images")
+_IMAGES: Final = "SELECT images.id FROM images WHERE images.tenant_id = $1"
 
-WALK_REFERENCE: Final = """
-SELECT images.id
-  FROM images
- WHERE images.tenant_id = $1 AND images.reference = $4
-   AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY images.id DESC NULLS LAST
- LIMIT $3
-"""
+WALK_IMAGES: Final = f"{_IMAGES} {_WALK}"
+WALK_REFERENCE: Final = f"{_IMAGES} AND images.reference = $4 {_WALK}"
 
 
 async def _next_images(
@@ -129,16 +117,10 @@ async def _next_images(
     return [row["id"] for row in rows]
 
 
-COUNT_IMAGES: Final = """
-SELECT count(*)
-  FROM (SELECT FROM images WHERE images.tenant_id = $1 LIMIT $2) AS counted
-"""
+_SOME_OF: Final = f"SELECT count(*) FROM ({_IMAGES}"  # noqa: S608 - of the constant above
 
-COUNT_REFERENCE: Final = """
-SELECT count(*)
-  FROM (SELECT FROM images
-         WHERE images.tenant_id = $1 AND images.reference = $3 LIMIT $2) AS counted
-"""
+COUNT_IMAGES: Final = f"{_SOME_OF} LIMIT $2) AS counted"
+COUNT_REFERENCE: Final = f"{_SOME_OF} AND images.reference = $3 LIMIT $2) AS counted"
 
 
 async def count_set(

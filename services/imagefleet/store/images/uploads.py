@@ -139,32 +139,26 @@ async def submit_upload(
     """
     async with connection.transaction():
         # First of all, so that two requests about one upload go through one after the other.
-        mine = await use_upload(connection, upload_id, submission.job_id)
-        if not mine and not await is_standing(
-            connection,
-            submission.tenant_id,
-            job_type=submission.type,
-            idempotency_key=submission.idempotency_key,
-            dedup_key=None,
-        ):
-            raise RequestRejected("upload_used", UPLOAD_USED)
+        if not await use_upload(connection, upload_id, submission.job_id):
+            await _refuse_others(connection, submission)
         return await submit_image(connection, submission, source)
 
 
 async def find_of_upload(connection: Connection, asking: Draft, fingerprint: str) -> Submitted:
     """The answer about an upload that has its job: this request's own, or RequestRejected."""
-    if not await is_standing(
-        connection,
-        asking.tenant_id,
-        job_type=asking.type,
-        idempotency_key=asking.idempotency_key,
-        dedup_key=None,
-    ):
-        raise RequestRejected("upload_used", UPLOAD_USED)
+    await _refuse_others(connection, asking)
     return await find_standing(connection, asking, fingerprint)
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."
+
+
+async def _refuse_others(connection: Connection, asking: Submission | Draft) -> None:
+    key = asking.idempotency_key
+    if not await is_standing(
+        connection, asking.tenant_id, job_type=asking.type, idempotency_key=key, dedup_key=None
+    ):
+        raise RequestRejected("upload_used", UPLOAD_USED)
 
 
 FIND_ORIGINAL: Final = """

@@ -16,7 +16,8 @@ from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Renewal, report_progress
-from imagefleet.store.jobs.rings import RINGING, URGENT, ring_of
+from imagefleet.store.jobs.reports import newest_first
+from imagefleet.store.jobs.rings import RING_URGENTLY, URGENT, ring_of
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
 MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
@@ -41,11 +42,16 @@ SELECT victim.state FROM victim
 """
 
 
+# A statement of its own: it sees the rings that came while the flags waited for their jobs.
 RING_FLAGGED: Final = f"""
-UPDATE rings SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
-  FROM jobs
- WHERE rings.job_id = $1 AND jobs.id = rings.job_id
-RETURNING {RINGING}
+WITH bell AS MATERIALIZED (
+    SELECT rings.job_id
+      FROM rings
+     WHERE rings.job_id = ANY ($1::uuid[])
+     ORDER BY rings.job_id
+       FOR UPDATE
+)
+{RING_URGENTLY}
 """  # noqa: S608 - composed at import from the constants of rings.py
 
 
@@ -67,50 +73,24 @@ async def cancel_job(
             raise NotFound("job")
         if row["state"] in {"completed", "failed"}:
             return ResultReason.ALREADY_FINISHED, ()
-        rings = await connection.fetch(RING_FLAGGED, job_id)
+        rings = await connection.fetch(RING_FLAGGED, [job_id])
     return ResultReason.REQUESTED, tuple(ring_of(row) for row in rings)
 
 
-# State by state, as their index has them: what has ended is never read.
-FIND_OPEN: Final = """
-SELECT page.id
-  FROM ((SELECT jobs.id FROM jobs
-          WHERE jobs.tenant_id = $1 AND jobs.state = 'queued'
-            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
-        UNION ALL
-        (SELECT jobs.id FROM jobs
-          WHERE jobs.tenant_id = $1 AND jobs.state = 'processing'
-            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
-        UNION ALL
-        (SELECT jobs.id FROM jobs
-          WHERE jobs.tenant_id = $1 AND jobs.state = 'failed_retryable'
-            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)) AS page
- ORDER BY page.id DESC
- LIMIT $3
-"""
+def _newest_open(more: str = "") -> str:
+    """State by state, as their index has them: what has ended is never read."""
+    page = newest_first("jobs")
+    pages = " UNION ALL ".join(
+        f"""
+       (SELECT jobs.id FROM jobs
+         WHERE jobs.tenant_id = $1 AND jobs.state = '{state}' {more} {page})"""  # noqa: S608 - of the words below
+        for state in ("queued", "processing", "failed_retryable")
+    )
+    return f"SELECT page.id FROM ({pages}) AS page ORDER BY page.id DESC LIMIT $3"  # noqa: S608
 
-FIND_OPEN_OF_TYPE: Final = """
-SELECT page.id
-  FROM ((SELECT jobs.id FROM jobs
-          WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = 'queued'
-            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
-        UNION ALL
-        (SELECT jobs.id FROM jobs
-          WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = 'processing'
-            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)
-        UNION ALL
-        (SELECT jobs.id FROM jobs
-          WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = 'failed_retryable'
-            AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          ORDER BY jobs.id DESC NULLS LAST LIMIT $3)) AS page
- ORDER BY page.id DESC
- LIMIT $3
-"""
+
+FIND_OPEN: Final = _newest_open()
+FIND_OPEN_OF_TYPE: Final = _newest_open("AND jobs.type = $4")
 
 # The walk's own row is locked in its place among them, as its cursor is written at the end.
 FLAG_PAGE: Final = """
@@ -132,21 +112,6 @@ UPDATE jobs
    AND victim.id <> $5
 RETURNING jobs.id
 """
-
-# A statement of its own: it sees the rings that came while the flags waited for their jobs.
-RING_PAGE: Final = f"""
-WITH bell AS MATERIALIZED (
-    SELECT rings.job_id
-      FROM rings
-     WHERE rings.job_id = ANY ($1::uuid[])
-     ORDER BY rings.job_id
-       FOR UPDATE
-)
-UPDATE rings
-   SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}
-  FROM bell
- WHERE rings.job_id = bell.job_id
-"""  # noqa: S608 - composed at import from the constant of rings.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +156,7 @@ async def _flag_in_transaction(
         CancelCode.CANCELLED,
     )
     if flagged:
-        await connection.execute(RING_PAGE, [row["id"] for row in flagged])
+        await connection.execute(RING_FLAGGED, [row["id"] for row in flagged])
     seen = walk.seen if walk.again else walk.seen + len(page)
     walked = walk.model_copy(
         update={

@@ -4,14 +4,15 @@
 different roles and for different reasons, but through these statements only. Each names
 `(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left alone.
 
-Callers lock first, targets before jobs and each in order, and write after: `targets.lock_targets`,
-`lock_claims`, `end_claims`, `targets.free_targets`.
+Callers lock first, targets before jobs and each in order, and write after: `lock_targets`,
+`lock_claims`, `end_claims`, `free_targets`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, assert_never
+from types import MappingProxyType
+from typing import Final
 from uuid import UUID
 
 from asyncpg import Record
@@ -24,15 +25,36 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     Lane,
+    Ring,
     Standing,
     TenantId,
     WorkerId,
 )
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.rings import RING_NEXT, ring_of
+
+LOCK_TARGETS: Final = """
+SELECT targets.tenant_id, targets.target
+  FROM (SELECT DISTINCT jobs.tenant_id, jobs.target
+          FROM jobs
+         WHERE jobs.id = ANY ($1::uuid[])) AS wanted
+  JOIN targets ON targets.tenant_id = wanted.tenant_id AND targets.target = wanted.target
+ ORDER BY targets.tenant_id, targets.target
+   FOR UPDATE OF targets
+"""
+
+
+async def lock_targets(
+    connection: Connection, job_ids: Sequence[JobId]
+) -> list[tuple[TenantId, str]]:
+    """Lock what these jobs are about, before the jobs themselves: the order every writer keeps."""
+    rows = await connection.fetch(LOCK_TARGETS, list(job_ids))
+    return [(TenantId(row["tenant_id"]), row["target"]) for row in rows]
+
 
 LOCK_CLAIMS: Final = """
-SELECT jobs.id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
-       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by,
+SELECT jobs.id AS job_id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
+       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by AS worker_id,
        jobs.correlation_id, jobs.traceparent, now() AS now
   FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
   JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
@@ -68,27 +90,20 @@ async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[F
     rows = await connection.fetch(
         LOCK_CLAIMS, [job_id for job_id, _ in claims], [claim_no for _, claim_no in claims]
     )
-    return {
-        (row["id"], row["claim_no"]): Held(
-            job_id=JobId(row["id"]),
-            claim_no=row["claim_no"],
-            tenant_id=TenantId(row["tenant_id"]),
-            type=row["type"],
-            target=row["target"],
-            worker_id=WorkerId(row["locked_by"]),
-            standing=Standing(
-                attempts=row["attempts"],
-                max_attempts=row["max_attempts"],
-                crashes=row["crashes"],
-                lane=Lane(row["lane"]),
-                cancel_code=None if row["cancel_code"] is None else CancelCode(row["cancel_code"]),
-            ),
-            correlation_id=row["correlation_id"],
-            traceparent=row["traceparent"],
-            now=row["now"],
-        )
-        for row in rows
+    return {(row["job_id"], row["claim_no"]): _held(row) for row in rows}
+
+
+_STANDING: Final = tuple(Standing.__dataclass_fields__)  # the columns have the names of the fields
+_HELD: Final = tuple(Held.__dataclass_fields__.keys() - {"standing"})
+
+
+def _held(row: Record) -> Held:
+    code = row["cancel_code"]
+    standing = {name: row[name] for name in _STANDING} | {
+        "lane": Lane(row["lane"]),
+        "cancel_code": None if code is None else CancelCode(code),
     }
+    return Held(**{name: row[name] for name in _HELD}, standing=Standing(**standing))
 
 
 # The attempts row of every claim that `ended` names and `written` really ended.
@@ -111,7 +126,8 @@ _CLAIM: Final = """
            jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
            jobs.claimed_at, jobs.run_at"""
 
-_STANDS: Final = """
+_CLAIMS_THAT_STAND: Final = """
+      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
       JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
 """
 
@@ -122,202 +138,57 @@ _LET_GO: Final = """
     RETURNING jobs.id
 """
 
-_RING: Final = """
-bell AS (
-    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
-    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
-      FROM ended JOIN written ON written.id = ended.id
-)
-"""
-
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome,
-           new.reason AS why, NULL AS detail, new.log_excerpt, new.result, new.reason,
-           NULL::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::text[], $5::text[])
-           AS new (id, claim_no, result, reason, log_excerpt)
-      {_STANDS}
+    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome, wanted.why,
+           NULL AS detail, wanted.log_excerpt, wanted.result, $4::uuid AS ended_by
+      {_CLAIMS_THAT_STAND}
+      CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
+          why text, log_excerpt text, result jsonb)
 ),
 written AS (
     UPDATE jobs
-       SET state = 'completed', result = ended.result, result_reason = ended.reason,
+       SET state = 'completed', result = ended.result, result_reason = ended.why,
            failure_code = NULL, failure_message = NULL, failure_detail = NULL, finished_at = now(),
            {_LET_GO}
 )
 {WRITE_ATTEMPTS}
 """  # noqa: S608 - composed at import from the constants above
 
-
-async def _complete(
-    connection: Connection, endings: Sequence[tuple[Held, Completed]]
-) -> list[Ended]:
-    """Processing -> completed."""
-    return await _end(
-        connection,
-        COMPLETE_JOBS,
-        JobState.COMPLETED,
-        endings,
-        [outcome.result for _, outcome in endings],
-        [outcome.reason for _, outcome in endings],
-        [outcome.log_excerpt for _, outcome in endings],
-    )
-
-
-RETRY_JOBS: Final = f"""
+# Retried and released jobs go on with a ring; of one that failed the database writes the letter.
+# Maintenance runs it too, which may not write results: so what completes has its own statement.
+END_UNCOMPLETED: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, $10 AS outcome,
-           jobs.claim_charged AND new.charged AS charged,
-           jobs.claim_charged AND NOT new.charged AS refund,
-           new.code AS why, new.detail, new.log_excerpt,
-           new.message, new.due_at, new.crashed, new.lane AS new_lane, jobs.priority,
-           $12::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
-                  $7::boolean[], $8::boolean[], $9::text[], $11::text[])
-           AS new (id, claim_no, code, message, detail, due_at, charged, crashed, lane, log_excerpt)
-      {_STANDS}
+    SELECT {_CLAIM}, jobs.priority, coalesce(wanted.lane, jobs.lane) AS new_lane,
+           jobs.claim_charged AND wanted.charged AS charged,
+           jobs.claim_charged AND NOT wanted.charged AS refund,
+           wanted.state, wanted.outcome, wanted.why, wanted.code, wanted.message, wanted.detail,
+           wanted.log_excerpt, wanted.due_at, wanted.crashed, $4::uuid AS ended_by
+      {_CLAIMS_THAT_STAND}
+      CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
+          state text, outcome text, why text, code text, message text, detail text,
+          log_excerpt text, due_at timestamptz, lane text, charged boolean, crashed boolean)
 ),
 written AS (
     UPDATE jobs
-       SET state = 'failed_retryable', run_at = ended.due_at, lane = ended.new_lane,
-           attempts = jobs.attempts - ended.refund::int,
+       SET state = ended.state, lane = ended.new_lane,
+           run_at = coalesce(ended.due_at, jobs.run_at),
+           attempts = greatest(jobs.attempts - ended.refund::int, 0),
            crashes = jobs.crashes + ended.crashed::int,
-           failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
+           failure_code = ended.code, failure_message = ended.message,
+           failure_detail = ended.detail,
+           finished_at = CASE ended.state WHEN 'failed' THEN now() END,
            {_LET_GO}
 ),
-{_RING}{WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constants above
-
-
-async def _retry(
-    connection: Connection,
-    endings: Sequence[tuple[Held, Retry]],
-    *,
-    ended_as: str,
-    ended_by: UUID | None,
-) -> list[Ended]:
-    """Processing -> failed_retryable, charged unless the outcome says otherwise, with its ring."""
-    return await _end(
-        connection,
-        RETRY_JOBS,
-        JobState.FAILED_RETRYABLE,
-        endings,
-        [outcome.code for _, outcome in endings],
-        [outcome.message for _, outcome in endings],
-        [outcome.detail for _, outcome in endings],
-        [outcome.run_at or held.now for held, outcome in endings],
-        [outcome.charged for _, outcome in endings],
-        [outcome.crashed for _, outcome in endings],
-        [outcome.lane or held.standing.lane for held, outcome in endings],
-        ended_as,
-        [outcome.log_excerpt for _, outcome in endings],
-        ended_by,
-    )
-
-
-FAIL_JOBS: Final = f"""
-WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, jobs.claim_charged AS charged, $6 AS outcome,
-           new.code AS why, new.detail, new.log_excerpt, new.message, $8::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $7::text[])
-           AS new (id, claim_no, code, message, detail, log_excerpt)
-      {_STANDS}
-),
-written AS (
-    UPDATE jobs
-       SET state = 'failed',
-           failure_code = ended.why, failure_message = ended.message, failure_detail = ended.detail,
-           finished_at = now(),
-           {_LET_GO}
+bell AS (
+    INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
+    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
+      FROM ended
+      JOIN written ON written.id = ended.id
+     WHERE ended.state = 'failed_retryable'
 )
 {WRITE_ATTEMPTS}
 """  # noqa: S608 - composed at import from the constants above
-
-
-async def _fail(
-    connection: Connection,
-    endings: Sequence[tuple[Held, Failed]],
-    *,
-    ended_as: str,
-    ended_by: UUID | None,
-) -> list[Ended]:
-    """Processing -> failed; the dead letter is written by the database in the same transaction."""
-    return await _end(
-        connection,
-        FAIL_JOBS,
-        JobState.FAILED,
-        endings,
-        [outcome.code for _, outcome in endings],
-        [outcome.message for _, outcome in endings],
-        [outcome.detail for _, outcome in endings],
-        ended_as,
-        [outcome.log_excerpt for _, outcome in endings],
-        ended_by,
-    )
-
-
-RELEASE_JOBS: Final = f"""
-WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, false AS charged, 'released' AS outcome,
-           new.why, NULL AS detail, new.log_excerpt, new.due_at, jobs.priority,
-           jobs.lane AS new_lane,
-           jobs.claim_charged AS refund, NULL::uuid AS ended_by
-      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[])
-           AS new (id, claim_no, why, due_at, log_excerpt)
-      {_STANDS}
-),
-written AS (
-    UPDATE jobs
-       SET state = 'failed_retryable', run_at = ended.due_at,
-           attempts = greatest(jobs.attempts - ended.refund::int, 0),
-           failure_code = NULL, failure_message = NULL, failure_detail = NULL,
-           {_LET_GO}
-),
-{_RING}{WRITE_ATTEMPTS}
-"""  # noqa: S608 - composed at import from the constants above
-
-
-async def _release(connection: Connection, endings: Sequence[tuple[Held, Released]]) -> list[Ended]:
-    """Processing -> failed_retryable, uncharged: it was no fault of the job."""
-    return await _end(
-        connection,
-        RELEASE_JOBS,
-        JobState.FAILED_RETRYABLE,
-        endings,
-        [outcome.why for _, outcome in endings],
-        [outcome.run_at or held.now for held, outcome in endings],
-        [outcome.log_excerpt for _, outcome in endings],
-    )
-
-
-async def _end(
-    connection: Connection,
-    statement: str,
-    state: JobState,
-    endings: Sequence[tuple[Held, Outcome]],
-    *columns: object,
-) -> list[Ended]:
-    held = {one.fence: one for one, _ in endings}
-    rows = await connection.fetch(
-        statement,
-        [one.job_id for one, _ in endings],
-        [one.claim_no for one, _ in endings],
-        *columns,
-    )
-    return [_ended(row, state, held[row["job_id"], row["claim_no"]]) for row in rows]
-
-
-def _ended(row: Record, state: JobState, held: Held) -> Ended:
-    return Ended(
-        **dict(row) | {"lane": Lane(row["lane"])},
-        state=state,
-        tenant_id=held.tenant_id,
-        type=held.type,
-        attempts=held.standing.attempts,
-        max_attempts=held.standing.max_attempts,
-        correlation_id=held.correlation_id,
-        traceparent=held.traceparent,
-    )
 
 
 async def end_claims(
@@ -328,38 +199,89 @@ async def end_claims(
     failed_as: str = "failed",
     ended_by: UUID | None = None,
 ) -> list[Ended]:
-    """Write every outcome, one statement a kind; the claims are locked by this transaction.
+    """Write every outcome; the claims are locked by this transaction.
 
-    `ended_by` is who writes it, where that is not the holder.
-
-    What it returns is to be told once the transaction is committed, and not before.
+    `ended_by` is who writes it, where that is not the holder. What it returns is to be told once
+    the transaction is committed, and not before.
     """
-    completed: list[tuple[Held, Completed]] = []
-    retried: list[tuple[Held, Retry]] = []
-    failed: list[tuple[Held, Failed]] = []
-    released: list[tuple[Held, Released]] = []
-    for held, outcome in endings:
-        match outcome:
-            case Completed():
-                completed.append((held, outcome))
-            case Retry():
-                retried.append((held, outcome))
-            case Failed():
-                failed.append((held, outcome))
-            case Released():
-                released.append((held, outcome))
-            case _:
-                assert_never(outcome)
+    completed = [(held, one) for held, one in endings if isinstance(one, Completed)]
+    others = [(held, one) for held, one in endings if not isinstance(one, Completed)]
     ended: list[Ended] = []
-    if completed:
-        ended += await _complete(connection, completed)
-    if retried:
-        ended += await _retry(connection, retried, ended_as=retried_as, ended_by=ended_by)
-    if failed:
-        ended += await _fail(connection, failed, ended_as=failed_as, ended_by=ended_by)
-    if released:
-        ended += await _release(connection, released)
+    for statement, chosen in ((COMPLETE_JOBS, completed), (END_UNCOMPLETED, others)):
+        if not chosen:
+            continue
+        rows = await connection.fetch(
+            statement,
+            [held.job_id for held, _ in chosen],
+            [held.claim_no for held, _ in chosen],
+            [_wanted(held, one, retried_as, failed_as) for held, one in chosen],
+            ended_by,
+        )
+        known = {held.fence: (held, one) for held, one in chosen}
+        ended += [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
     return ended
+
+
+def _wanted(held: Held, outcome: Outcome, retried_as: str, failed_as: str) -> dict[str, object]:
+    """What is to be written of it, by the names of the columns."""
+    row: dict[str, object] = {"state": _LEAVES[type(outcome)], "log_excerpt": outcome.log_excerpt}
+    if isinstance(outcome, Completed):
+        return row | {"why": outcome.reason, "result": outcome.result}
+    row |= {"charged": True, "crashed": False}
+    if not isinstance(outcome, Failed):
+        row["due_at"] = outcome.run_at or held.now
+    if isinstance(outcome, Released):
+        return row | {"outcome": "released", "why": outcome.why, "charged": False}
+    code, message, detail = outcome.code, outcome.message, outcome.detail
+    row |= {"why": code, "code": code, "message": message, "detail": detail}
+    if isinstance(outcome, Failed):
+        return row | {"outcome": failed_as}
+    changed = {"lane": outcome.lane, "charged": outcome.charged, "crashed": outcome.crashed}
+    return row | {"outcome": retried_as} | changed
+
+
+_LEAVES: Final[Mapping[type[Outcome], JobState]] = MappingProxyType(
+    {
+        Completed: JobState.COMPLETED,
+        Retry: JobState.FAILED_RETRYABLE,
+        Failed: JobState.FAILED,
+        Released: JobState.FAILED_RETRYABLE,
+    }
+)
+
+
+def _ended(row: Record, held: Held, outcome: Outcome) -> Ended:
+    return Ended(
+        **dict(row) | {"lane": Lane(row["lane"])},
+        state=_LEAVES[type(outcome)],
+        tenant_id=held.tenant_id,
+        type=held.type,
+        attempts=held.standing.attempts,
+        max_attempts=held.standing.max_attempts,
+        correlation_id=held.correlation_id,
+        traceparent=held.traceparent,
+    )
+
+
+FREE_TARGETS: Final = """
+UPDATE targets SET running_job = NULL
+ WHERE (targets.tenant_id, targets.target) IN (
+     SELECT freed.tenant_id, freed.target
+       FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target))
+   AND targets.running_job = ANY ($3::uuid[])
+"""
+
+
+async def free_targets(
+    connection: Connection, targets: Sequence[tuple[TenantId, str]], job_ids: Sequence[JobId]
+) -> list[Ring]:
+    """Let the next job of each target go; a statement of its own, so that it sees what ended."""
+    if not targets:
+        return []
+    tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
+    await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
+    rows = await connection.fetch(RING_NEXT, tenants, names)
+    return [ring_of(row) for row in rows]
 
 
 def rejected(detail: str | None) -> Failed:

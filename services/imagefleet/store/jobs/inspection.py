@@ -8,7 +8,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
 from imagefleet.jobs.shapes.jobs import AttemptView, OverseenJobView, WholeJob
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.reports import JobFilter, Listings
+from imagefleet.store.jobs.reports import JobFilter, Listings, newest_first
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 
 _COLUMNS: Final = """
@@ -26,12 +26,7 @@ _OWNERS: Final = """
         SELECT tenants.id FROM tenants WHERE $1::text IS NULL) AS owners
 """
 
-# As in reports.py, and for the same reasons.
-_BEFORE: Final = """
-   AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY jobs.id DESC NULLS LAST
- LIMIT $3
-"""
+_BEFORE: Final = newest_first("jobs")
 
 _NEWEST: Final = """
  ORDER BY jobs.id DESC

@@ -51,6 +51,17 @@ SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS prun
 """
 
 
+def past_retention(rows: str, due_at: str, key: str = "id") -> str:
+    """Which of them a page looks at: $1, of those due before retention, behind the place $2, $3."""
+    return f"""
+           {rows}.{due_at} < now() - (SELECT fleet.retention FROM fleet)
+       AND {rows}.{due_at} >= coalesce($2::timestamptz, '-infinity')
+       AND ($2::timestamptz IS NULL OR ({rows}.{due_at}, {rows}.{key}) > ($2, $3::uuid))
+     ORDER BY {rows}.{due_at}, {rows}.{key}
+     LIMIT $1
+"""  # noqa: S608 - of names of columns, at import
+
+
 async def prune_page(
     connection: Connection, statement: str, limit: int, after: Place | None
 ) -> Page:
@@ -60,16 +71,12 @@ async def prune_page(
     return page_of(row)
 
 
-PRUNE_JOBS: Final = """
+PRUNE_JOBS: Final = f"""
 WITH old AS MATERIALIZED (
-    SELECT jobs.id, jobs.finished_at
+    SELECT jobs.id, jobs.finished_at AS due_at
       FROM jobs
      WHERE jobs.state IN ('completed', 'failed')
-       AND jobs.finished_at < now() - (SELECT fleet.retention FROM fleet)
-       AND jobs.finished_at >= coalesce($2::timestamptz, '-infinity')
-       AND ($2::timestamptz IS NULL OR (jobs.finished_at, jobs.id) > ($2, $3::uuid))
-     ORDER BY jobs.finished_at, jobs.id
-     LIMIT $1
+       AND {past_retention("jobs", "finished_at")}
 ),
 free AS MATERIALIZED (
     SELECT jobs.id
@@ -109,15 +116,11 @@ idle AS (
       FROM pruned
      WHERE pruned.target IS NOT NULL AND pruned.target NOT LIKE 'image:%'
 )
-SELECT (SELECT count(*) FROM old) AS seen, (SELECT count(*) FROM pruned) AS pruned,
-       last.finished_at AS last_at, last.id AS last_id,
-       now() - (SELECT fleet.retention FROM fleet) - last.finished_at AS behind,
+SELECT page.*,
        ARRAY (SELECT idle.tenant_id FROM idle ORDER BY idle.tenant_id, idle.target) AS tenants,
        ARRAY (SELECT idle.target FROM idle ORDER BY idle.tenant_id, idle.target) AS targets
-  FROM (SELECT) AS always
-  LEFT JOIN (SELECT old.finished_at, old.id
-               FROM old ORDER BY old.finished_at DESC, old.id DESC LIMIT 1) AS last ON true
-"""
+  FROM ({PAGE_SEEN}) AS page
+"""  # noqa: S608 - composed at import from the constants above
 
 # Whoever submits about a target holds its row until the job is there; what is locked is in use.
 LOCK_IDLE_TARGETS: Final = """

@@ -38,14 +38,22 @@ async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) ->
     return JobView.of(row)
 
 
-# One statement for each way to ask, so that each has its index and reads one page, whatever the
-# history. The first page is what is before the last of all ids: with `$2 IS NULL OR` a generic plan
-# could not start in the middle. NULLS LAST is the order of these indexes and of no other.
-_PAGE: Final = """
-   AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
- ORDER BY jobs.id DESC NULLS LAST
+def newest_first(rows: str) -> str:
+    """How a page of them ends: $3 at most, of those before the id $2.
+
+    The first page is what is before the last of all ids: with `$2 IS NULL OR` a generic plan could
+    not start in the middle. NULLS LAST is the order of these indexes and of no other.
+    """
+    return f"""
+   AND {rows}.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ ORDER BY {rows}.id DESC NULLS LAST
  LIMIT $3
 """
+
+
+# One statement for each way to ask, so that each has its index and reads one page, whatever the
+# history.
+_PAGE: Final = newest_first("jobs")
 
 _OF_TENANT: Final = f"""
 SELECT {_PUBLIC_COLUMNS} FROM jobs

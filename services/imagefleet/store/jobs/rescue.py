@@ -14,8 +14,14 @@ from imagefleet.jobs.lifecycle import Outcome, Retry, decide, failure_sentence
 from imagefleet.jobs.model import Ended, Fence, JobId, JobState, Ring, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.endings import Held, end_claims, lock_claims, rejected
-from imagefleet.store.jobs.targets import free_targets, lock_targets
+from imagefleet.store.jobs.endings import (
+    Held,
+    end_claims,
+    free_targets,
+    lock_claims,
+    lock_targets,
+    rejected,
+)
 
 RESCUE_SPREAD: Final = timedelta(seconds=5)  # a dead worker's jobs come back one after the other
 

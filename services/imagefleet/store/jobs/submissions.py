@@ -45,8 +45,7 @@ async def find_standing(
 
     Unavailable if there is none any more.
     """
-    rows = await _look_for_standing(connection, [asking], [fingerprint], [None])
-    (answer,) = _answers_to_all([asking], rows)
+    (answer,) = await _find_each(connection, [asking], [fingerprint])
     if isinstance(answer, RequestRejected):
         raise answer
     return answer
@@ -58,13 +57,13 @@ async def find_standing_jobs(
     """The same of many; Unavailable if there is none any more for one of them."""
     if not submissions:
         return []
-    fingerprints = [one.fingerprint for one in submissions]
-    replayed = [one.replay_of for one in submissions]
-    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
-    return _answers_to_all(submissions, rows)
+    return await _find_each(connection, submissions, [one.fingerprint for one in submissions])
 
 
-def _answers_to_all(asked: Sequence[Submission | Draft], rows: Sequence[Record]) -> list[Answer]:
+async def _find_each(
+    connection: Connection, asked: Sequence[Submission | Draft], fingerprints: Sequence[str]
+) -> list[Answer]:
+    rows = await _look_for_standing(connection, asked, fingerprints)
     found = _answers(rows, {one.job_id: one for one in asked})
     if len(found) < len(asked):
         raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
@@ -260,7 +259,7 @@ async def _insert(connection: Connection, submissions: Sequence[Submission]) -> 
             next_seq[place] += 1
         documents.append(document)
     rows = await connection.fetch(INSERT_JOBS, documents)
-    return {row["id"]: _submitted(row, created=True) for row in rows}
+    return {row["id"]: submitted_of(row, created=True) for row in rows}
 
 
 _COLUMNS: Final = tuple(
@@ -310,8 +309,7 @@ async def _find_standing(
     """The jobs that already stand for these requests, where there are any."""
     wanted = {one.job_id: one for one in submissions}
     fingerprints = [one.fingerprint for one in submissions]
-    replayed = [one.replay_of for one in submissions]
-    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
+    rows = await _look_for_standing(connection, submissions, fingerprints)
     strangers = [
         (wanted[row["id"]], row["job_id"])
         for row in rows
@@ -328,7 +326,7 @@ async def _find_standing(
         [job_id for _, job_id in remembered],
     )
     # Answered by what is remembered: one batch may ask two things under one key.
-    rows = await _look_for_standing(connection, submissions, fingerprints, replayed)
+    rows = await _look_for_standing(connection, submissions, fingerprints)
     told = {one.job_id for one, _ in remembered}
     return _answers(rows, wanted) | {
         one.job_id: LimitReached("job_keys", _TOO_MANY_KEYS)
@@ -365,16 +363,13 @@ def _answers(
     return {
         row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
         if row["differs"]
-        else _submitted(row, created=False)
+        else submitted_of(row, created=False)
         for row in rows
     }
 
 
 async def _look_for_standing(
-    connection: Connection,
-    asked: Sequence[Submission | Draft],
-    fingerprints: Sequence[str],
-    replayed: Sequence[JobId | None],
+    connection: Connection, asked: Sequence[Submission | Draft], fingerprints: Sequence[str]
 ) -> list[Record]:
     return await connection.fetch(
         FIND_STANDING,
@@ -384,11 +379,12 @@ async def _look_for_standing(
         [one.idempotency_key for one in asked],
         fingerprints,
         [one.dedup_key for one in asked],
-        replayed,
+        [one.replay_of if isinstance(one, Submission) else None for one in asked],
     )
 
 
-def _submitted(row: Record, *, created: bool) -> Submitted:
+def submitted_of(row: Record, *, created: bool) -> Submitted:
+    """The answer that these columns are."""
     return Submitted(
         job_id=JobId(row["job_id"]),
         type=row["type"],

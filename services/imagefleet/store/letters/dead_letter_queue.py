@@ -222,9 +222,10 @@ async def judge_messages(connection: Connection, messages: Sequence[DeadMessage]
         for n, message in enumerate(messages)
     ]
     rows = await connection.fetch(JUDGE_MESSAGES, asked)
-    judgements: list[Finding] = []
-    for row in rows:
-        found = Found(row["found"])
-        ring = ring_of(row) if found is Found.RUNNING else None
-        judgements.append(Finding(found=found, ring=ring))
-    return judgements
+    return [
+        Finding(
+            found=Found(row["found"]),
+            ring=ring_of(row) if row["found"] == Found.RUNNING else None,
+        )
+        for row in rows
+    ]

@@ -60,20 +60,6 @@ SELECT letters.id, letters.job_id, letters.tenant_id, letters.type, letters.reas
 
 _LETTERS_NAME: Final = "dead letter"
 
-GET_LETTER: Final = f"""
-{_LETTER}
- WHERE letters.id = $1 OR letters.job_id = $1
-"""
-
-
-async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> WholeLetter:
-    """One letter, by its own id or by that of its job."""
-    row = await connection.fetchrow(GET_LETTER, letter_or_job_id)
-    if row is None:
-        raise NotFound(_LETTERS_NAME)
-    return WholeLetter.of(row)
-
-
 GET_LETTERS: Final = f"""
 {_LETTER}
  WHERE letters.id = ANY ($1::uuid[]) OR letters.job_id = ANY ($1::uuid[])
@@ -87,6 +73,14 @@ async def get_dead_letters(
     """Those of these letters that there are, by their own ids or by those of their jobs."""
     rows = await connection.fetch(GET_LETTERS, list(letter_or_job_ids))
     return [WholeLetter.of(row) for row in rows]
+
+
+async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> WholeLetter:
+    """The one letter with this id, or of the job with it."""
+    letters = await get_dead_letters(connection, [letter_or_job_id])
+    if not letters:
+        raise NotFound(_LETTERS_NAME)
+    return letters[0]
 
 
 # A page starts in the middle of its index, also by a plan that is made once for every page.
@@ -113,23 +107,9 @@ LIST_OPEN_LETTERS: Final = f"""
 {_PAGE}
 """
 
-LIST_LETTERS: Final = f"""
-{_LETTER}
- WHERE true
-{_PAGE}
-"""
-
-LIST_LETTERS_OF_TENANT: Final = f"""
-{_LETTER}
- WHERE letters.tenant_id = $4
-{_PAGE}
-"""
-
-LIST_LETTERS_OF_FAULT: Final = f"""
-{_LETTER}
- WHERE letters.fingerprint = $4
-{_PAGE}
-"""
+LIST_LETTERS: Final = f"{_LETTER} WHERE true {_PAGE}"
+LIST_LETTERS_OF_TENANT: Final = f"{_LETTER} WHERE letters.tenant_id = $4 {_PAGE}"
+LIST_LETTERS_OF_FAULT: Final = f"{_LETTER} WHERE letters.fingerprint = $4 {_PAGE}"
 
 HISTORY_FILTERS: Final = (
     "The history of dead letters is listed whole, by one tenant, or by one fingerprint."

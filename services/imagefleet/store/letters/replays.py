@@ -17,10 +17,10 @@ from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, compose_replay, 
 from imagefleet.jobs.shapes.jobs import OutcomesView
 from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
-from imagefleet.store.images.tombstones import find_deleted
+from imagefleet.store.images.deleting import find_deleted
+from imagefleet.store.jobs.endings import lock_targets
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import Answer, insert_submissions
-from imagefleet.store.jobs.targets import lock_targets
 from imagefleet.store.letters.letters import (
     LetterFilter,
     get_dead_letters,

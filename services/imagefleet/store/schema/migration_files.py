@@ -11,17 +11,25 @@ import imagefleet
 from imagefleet.errors import Misconfigured
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What a database remembers of a migration."""
+
     version: int
     name: str
-    sql: str = field(repr=False)
     sha256: str
-    transactional: bool
     breaking: bool
 
     def __str__(self) -> str:
         return f"{self.version:04}_{self.name}.sql"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration(Applied):
+    """The file itself."""
+
+    sql: str = field(repr=False)
+    transactional: bool
 
 
 def shipped_migrations(folder: Path | None = None) -> tuple[Migration, ...]:

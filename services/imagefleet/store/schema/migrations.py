@@ -20,7 +20,12 @@ from pathlib import Path
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
 from imagefleet.settings.slices import Database
 from imagefleet.store.database import Connection, Pool, connect, open_pool
-from imagefleet.store.schema.migration_files import Migration, shipped_migrations, statements
+from imagefleet.store.schema.migration_files import (
+    Applied,
+    Migration,
+    shipped_migrations,
+    statements,
+)
 from imagefleet.store.schema.roles import ROLES
 
 # Statements that wait behind a long query make every later query wait behind them.
@@ -33,17 +38,6 @@ RETRY_AFTER = 0.5  # seconds, and that much more each time: about 40 s in all wi
 RUNNERS_LOCK = 0x1F1EE700  # any number of ours
 RUNNERS_POLL = 0.1  # seconds
 RUNNERS_WAIT = 600.0  # seconds a runner waits for another one
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    version: int
-    name: str
-    sha256: str
-    breaking: bool
-
-    def __str__(self) -> str:
-        return f"{self.version:04}_{self.name}.sql"
 
 
 @dataclass(frozen=True, slots=True)

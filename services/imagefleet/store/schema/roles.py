@@ -24,11 +24,8 @@ OWNER = "imagefleet_owner"
 # than a stuck session may hold up others; the pools set a tighter statement_timeout of their own.
 ROLE_LIMITS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {
-        OWNER: (
-            "1h",
-            "1min",
-            "2s",
-        ),  # an index may be long in the making, a queue behind a lock not
+        # An index may be long in the making, a queue behind a lock not.
+        OWNER: ("1h", "1min", "2s"),
         "imagefleet_api": ("10s", "10s", "2s"),
         "imagefleet_worker": ("15s", "15s", "5s"),
         "imagefleet_maintenance": ("1min", "30s", "5s"),

@@ -20,8 +20,7 @@ from imagefleet.jobs.images import Emptied, originals_prefix, outputs_prefix
 from imagefleet.jobs.kinds import BUILT_IN, DeleteImage
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JsonObject, TenantId
-from imagefleet.store.images.emptying import flag_void, list_named_keys
-from imagefleet.store.images.tombstones import get_deletion
+from imagefleet.store.images.deleting import flag_void, get_deletion, list_named_keys
 from imagefleet.worker.handling import Handler, JobContext
 
 MOST_SHOWN: Final = 500  # keys of a receipt

@@ -1,25 +1,15 @@
 """The tombstone: with its job or not at all, seen by all who are about to publish or submit."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import timedelta
-from functools import partial
-from uuid import UUID, uuid4
 
 import pytest
 
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
-from imagefleet.jobs.images import Emptied, NewSource, Publication, image_target, original_key
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
+from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import (
     CancelCode,
-    JobId,
     JobState,
-    Submission,
-    Submitted,
     TenantId,
     Verdict,
     new_job_id,
@@ -27,16 +17,22 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.batches import Accepted, accept_batch, begin_send, complete_batch
-from imagefleet.store.edge.invalidations import BatchLimits, commit_batch, look_at_owed
-from imagefleet.store.images.emptying import (
+from imagefleet.store.edge.invalidations import (
+    Accepted,
+    accept_batch,
+    begin_send,
+    commit_batch,
+    complete_batch,
+    look_at_owed,
+)
+from imagefleet.store.images.deleting import (
     darken_without_edge,
     flag_void,
+    get_deletion,
     list_to_empty_again,
     record_emptied_again,
 )
-from imagefleet.store.images.images import find_current, get_image, submit_image
-from imagefleet.store.images.tombstones import Deleting, delete_image, get_deletion
+from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.letters import get_dead_letter
@@ -45,96 +41,30 @@ from imagefleet.store.letters.replays import (
     replay_redriven,
 )
 from tests.conftest import OpenConnection
-from tests.support.database import Database, driver_of
+from tests.store.images.deletions import (
+    ROOMY,
+    a_deletion,
+    a_receipt,
+    an_upload,
+    counts,
+    deleted,
+    failing,
+    publication,
+    published,
+    taken,
+    uploaded,
+)
+from tests.support.database import driver_of
 from tests.support.factories import (
     CORRUPT,
     TENANT,
-    MadeJob,
-    a_submission,
     a_worker,
     claim_job,
     settle_job,
 )
-from tests.support.publications import a_publication, a_variant
-from tests.support.races import all_at_once, no_deadlocks
 from tests.support.rows import job_row, ring_row
 
 ORDER = ReplayOrder(by="ada", reason="fixed")
-ROUNDS = 60
-ROOMY = BatchLimits(paths=3000, wildcards=15)
-
-
-def an_upload(image_id: UUID, **more: object) -> tuple[Submission, NewSource]:
-    submission = a_submission(type="process_image", target=image_target(image_id))
-    source = NewSource(
-        image_id=image_id,
-        tenant_id=TENANT,
-        key=original_key(image_id, uuid4()),
-        bytes=100,
-        content_type="image/jpeg",
-    )
-    return replace(submission, **more), source  # type: ignore[arg-type]
-
-
-async def uploaded(api: Connection, image_id: UUID) -> Submitted:
-    return await submit_image(api, *an_upload(image_id))
-
-
-def a_deletion(image_id: UUID, **more: object) -> Submission:
-    submission = a_submission(
-        type="delete_image",
-        target=image_target(image_id),
-        preempts=True,
-        dedup_key=str(image_id),
-        payload={"image_id": str(image_id)},
-    )
-    return replace(submission, **more)  # type: ignore[arg-type]
-
-
-def a_cancel(job_id: JobId) -> Submission:
-    payload = {"job_id": str(job_id), "code": "image_deleted"}
-    return a_submission(type="cancel_job", payload=payload, dedup_key=str(job_id))
-
-
-async def deleted(api: Connection, image_id: UUID, **more: object) -> Deleting:
-    return await delete_image(api, a_deletion(image_id, **more), image_id, cancelling=a_cancel)
-
-
-async def publication(worker: Connection, image_id: UUID, job: MadeJob) -> Publication:
-    revision = (await job_row(worker, job.job_id))["target_seq"]
-    thumb = a_variant(f"i/{image_id}/{revision}.{job.claim_no}/thumb.webp")
-    return a_publication(job, image_id, revision, [thumb])
-
-
-async def taken(worker: Connection, job_id: JobId) -> MadeJob:
-    worker_id = await a_worker(worker)
-    answer = await claim_job(worker, job_id, worker_id)
-    assert answer.claim is not None, answer
-    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
-
-
-async def failing(worker: Connection, job_id: JobId) -> JobId:
-    await settle_job(worker, await taken(worker, job_id), CORRUPT)
-    return job_id
-
-
-async def published(worker: Connection, image_id: UUID, job_id: JobId) -> ResultReason | None:
-    job = await taken(worker, job_id)
-    outcome = Completed(publication=await publication(worker, image_id, job))
-    receipt = await settle_job(worker, job, outcome)
-    return receipt.outcome.reason if isinstance(receipt.outcome, Completed) else None
-
-
-def a_receipt(image_id: UUID) -> Completed:
-    emptied = Emptied(
-        image_id=image_id, tenant_id=TENANT, deleted=2, not_there=1, errors=0, keys=("a", "b")
-    )
-    return Completed(emptied=emptied)
-
-
-async def counts(owner: Connection) -> tuple[int, ...]:
-    tables = ("jobs", "rings", "image_tombstones")
-    return tuple([await owner.fetchval(f"SELECT count(*) FROM {one}") for one in tables])  # noqa: S608
 
 
 async def test_the_tombstone_its_job_and_the_ring_are_one(
@@ -306,9 +236,9 @@ async def dark_by_the_edge(maintenance: Connection) -> None:
     assert batch is not None
     assert await begin_send(maintenance, batch.id)
     await accept_batch(maintenance, batch.id, "I1")
-    agreed = await complete_batch(maintenance, Accepted(batch.id, "I1"))
-    assert agreed is not None
-    assert len(agreed.dark) == 1
+    dark = await complete_batch(maintenance, Accepted(batch.id, "I1"))
+    assert dark is not None
+    assert len(dark) == 1
 
 
 async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dark_with_the_edge(
@@ -370,10 +300,7 @@ async def test_a_restless_debt_hands_the_receipt_on_to_the_next(
     first = await commit_batch(maintenance, debts, lambda one: f"#{one}", within=ROOMY, again=debts)
     assert first is not None
     await accept_batch(maintenance, first.id, "I0")
-    agreed = await complete_batch(maintenance, Accepted(first.id, "I0"))
-
-    assert agreed is not None
-    assert agreed.dark == ()
+    assert await complete_batch(maintenance, Accepted(first.id, "I0")) == []
     await dark_by_the_edge(maintenance)
     assert await superuser.fetchval("SELECT dark_at IS NOT NULL FROM image_tombstones")
 
@@ -437,142 +364,3 @@ async def test_what_failed_of_a_deleted_image_is_not_replayed_but_its_deletion_i
         deletion: (ReplayOutcome.REPLAYED, True),
     } == {one.job_id: (one.outcome, one.replayed_as is not None) for one in answers}
     assert (await get_dead_letter(operator, failed)).acknowledged_at is None
-
-
-# Races, on connections of their own.
-
-Race = Callable[[Connection, Connection, UUID], Awaitable[object]]
-
-
-async def a_put(api: Connection, _worker: Connection, image_id: UUID) -> object:
-    try:
-        return (await uploaded(api, image_id)).job_id
-    except RequestRejected as error:
-        return error.code
-
-
-async def a_settlement(_api: Connection, worker: Connection, image_id: UUID) -> object:
-    job_id = await worker.fetchval(
-        "SELECT running_job FROM targets WHERE target = $1", image_target(image_id)
-    )
-    row = await job_row(worker, job_id)
-    job = MadeJob(job_id=job_id, claim_no=row["claim_no"], worker_id=row["locked_by"])
-    return await settle_job(
-        worker, job, Completed(publication=await publication(worker, image_id, job))
-    )
-
-
-async def another_deletion(api: Connection, _worker: Connection, image_id: UUID) -> object:
-    return await deleted(api, image_id)
-
-
-async def a_claim(_api: Connection, worker: Connection, image_id: UUID) -> object:
-    rows = await worker.fetch(
-        "SELECT id FROM jobs WHERE target = $1 AND state = 'queued'", image_target(image_id)
-    )
-    me = await a_worker(worker)
-    return [await claim_job(worker, JobId(row["id"]), me) for row in rows]
-
-
-async def a_replay(_api: Connection, worker: Connection, image_id: UUID) -> object:
-    failed = await worker.fetchval(
-        "SELECT id FROM jobs WHERE target = $1 AND state = 'failed'", image_target(image_id)
-    )
-    return await replay_redriven(worker, JobId(failed), BUILT_IN)
-
-
-@pytest.mark.parametrize(
-    "races",
-    [
-        [a_put, a_put],
-        [a_settlement],
-        [another_deletion, another_deletion],
-        [a_claim, a_put],
-        [a_replay, a_replay],
-    ],
-)
-async def test_whatever_races_a_deletion_the_image_ends_dark(
-    database: Database, races: list[Race]
-) -> None:
-    """The order is any; what is true afterwards is not."""
-    async with (
-        no_deadlocks(database),
-        database.connect("superuser") as superuser,
-        database.connect("api") as deleter,
-        database.connect("worker") as worker,
-        AsyncExitStack() as stack,
-    ):
-        others = [
-            (
-                await stack.enter_async_context(database.connect("api")),
-                await stack.enter_async_context(database.connect("worker")),
-            )
-            for _ in races
-        ]
-        for round_ in range(ROUNDS):
-            image_id = new_job_id()
-            submitted = await uploaded(deleter, image_id)
-            if a_settlement in races:
-                await taken(worker, submitted.job_id)
-            if a_replay in races:
-                await failing(worker, submitted.job_id)
-            pause = (round_ % 6) * 0.0004
-
-            async def later(pause: float = pause, image_id: UUID = image_id) -> Deleting:
-                await asyncio.sleep(pause)  # so that each comes first now and then
-                return await deleted(deleter, image_id)
-
-            actions: list[Callable[[], Awaitable[object]]] = [later]
-            for race, (api, other) in zip(races, others, strict=True):
-                actions.append(partial(race, api, other, image_id))
-            await all_at_once(actions)
-            await expect_dark(superuser, worker, deleter, image_id)
-
-
-async def expect_dark(
-    superuser: Connection, worker: Connection, api: Connection, image_id: UUID
-) -> None:
-    """One tombstone; every job ends; no pointer ever moves again, no address leads anywhere."""
-    pointer = "SELECT revision FROM images WHERE id = $1"
-    shown = await superuser.fetchval(pointer, image_id)
-    (stone,) = await superuser.fetch(
-        "SELECT job_id FROM image_tombstones WHERE image_id = $1", image_id
-    )
-    open_jobs = """
-    SELECT id, type, state, claim_no, locked_by FROM jobs
-     WHERE target = $1 AND state IN ('queued', 'processing') ORDER BY state = 'queued', preempts
-    """
-    for row in await superuser.fetch(open_jobs, image_target(image_id)):
-        if row["type"] == "delete_image":
-            continue
-        worker_id = row["locked_by"] or await a_worker(worker)
-        if row["state"] == "queued":
-            continue
-        job = MadeJob(job_id=row["id"], claim_no=row["claim_no"], worker_id=worker_id)
-        outcome = Completed(publication=await publication(worker, image_id, job))
-        await settle_job(worker, job, outcome)
-        assert "superseded" == (await job_row(superuser, job.job_id))["result_reason"]
-    deletion = await job_row(superuser, stone["job_id"])
-    held = (
-        MadeJob(
-            job_id=deletion["id"], claim_no=deletion["claim_no"], worker_id=deletion["locked_by"]
-        )
-        if deletion["state"] == "processing"
-        else await taken(worker, deletion["id"])
-    )
-    await flag_void(worker, image_id, TENANT)
-    await settle_job(worker, held, a_receipt(image_id))
-    for row in await superuser.fetch(open_jobs, image_target(image_id)):
-        job = await taken(worker, row["id"])
-        await settle_job(worker, job, Released(why="flagged"))
-        assert "image_deleted" == (await job_row(superuser, job.job_id))["failure_code"]
-
-    assert shown == await superuser.fetchval(pointer, image_id)
-    assert await find_current(api, [(image_id, "thumb", "webp")], within=1) == {}
-    assert 1 == await superuser.fetchval(
-        "SELECT count(*) FROM jobs WHERE type = 'delete_image' AND target = $1",
-        image_target(image_id),
-    )
-    assert [] == await superuser.fetch(
-        "SELECT FROM invalidations WHERE image_id = $1 AND reason <> 'deleted'", image_id
-    )
