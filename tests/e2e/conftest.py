@@ -6,8 +6,6 @@ import pytest
 import pytest_asyncio
 
 from tests.faults.director import ALWAYS
-from tests.support.checker import check
-from tests.support.journal import read_facts
 from tests.support.otlp import Collector, collecting
 from tests.support.stack import Producer, Stack, running_stack
 
@@ -43,9 +41,7 @@ async def stack(collector: Collector) -> AsyncIterator[Stack]:
     async with running_stack(workers=2, settings=settings, points=(*ALWAYS, "committed")) as stack:
         yield stack
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        breaches = [str(breach) for breach in check(facts)]
-        assert breaches == []
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 @pytest.fixture

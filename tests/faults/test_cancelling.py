@@ -10,9 +10,7 @@ import pytest
 from imagefleet.store.jobs.cancelling import PAGE
 from tests.faults.crowding import another_tenant
 from tests.faults.director import ALWAYS, Reached
-from tests.support.checker import check
 from tests.support.eventually import eventually
-from tests.support.journal import read_facts
 from tests.support.stack import Producer, running_stack
 
 JOBS: Final = 2 * PAGE + 10
@@ -82,5 +80,4 @@ async def test_a_worker_killed_amid_a_page_leaves_it_to_the_next_attempt_and_oth
         assert 5 <= len(before_the_kill) <= 9
         assert JOBS == await owner.fetchval(FLAGGED, walk)
         assert await owner.fetchval("SELECT count(*) FROM dead_letters") == 0
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)

@@ -9,10 +9,8 @@ import pytest_asyncio
 
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
-from tests.support.checker import check
 from tests.support.eventually import eventually
 from tests.support.images import GREEN, RED
-from tests.support.journal import read_facts
 from tests.support.published import (
     a_picture,
     addresses,
@@ -47,8 +45,7 @@ async def stack() -> AsyncIterator[Stack]:
         keep_versions(stack)
         yield stack
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 async def ends_dark(stack: Stack, producer: Producer, image_id: str) -> dict[str, Any]:

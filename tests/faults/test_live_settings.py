@@ -19,9 +19,7 @@ import pytest_asyncio
 
 from imagefleet.store.database import Connection
 from tests.faults.recovering import BROUGHT, ROOT
-from tests.support.checker import check
 from tests.support.eventually import eventually
-from tests.support.journal import read_facts
 from tests.support.stack import PLUGIN, Producer, Stack, running_stack
 
 SETTINGS: Final = {
@@ -62,8 +60,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=WORKERS, settings=SETTINGS) as stack:
         yield stack
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        breaches = [str(breach) for breach in check(facts)]
+        breaches = await stack.breaches(backoff_base=1)
         assert [] == [one for one in breaches if not any(job in one for job in TURNED_WAITS)]
 
 

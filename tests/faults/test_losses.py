@@ -9,9 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.faults.killing import age_rings
-from tests.support.checker import check
 from tests.support.eventually import eventually
-from tests.support.journal import read_facts
 from tests.support.stack import Stack, running_stack
 
 JOBS = 500
@@ -27,8 +25,7 @@ async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=1) as stack:
         yield stack
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches()
 
 
 async def hundreds_of_jobs(stack: Stack) -> list[str]:

@@ -18,9 +18,7 @@ import pytest_asyncio
 from imagefleet.store.database import Connection
 from tests.faults.director import Reached
 from tests.faults.recovering import BROUGHT, ROOT
-from tests.support.checker import check
 from tests.support.eventually import eventually
-from tests.support.journal import read_facts
 from tests.support.stack import PLUGIN, Producer, Stack, running_stack
 
 SETTINGS: Final = {
@@ -50,8 +48,7 @@ pytestmark = [pytest.mark.timeout(150), pytest.mark.asyncio(loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=1, settings=SETTINGS) as stack:
         yield stack
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

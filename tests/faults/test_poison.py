@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from tests.support.checker import check
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
-from tests.support.journal import read_facts
 from tests.support.stack import Producer, Stack, running_stack
 
 ATTEMPT_SECONDS = 6
@@ -49,8 +47,7 @@ async def stack() -> AsyncIterator[Stack]:
         # Whatever the children did, their worker is the one that was started.
         assert worker == stack.pids("worker")
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 async def first_attempt(stack: Stack, job_id: str) -> Ended:

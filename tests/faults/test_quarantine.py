@@ -12,10 +12,8 @@ import pytest_asyncio
 from imagefleet.store.database import Connection
 from tests.faults.director import Reached
 from tests.faults.killing import age_rings
-from tests.support.checker import check
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
-from tests.support.journal import read_facts
 from tests.support.stack import Stack, running_stack
 
 SETTINGS = {
@@ -57,8 +55,7 @@ pytestmark = [pytest.mark.timeout(150), pytest.mark.asyncio(loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=1, settings=SETTINGS, poison=True) as stack:
         yield stack
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 async def all_ended(owner: Connection) -> None:

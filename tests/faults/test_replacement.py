@@ -11,10 +11,8 @@ import pytest_asyncio
 
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import PHASES, age_rings
-from tests.support.checker import check
 from tests.support.eventually import eventually
 from tests.support.images import GREEN, RED
-from tests.support.journal import read_facts
 from tests.support.published import (
     FLUSHED_WITHIN,
     Shown,
@@ -46,8 +44,7 @@ async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=2, settings=SETTINGS, points=points) as stack:
         yield stack
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -15,10 +15,8 @@ import pytest_asyncio
 from imagefleet.store.images.reprocessing import PAGE
 from tests.faults.director import ALWAYS, Reached
 from tests.faults.killing import age_rings
-from tests.support.checker import check
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
-from tests.support.journal import read_facts
 from tests.support.stack import Producer, Stack, running_stack
 
 IMAGES: Final = 2 * PAGE + 10
@@ -50,8 +48,7 @@ async def stack() -> AsyncIterator[Stack]:
         await upload(stack)
         await all_ended(stack)
         yield stack
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 async def upload(stack: Stack) -> None:

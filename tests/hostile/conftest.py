@@ -9,9 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.faults.director import ALWAYS
-from tests.support.checker import check
 from tests.support.emulators import shared_folder
-from tests.support.journal import read_facts
 from tests.support.stack import Producer, Stack, running_stack
 
 SETTINGS = {
@@ -60,9 +58,7 @@ async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=1, settings=SETTINGS, points=(*ALWAYS, "committed")) as stack:
         yield stack
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        breaches = [str(breach) for breach in check(facts)]
-        assert breaches == []
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 @pytest.fixture

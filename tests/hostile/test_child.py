@@ -20,11 +20,9 @@ import pytest_asyncio
 
 from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from imagefleet.worker.isolation.zygote import BESIDE_DATA
-from tests.support.checker import check
 from tests.support.children import AT_EMPTY_PATH, children_of
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
-from tests.support.journal import read_facts
 from tests.support.stack import Producer, Stack, running_stack
 
 UNCLAIMED = {str(number) for number in range(65_520, 65_532)}
@@ -46,8 +44,7 @@ async def stack() -> AsyncIterator[Stack]:
         # Whatever the children did, their worker is the one that was started.
         assert worker == stack.pids("worker")
         await stack.all_ended(within=30)
-        facts = await read_facts(stack.place, stack.journal.posts, backoff_base=1)
-        assert [] == [str(breach) for breach in check(facts)]
+        assert [] == await stack.breaches(backoff_base=1)
 
 
 def poisoned(what: str, how: Mapping[str, object] | None = None) -> bytes:

@@ -1,6 +1,7 @@
 """Uploads that stall: one key cannot keep others from uploading, nor can several."""
 
 import asyncio
+import statistics
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 from imagefleet.api.http.turns import PLACES
 from imagefleet.jobs.limits import LIMITS
 from tests.faults.crowding import another_tenant
-from tests.support.flooding import FLOOR, counted, median
+from tests.support.flooding import counted, times
 from tests.support.images import quadrants, saved
 from tests.support.stack import Producer, Stack
 
@@ -51,22 +52,23 @@ async def test_stalled_bodies_of_one_key_keep_nobody_out(stack: Stack) -> None:
         another_tenant(stack, "bystander") as bystander,
         another_tenant(stack, "stalling") as stalling,
     ):
-        await median(bystander)
-        quiet = await median(bystander)
+        await times(bystander)
+        quiet = await times(bystander)
         before = await counted(stack, "limit_refusals_total", limit="least_rate")
         async with stalled(stalling, BODIES) as readers:
-            attacked = await median(bystander)
+            attacked = statistics.median(await times(bystander))
             async with asyncio.timeout(8):  # those who stall are not waited for
                 await uploads(bystander)
             async with asyncio.timeout(45):
                 told = Counter(await asyncio.gather(*(status_of(one) for one in readers)))
+        alone = statistics.median(quiet + await times(bystander))
 
-    print(f"stalled: {quiet * 1e3:.1f} ms, {attacked * 1e3:.1f} attacked, {dict(told)}")  # noqa: T201 - figures
+    print(f"stalled: {alone * 1e3:.1f} ms, {attacked * 1e3:.1f} attacked, {dict(told)}")  # noqa: T201 - figures
     assert set(told) <= {408, 429}
     ended = await counted(stack, "limit_refusals_total", limit="least_rate") - before
     assert ended == told[408]
     assert told[408] >= LIMITS["key_uploads"].default
-    assert attacked < max(2 * quiet, FLOOR)
+    assert attacked <= 2 * alone
 
 
 async def test_what_stalls_makes_room_when_all_places_are_taken(stack: Stack) -> None:

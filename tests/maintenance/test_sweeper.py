@@ -345,7 +345,7 @@ async def test_a_superseded_version_goes_after_its_invalidation_and_its_grace(
 
     assert goes == first.keys.isdisjoint(await storage.keys())
     assert second.keys <= await storage.keys()
-    assert (int(goes), 2 * goes, 20 * goes) == (swept.revisions, swept.objects, swept.bytes)
+    assert (int(goes), 2 * goes, 200 * goes) == (swept.revisions, swept.objects, swept.bytes)
     (row,) = await storage.superuser.fetch(
         "SELECT swept_at, (SELECT count(*) FROM variants WHERE image_id = $1 AND revision = $2)"
         "  FROM image_revisions WHERE image_id = $1 AND revision = $2",
@@ -645,7 +645,7 @@ async def test_a_bucket_that_lost_everything_is_told_of_in_parts(
 ) -> None:
     monkeypatch.setattr(walker_module, "IMAGES", 2)
     monkeypatch.setattr(walker_module, "MOST_QUESTIONS", 1)
-    monkeypatch.setattr("imagefleet.jobs.images.MOST_MISSING", 4)
+    monkeypatch.setattr("imagefleet.jobs.shapes.edge.MOST_MISSING", 4)
     for _ in range(5):
         made, _ = await storage.published()
         await storage.outputs.delete(sorted(made.keys))
@@ -685,9 +685,9 @@ async def test_what_was_deleted_is_counted_by_kind(storage: Storage, pool: Pool)
     await a_sweeper(pool, storage, metrics=metrics).run_once()
 
     told = metrics.exposition().decode()
-    for kind, objects in (("superseded", 2), ("litter", 1), ("original", 1)):
+    for kind, objects, size in (("superseded", 2, 200), ("litter", 1, 10), ("original", 1, 10)):
         assert f'swept_objects_total{{kind="{kind}"}} {objects}.0' in told
-        assert f'swept_bytes_total{{kind="{kind}"}} {10 * objects}.0' in told
+        assert f'swept_bytes_total{{kind="{kind}"}} {size}.0' in told
 
 
 async def test_the_maintenance_process_sweeps_and_walks(storage: Storage) -> None:

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OLDER: Final = "migrations/0009_doorbell.sql"
 DISPATCHER: Final = "maintenance/test_dispatcher.py"
+TURNS: Final = "maintenance/test_turns.py"
 
 RINGING: Final = (
     Mutation(
@@ -101,7 +102,7 @@ RINGING: Final = (
         "jobs/dispatching.py",
         "AND rings.sent_at > now() - $2::interval",
         "AND rings.sent_at > now() - $2::interval * 1000",
-        DISPATCHER,
+        TURNS,
         ("test_what_was_announced_hides_nothing_that_was_not",),
     ),
     Mutation(
@@ -109,7 +110,7 @@ RINGING: Final = (
         "jobs/dispatching.py",
         "WHERE pauses.scope IN ('all', 'lane', 'type', 'tenant')",
         "WHERE false",
-        DISPATCHER,
+        TURNS,
         ("test_what_is_paused_is_not_sent_and_is_after_its_resume",),
     ),
     Mutation(
@@ -117,7 +118,7 @@ RINGING: Final = (
         "jobs/rings.py",
         "SET next_at = now(), sent_at = NULL, sends = 0, priority = {URGENT}\n",
         "SET next_at = now(), sent_at = NULL, sends = 0\n",
-        DISPATCHER,
+        TURNS,
         ("test_a_flagged_job_is_sent_whatever_holds_it",),
     ),
     Mutation(
@@ -125,7 +126,7 @@ RINGING: Final = (
         "jobs/submissions.py",
         "CASE WHEN placed.parked THEN 'infinity'",
         "CASE WHEN false THEN 'infinity'",
-        DISPATCHER,
+        TURNS,
         ("test_a_flood_behind_one_target_sends_no_more_than_its_head",),
     ),
     Mutation(

@@ -31,6 +31,7 @@ Processes
     stack       `imagefleet up`, as anybody starts it
     wheels      an environment with nothing but what a user installs
     otlp        a collector of traces
+    decoy       what is attacked in place of the API, for comparison
     flooding    requests without end, from a program of its own
 
 Pictures

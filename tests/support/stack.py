@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
@@ -21,9 +21,10 @@ import httpx
 from imagefleet.store.database import Connection
 from tests.faults.director import ALWAYS, Director, directing
 from tests.faults.facts import Post
+from tests.support.checker import check
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
-from tests.support.journal import Journal, Place, keep_events
+from tests.support.journal import Journal, Limits, Place, keep_events, read_facts
 
 PLUGIN: Final = Path(__file__).parents[1] / "faults" / "plugin"
 READY_WITHIN: Final = 90.0  # seconds; two cores, which other tests use as well
@@ -119,6 +120,11 @@ class Stack:
                 return True
 
             await eventually(nothing_open, within=within)
+
+    async def breaches(self, **limits: Unpack[Limits]) -> list[str]:
+        """What this run did that none may; to be asked once nothing changes any more."""
+        facts = await read_facts(self.place, self.journal.posts, **limits)
+        return [str(breach) for breach in check(facts)]
 
 
 class Producer:

@@ -111,7 +111,7 @@ async def looks(ends_at: float) -> AsyncIterator[None]:
 
 @dataclass(slots=True)
 class Result:
-    """What came of one of them."""
+    """What came of one thing that was asked for, alone or with others."""
 
     name: str
     """As its error is told."""
@@ -121,11 +121,9 @@ class Result:
     """For people alone."""
     code: ExitCode = ExitCode.DONE
 
-    def accepted(self, accepted: AcceptedImage | AcceptedJob) -> str:
-        """It is accepted; its job."""
-        job_id = str(accepted.job_id)
-        self.document |= {"jobId": job_id, "status": accepted.status.value}
-        return job_id
+    def accepted(self, accepted: AcceptedImage | AcceptedJob) -> None:
+        """It is accepted, and has a job."""
+        self.document |= {"jobId": str(accepted.job_id), "status": accepted.status.value}
 
     def ended(self, job: JobView) -> None:
         """Its job is over."""

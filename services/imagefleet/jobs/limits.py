@@ -41,13 +41,6 @@ class Limit:
     counted: Counted = Counted.PROCESS
     lowest: int = 0
 
-    def at(self, turned: int | None) -> int:
-        """What holds where it was turned to this; None: it was not, and the default does.
-
-        A row that was written past the API is held to the same bounds.
-        """
-        return self.default if turned is None else max(self.lowest, min(turned, self.highest))
-
 
 # fmt: off
 _DECLARED: Final = (

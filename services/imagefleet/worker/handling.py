@@ -197,7 +197,8 @@ class JobContext:
 
     def limit(self, name: str) -> int:
         """How much this limit is for the job's tenant, now."""
-        return LIMITS[name].at(self._equipment.live.now.limit(self.claim.tenant_id, name))
+        turned = self._equipment.live.now.limit(self.claim.tenant_id, name)
+        return LIMITS[name].default if turned is None else turned
 
     def ring(self, rings: Iterable[Ring]) -> None:
         """Announce jobs that were committed a moment ago."""

@@ -14,9 +14,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from imagefleet import runtime
-from imagefleet.api.http import server
-from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS, room
+from imagefleet.api.http import connections
+from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS
 from imagefleet.api.http.limiting import MOST_STREAMS
+from imagefleet.api.http.server import Server, room
 from imagefleet.runtime import Drain
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
@@ -43,20 +44,20 @@ async def hangs_up(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-def protocols_of(running: Running) -> list[server.BoundedProtocol]:
+def protocols_of(running: Running) -> list[connections.BoundedProtocol]:
     open_ones = running.server._server.server_state.connections
-    return [one for one in open_ones if isinstance(one, server.BoundedProtocol)]
+    return [one for one in open_ones if isinstance(one, connections.BoundedProtocol)]
 
 
 @pytest.fixture(autouse=True)
 def refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REFUSED_AFTER", 0)
+    monkeypatch.setattr(connections, "REFUSED_AFTER", 0)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEAD_WITHIN", "IDLE_WITHIN", "LINGER"):
-        monkeypatch.setattr(server, name, timedelta(milliseconds=300))
+        monkeypatch.setattr(connections, name, timedelta(milliseconds=300))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ async def test_a_head_without_end_is_refused(running: Running) -> None:
     async with connected(running) as (reader, writer):
         # Not a byte more: of an answer to somebody who is still sending, nothing may arrive.
         head = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nA: "
-        writer.write(head + b"x" * (server.LARGEST_HEAD + 1 - len(head)))
+        writer.write(head + b"x" * (connections.LARGEST_HEAD + 1 - len(head)))
 
         answer = await hangs_up(reader)
 
@@ -99,7 +100,7 @@ async def test_large_headers_are_refused_by_name(acme: httpx.AsyncClient) -> Non
 
 
 async def test_many_headers_are_refused_by_name(acme: httpx.AsyncClient) -> None:
-    bomb = {f"X-Bomb-{number}": "" for number in range(server.MOST_HEADERS)}
+    bomb = {f"X-Bomb-{number}": "" for number in range(connections.MOST_HEADERS)}
 
     is_problem(await acme.get("/v1/jobs", headers=bomb), 431, "headers_too_large")
     few = dict(list(bomb.items())[: -len(acme.headers) - 2])
@@ -142,7 +143,7 @@ async def test_what_is_no_http_is_a_problem_and_the_end(running: Running, sent: 
 async def test_nonsense_is_refused_without_hurry(
     running: Running, monkeypatch: pytest.MonkeyPatch, sent: bytes, told: int
 ) -> None:
-    monkeypatch.setattr(server, "REFUSED_AFTER", 0.3)
+    monkeypatch.setattr(connections, "REFUSED_AFTER", 0.3)
     async with connected(running) as (reader, writer):
         begun = time.monotonic()
         writer.write(sent)
@@ -193,26 +194,26 @@ async def test_what_surrounds_a_body_has_an_end(running: Running, what: str) -> 
     async with connected(running) as (reader, writer):
         writer.write(CHUNKED % b"" + first)
         over = asyncio.ensure_future(hangs_up(reader))  # noqa: TID251 - awaited below
-        while not over.done() and sent < 16 * server.LARGEST_FRAMING:
+        while not over.done() and sent < 16 * connections.LARGEST_FRAMING:
             writer.write(again * (2048 // len(again)))
             sent += 2048
             await asyncio.wait({over}, timeout=0.001)
 
         await over
 
-    most = server.LARGEST_FRAMING + 2 * server.PIECE + 2048
+    most = connections.LARGEST_FRAMING + 2 * connections.PIECE + 2048
     assert sent <= 4 * most  # of which much is under way between the two sockets
 
 
 async def test_trailers_are_dropped(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[tuple[bytes, bytes]]] = []
-    complete = server.BoundedProtocol.on_message_complete
+    complete = connections.BoundedProtocol.on_message_complete
 
-    def noted(protocol: server.BoundedProtocol) -> None:
+    def noted(protocol: connections.BoundedProtocol) -> None:
         seen.append(list(protocol.headers))
         complete(protocol)
 
-    monkeypatch.setattr(server.BoundedProtocol, "on_message_complete", noted)
+    monkeypatch.setattr(connections.BoundedProtocol, "on_message_complete", noted)
     head = CHUNKED % (
         b"Content-Type: application/json\r\nAuthorization: Bearer %s\r\nConnection: close\r\n"
         % running.secrets["acme"].encode()
@@ -249,7 +250,7 @@ async def test_every_byte_of_trailers_counts_wherever_the_body_begins_and_ends(
     )
     body = b" " * before + NOOP
     statuses = []
-    for size in (server.LARGEST_TRAILERS - 512, server.LARGEST_TRAILERS + 32):
+    for size in (connections.LARGEST_TRAILERS - 512, connections.LARGEST_TRAILERS + 32):
         async with connected(running) as (reader, writer):
             trailers = TRAILERS[what](size)
             writer.write(head + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailers))
@@ -262,7 +263,7 @@ async def test_every_byte_of_trailers_counts_wherever_the_body_begins_and_ends(
 async def test_a_head_counts_from_where_the_body_before_it_ends(running: Running) -> None:
     async with connected(running) as (reader, writer), asyncio.timeout(5):
         first = CHUNKED % b"" + b"2\r\n{}\r\n0\r\n\r\n"
-        writer.write(first + b"GET /v1/jobs HTTP/1.1\r\nx: " + b"y" * server.LARGEST_HEAD)
+        writer.write(first + b"GET /v1/jobs HTTP/1.1\r\nx: " + b"y" * connections.LARGEST_HEAD)
 
         await hangs_up(reader)
 
@@ -313,15 +314,15 @@ async def test_two_bodies_may_come_at_once(running: Running) -> None:
 async def test_few_requests_wait_behind_one(running: Running) -> None:
     waiting = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
     async with connected(running) as (reader, writer):
-        writer.write(waiting * server.MOST_WAITING)
-        for _ in range(server.MOST_WAITING):
+        writer.write(waiting * connections.MOST_WAITING)
+        for _ in range(connections.MOST_WAITING):
             assert b"401" in await reader.readuntil(b"\r\n\r\n")
             await reader.readuntil(b'"}')
 
         writer.write(waiting * 100_000)
         answers = await hangs_up(reader)
 
-    assert answers.count(b"HTTP/1.1 ") <= 2 * server.MOST_WAITING
+    assert answers.count(b"HTTP/1.1 ") <= 2 * connections.MOST_WAITING
     assert b"400 Bad" not in answers
 
 
@@ -346,7 +347,7 @@ async def test_nonsense_is_not_answered_in_anothers_place(running: Running) -> N
         assert await hangs_up(reader) == b""
 
 
-@pytest.mark.parametrize("behind", [1, server.MOST_WAITING + 1])
+@pytest.mark.parametrize("behind", [1, connections.MOST_WAITING + 1])
 async def test_who_is_gone_listens_no_longer_though_a_request_waits_behind(
     running: Running, behind: int
 ) -> None:
@@ -362,7 +363,7 @@ async def test_who_is_gone_listens_no_longer_though_a_request_waits_behind(
         assert counts.streams == 1
 
         writer.write(ASKS % (b"", key) * behind)
-        if behind > server.MOST_WAITING:
+        if behind > connections.MOST_WAITING:
             await hangs_up(reader)
         else:
             await eventually(lambda: any(one.pipeline for one in protocols_of(running)))
@@ -380,7 +381,7 @@ def test_of_a_body_that_nobody_reads_little_is_kept(
 
     async def kept() -> int:
         drain = Drain()
-        listening = server.Server("127.0.0.1", 0, never_reads, grace=timedelta(seconds=1))
+        listening = Server("127.0.0.1", 0, never_reads, grace=timedelta(seconds=1))
         running = Running(listening, drain, "")
         async with asyncio.TaskGroup() as group:
             group.create_task(listening.run(drain))
@@ -400,7 +401,7 @@ def test_of_a_body_that_nobody_reads_little_is_kept(
         return sum(len(one.cycle.body) for one in protocols_of(running) if one.cycle is not None)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        assert HIGH_WATER_LIMIT < runner.run(kept()) <= HIGH_WATER_LIMIT + server.AT_ONCE
+        assert HIGH_WATER_LIMIT < runner.run(kept()) <= HIGH_WATER_LIMIT + connections.AT_ONCE
 
 
 async def test_a_body_behind_an_answer_may_take_its_time(impatient: None, running: Running) -> None:
@@ -411,7 +412,7 @@ async def test_a_body_behind_an_answer_may_take_its_time(impatient: None, runnin
         writer.write(ASKS % (b"", key) + head % (key, more + b"Connection: close\r\n") + NOOP[:5])
         assert b" 200 " in await reader.readline()
         over = asyncio.ensure_future(hangs_up(reader))  # noqa: TID251 - awaited below
-        await asyncio.wait({over}, timeout=3 * server.LINGER.total_seconds())
+        await asyncio.wait({over}, timeout=3 * connections.LINGER.total_seconds())
         writer.write(NOOP[5:])
 
         assert b"HTTP/1.1 202 " in await over

@@ -12,6 +12,7 @@ holds what was presented: a key that is known is told by its id, one that is not
 its digest, which is enough to see that it is the same one again.
 """
 
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +30,7 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.tools import Tools, whence
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.store.fleet.keys import ApiKey, DeadKey, digest_of, seek_keys, touch_keys
+from imagefleet.store.fleet.keys import ApiKey, DeadKey, seek_keys, touch_keys
 
 Scope = Literal["submit", "read", "operate"]
 
@@ -126,7 +127,7 @@ class Keys:
         if match is None:
             self._refusals.refused("malformed" if authorization else "missing", address=address)
             return None
-        digest = digest_of(match[1])
+        digest = hashlib.sha256(match[1].encode()).digest()
         known = self._known.get(digest)
         if known is None or known.until < monotonic():
             self._known.pop(digest, None)

@@ -1,9 +1,8 @@
 """What tenants and keys may take of this process: rates, and how much at once.
 
-`jobs/limits.py` declares the limits. Here they are counted, in memory and without a statement: so
-each process has its own counts, and a fleet of three lets through three times as much. Open jobs
-are counted by Postgres for the whole fleet; the room it found is kept here for seconds. Forms are
-counted where they are written.
+`jobs/limits.py` declares the limits. Here they are counted, in memory and without a statement: a
+fleet of three lets through three times as much. Open jobs Postgres counts for the whole fleet; the
+room it found is kept here for seconds. Forms are counted where they are written.
 
 Who has no valid key has no name to count under. Such requests are answered, but not in a hurry:
 `Unhurried` lets those from one address wait beyond a few a second, so that whoever sends one after
@@ -181,7 +180,9 @@ class Limiting:
 
     def of(self, tenant_id: TenantId, name: str) -> int:
         """How much this limit is for a tenant, and for each of its keys."""
-        return LIMITS[name].at(self._override(tenant_id, name))
+        found, limit = self._override(tenant_id, name), LIMITS[name]
+        # A row that was written past the API is held to the same bounds.
+        return limit.default if found is None else max(limit.lowest, min(found, limit.highest))
 
     def request(self, key: ApiKey, *, sends: bool, operates: bool) -> None:
         """Count a request, or refuse it. Operators' have a bucket of their own."""
@@ -219,9 +220,8 @@ class Limiting:
     async def open_jobs(self, connection: Connection, key: ApiKey, jobs: int) -> OpenJobs:
         """The room for this many new jobs; counted now where what was counted is of no use.
 
-        The limits are kept roughly: they protect, they do not bill. A process that counted room
-        uses up half of it, or what comes in five seconds, before it counts again, and other
-        processes do the same meanwhile.
+        Roughly: limits protect, they do not bill. A process that counted room uses up half of it,
+        or what comes in five seconds, before it counts again, and others do so meanwhile.
         """
         ours, mine = self.tenants.of(key.tenant_id), self.keys.of(key.id)
         most = self.of(key.tenant_id, KEY_OPEN_JOBS)
