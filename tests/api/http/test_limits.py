@@ -125,7 +125,7 @@ async def test_a_picture_that_its_head_gives_away_costs_as_much_as_many_requests
 
     told = [await acme.post("/v1/images", content=b"no picture", headers=JPEG) for _ in range(2)]
 
-    is_problem(told[0], 422, "unsupported")
+    is_problem(told[0], 415, "unsupported")
     is_problem(told[1], 429, "limit_reached")
     assert told[1].json()["limit"] == "requests"
     taken = [await rival.post("/v1/images", content=a_jpeg(), headers=JPEG) for _ in range(3)]
