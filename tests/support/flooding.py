@@ -163,7 +163,6 @@ async def compared(
     attack: Callable[[str], AbstractAsyncContextManager[Counter[str]]],
     *,
     told: set[str],
-    beside: Callable[[], AbstractAsyncContextManager[Counter[str]]] | None = None,
 ) -> Compared:
     """What somebody else's questions take with this attack, and without it.
 
@@ -172,8 +171,6 @@ async def compared(
     which answers as often as ours did. What is left is our own doing, and no floor is needed. The
     rounds alternate, and the medians are of all that was asked in all of them: whatever else the
     machine does meets both.
-
-    With `beside`, what is left is what this attack costs beyond that.
     """
     url = str(asking.http.base_url)
     await times(asking)  # both are warm
@@ -184,8 +181,7 @@ async def compared(
             compared.attacked += await times(asking)
             took = time.perf_counter() - begun
         assert set(met) <= told, met
-        calm = on_a_decoy(attack, met.total() / took) if beside is None else beside()
-        async with calm as instead:
+        async with on_a_decoy(attack, met.total() / took) as instead:
             compared.beside += await times(asking)
         print(f"{what}: {compared}, {dict(met)}, beside {instead.total()}")  # noqa: T201 - figures
     return compared

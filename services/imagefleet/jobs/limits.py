@@ -47,7 +47,8 @@ _DECLARED: Final = (
     # name, default, most, unit; meaning
     Limit("requests", 200, 1_000_000, "a second",
           "Requests of a tenant; twice as many at once after a rest. A batch counts as one and "
-          "another for every twenty jobs in it; JSON beyond 16 KiB as another for each 16 KiB."),
+          "another for every twenty jobs in it; JSON beyond 16 KiB as another for each 16 KiB. "
+          "An image that is refused for its first 256 KB counts as twenty more."),
     Limit("key_requests", 200, 1_000_000, "a second",
           "The same of one key."),
     Limit("bytes", 64 * 2**20, 100 * 2**30, "bytes a second",

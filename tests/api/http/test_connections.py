@@ -280,6 +280,26 @@ async def test_what_waits_behind_a_body_is_not_taken_for_its_trailers(running: R
     assert [b"401"] * 5 == re.findall(rb"HTTP/1.1 (\d+)", answers)
 
 
+async def test_a_body_behind_the_end_of_another_is_not_taken_for_its_trailers(
+    running: Running,
+) -> None:
+    key = b"Content-Type: application/json\r\nAuthorization: Bearer %s\r\n" % (
+        running.secrets["acme"].encode()
+    )
+    # The parser gets the last data with the first piece, the end of that body with the second.
+    head = CHUNKED % key
+    size = connections.PIECE - len(head) - len(b"4000\r\n")
+    first = head + b"%04x\r\n" % size + NOOP.rjust(size) + b"\r\n0\r\n\r\n"
+    last = b"Connection: close\r\nContent-Length: %d\r\n" % (2 * connections.PIECE)
+    second = CHUNKED.replace(b"Transfer-Encoding: chunked\r\n", last) % key
+    async with connected(running) as (reader, writer):
+        writer.write(first + second + NOOP.rjust(2 * connections.PIECE))
+
+        answers = await hangs_up(reader)
+
+    assert [b"202"] * 2 == re.findall(rb"HTTP/1.1 (\d+)", answers)
+
+
 async def test_a_body_may_come_byte_by_byte(running: Running) -> None:
     spaces = 70_000  # their framing is five times as much
     head = CHUNKED % (

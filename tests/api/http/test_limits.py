@@ -12,6 +12,7 @@ import pytest
 
 from imagefleet.api.http import limiting, turns
 from imagefleet.api.http.bodies import Bodies
+from imagefleet.api.http.intake import REFUSED_HEAD
 from imagefleet.api.http.limiting import Bucket, Limiting
 from imagefleet.api.http.turns import Turn, Turns
 from imagefleet.errors import LimitReached, RequestRejected, Unavailable
@@ -115,6 +116,20 @@ async def test_a_tenant_over_its_bytes_waits_before_it_sends_more(
     is_problem(second, 429, "limit_reached")
     assert second.json()["limit"] == "bytes"
     assert (await acme.get("/v1/jobs")).status_code == 200
+
+
+async def test_a_picture_that_its_head_gives_away_costs_as_much_as_many_requests(
+    running: Running, acme: httpx.AsyncClient, rival: httpx.AsyncClient
+) -> None:
+    limit(running, requests=REFUSED_HEAD // 2)  # twice as many at once
+
+    told = [await acme.post("/v1/images", content=b"no picture", headers=JPEG) for _ in range(2)]
+
+    is_problem(told[0], 415, "unsupported")
+    is_problem(told[1], 429, "limit_reached")
+    assert told[1].json()["limit"] == "requests"
+    taken = [await rival.post("/v1/images", content=a_jpeg(), headers=JPEG) for _ in range(3)]
+    assert [202, 202, 202] == [answer.status_code for answer in taken]
 
 
 async def test_what_operators_send_is_no_bytes_of_their_tenant(

@@ -109,10 +109,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came in, unless it is a head or a framing without end."""
-        for start in range(0, len(data), PIECE):
-            if self._is_over or self.transport.is_closing():
-                return
-            self._take(data[start : start + PIECE])
+        taken = 0
+        while taken < len(data) and not self._is_over and not self.transport.is_closing():
+            # So that what comes behind the end of a body is never taken for its trailers.
+            room = max(1, LARGEST_TRAILERS - self._bare) if self._in_body else PIECE
+            piece = data[taken : taken + min(room, PIECE)]
+            taken += len(piece)
+            self._take(piece)
 
     def _take(self, piece: bytes) -> None:
         if self._in_head and self._deadline is None:

@@ -6,7 +6,8 @@ object. A body that claims a length beyond the cap is not read at all.
 
 What is read of a head is bounded (imaging/headers), some two milliseconds at the worst. They are
 still not the loop's to spend: whoever sends one bad head after another should wait for his own. So
-one thread reads them, one at a time, and only so many may wait for it.
+one thread reads them, one at a time, and only so many may wait for it; and each that is refused
+counts as many requests, for the 256 KB that came with it are work, too.
 """
 
 import asyncio
@@ -24,11 +25,12 @@ from imagefleet.api.http.tools import Tools
 from imagefleet.api.http.turns import Turns
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.aws.transfers import digest_of
-from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.errors import InputRejected, RequestRejected, Unavailable
 from imagefleet.imaging.limits import Limits, judge_density, judge_header
 from imagefleet.imaging.sniff import HEAD_BYTES, HeaderFacts, agree, sniff
 from imagefleet.store.fleet.keys import ApiKey
 
+REFUSED_HEAD: Final = 20  # requests more: ten a second by default, after the first twenty
 MOST_WAITING: Final = 128  # 32 MiB of heads, and a quarter of a second for the last of them
 
 TOO_LATE: Final = "The body did not arrive in time."
@@ -81,6 +83,7 @@ class Intake:
     def __init__(self, tools: Tools, heads: Heads, limiting: Limiting) -> None:
         self._tools = tools
         self._heads = heads
+        self._limiting = limiting
         self._turns = Turns(limiting, stalled=self._stalled)
         self.uploads = 0
 
@@ -107,7 +110,7 @@ class Intake:
                     declared, file = await file_of(request.headers["content-type"], everything)
                 else:
                     declared, file = request.headers.get("content-type"), body
-                arrived = await self._pass_on(declared, capped(file, most), key)
+                arrived = await self._pass_on(by, declared, capped(file, most), key)
         except TimeoutError:
             raise RequestRejected("request_timeout", TOO_LATE) from None
         finally:
@@ -132,11 +135,15 @@ class Intake:
         self._tools.metrics.limited("least_rate")
 
     async def _pass_on(
-        self, declared: str | None, file: AsyncGenerator[bytes, None], key: str | None
+        self, by: ApiKey, declared: str | None, file: AsyncGenerator[bytes, None], key: str | None
     ) -> Arrived:
         async with aclosing(file):
             head = await _head_of(file)
-            facts = await self._heads.judged(head[:HEAD_BYTES], declared, self._tools.limits)
+            try:
+                facts = await self._heads.judged(head[:HEAD_BYTES], declared, self._tools.limits)
+            except (InputRejected, RequestRejected):
+                self._limiting.weigh(by, REFUSED_HEAD)
+                raise
             whole = _whole(head, file, facts)
             if key is None:
                 digest = await digest_of(whole)
