@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.doorbell import Doorbell
-from imagefleet.errors import Unavailable
+from imagefleet.errors import StoreRejected, Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim
 from imagefleet.jobs.policies import RetryPolicy
@@ -230,6 +230,29 @@ async def test_what_is_rejected_is_told_as_it_was_written(bench: Bench) -> None:
     for status in ("failed", "completed"):
         name = f'job_processed_total{{job_type="noop",status="{status}"}}'
         assert 1 == told(bench, name), status
+
+
+async def test_what_cannot_be_settled_at_all_leaves_no_neighbour_untold(
+    bench: Bench, superuser: Connection
+) -> None:
+    """The neighbour is written in the moment in which the other is refused, and found so again."""
+    good, bad = await bench.claim(), await bench.claim()
+    await superuser.execute(
+        f"ALTER TABLE jobs ADD CONSTRAINT stuck CHECK (id <> '{bad.job_id}') NOT VALID"
+    )
+
+    receipt, refusal = await asyncio.gather(
+        bench.settler.settle(settlement(good)),
+        bench.settler.settle(settlement(bad)),
+        return_exceptions=True,
+    )
+
+    assert isinstance(refusal, StoreRejected)
+    assert not isinstance(receipt, BaseException)
+    assert Settled.ALREADY == receipt.settled
+    assert 1 == told(bench, 'job_processed_total{job_type="noop",status="completed"}')
+    assert 1 == told(bench, "job_attempts_total")
+    assert 0 == bench.settler.unanswered
 
 
 async def test_a_claim_that_was_lost_is_for_others_to_tell(bench: Bench) -> None:

@@ -114,8 +114,9 @@ class Settler:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
-            except Exception:  # an answer: nothing of this was written
-                self._unanswered -= fences - again
+            except Exception:
+                if len(settlements) == 1:  # an answer: nothing of it stands; of several some may
+                    self._unanswered -= fences
                 raise
             else:
                 self._unanswered -= fences

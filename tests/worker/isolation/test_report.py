@@ -128,6 +128,8 @@ def false(change: Callable[[Report], object], name: str) -> object:
         false(lambda r: r["source"].update(bytes=1), "source size"),
         false(lambda r: r["source"].update(width=10**9), "source width"),
         false(lambda r: r["source"].update(format="svg"), "source format"),
+        false(lambda r: r["source"].update(frames=0), "no frame"),
+        false(lambda r: r["source"].update(frames=10**30), "frames"),
         false(lambda r: r["placeholder"].update(color="red;}"), "colour"),
         false(lambda r: r["placeholder"].update(thumbhash="A" * 1000), "hash"),
     ],

@@ -23,6 +23,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from imagefleet.errors import FleetError, InputRejected, Unavailable
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import Caveat, PlaceholderFacts, Rendering, SourceFacts, VariantFacts
@@ -265,7 +266,7 @@ def _is_within_bounds(claim: Rendering) -> bool:
     return (
         0 < source.width <= _LONGEST_SIDE
         and 0 < source.height <= _LONGEST_SIDE
-        and (source.frames is None or source.frames > 0)
+        and (source.frames is None or 0 < source.frames <= MOST_FRAMES)
         and _THUMBHASH.fullmatch(shown.thumbhash) is not None
         and _COLOR.fullmatch(shown.color) is not None
         and all(len(each.warnings) <= len(Caveat) for each in claim.variants)
