@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import (
     MAX_MESSAGE_BYTES,
-    OPEN,
-    TERMINAL,
     JobId,
     JobMessage,
-    JobState,
     encode_message,
     new_job_id,
     parse_message,
@@ -136,8 +133,3 @@ def test_ids_are_uuids_of_version_seven_that_carry_the_time() -> None:
 
 def test_ids_do_not_repeat() -> None:
     assert len({new_job_id() for _ in range(10_000)}) == 10_000
-
-
-def test_a_state_is_either_open_or_terminal() -> None:
-    assert set(JobState) == OPEN | TERMINAL
-    assert not OPEN & TERMINAL

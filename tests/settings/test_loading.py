@@ -13,12 +13,10 @@ from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import BreakerLimits, RetryPolicy
 from imagefleet.settings import (
-    AdminSettings,
     Api,
     ApiSettings,
     Aws,
     Client,
-    ConsoleSettings,
     Database,
     Maintenance,
     MaintenanceSettings,
@@ -64,9 +62,7 @@ def faults(settings: type[BaseModel], environment: dict[str, str]) -> list[str]:
 # What is accepted.
 
 
-@pytest.mark.parametrize(
-    "settings", [ApiSettings, WorkerSettings, MaintenanceSettings, ConsoleSettings, AdminSettings]
-)
+@pytest.mark.parametrize("settings", [ApiSettings, WorkerSettings, MaintenanceSettings])
 def test_every_process_starts_from_what_must_be_set(settings: type[BaseModel]) -> None:
     assert isinstance(load(settings, EVERYTHING), settings)
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -16,6 +15,7 @@ import typer
 from imagefleet.cli.output import ExitCode, finish, print_checks, print_json, run_async
 from imagefleet.cli.verbs import Json
 from imagefleet.errors import FleetError, Misconfigured, NotFound
+from imagefleet.jobs.lifecycle import Actor
 from imagefleet.jobs.model import Lane
 from imagefleet.settings import Aws, Database, load
 from imagefleet.settings.slices import Slice
@@ -40,18 +40,9 @@ SET_CLOCKS: Final = "Let NTP set the clocks: requests to AWS are refused beyond 
 Settings = TypeVar("Settings", bound=Slice)
 
 
-class Role(StrEnum):
-    """Whose environment this is."""
-
-    API = "api"
-    WORKER = "worker"
-    MAINTENANCE = "maintenance"
-    OPERATOR = "operator"
-
-
 def doctor(
     role: Annotated[
-        Role | None, typer.Option("--as", help="The process whose environment this is.")
+        Actor | None, typer.Option("--as", help="The process whose environment this is.")
     ] = None,
     as_json: Json = False,
 ) -> None:

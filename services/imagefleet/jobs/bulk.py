@@ -10,6 +10,7 @@ walk and was committed behind its back is looked for at the end, once more among
 pause holds back is not cancelled either: deletions, cancellations, and the walk itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
@@ -41,6 +42,13 @@ class _BulkWalk(BaseModel):
     def of(cls, cursor: JsonObject | None) -> Self | None:
         """Where an earlier attempt left off; None if there was none."""
         return None if cursor is None else cls.model_validate(cursor)
+
+    def behind(self, page: Sequence[UUID], seen: int, **counts: int) -> Self:
+        """The same behind this page: what has been seen by now, and what became of it."""
+        before = page[-1] if page else self.before
+        # An upload may have been given its id long before it became an image.
+        total = None if self.total is None else max(self.total, seen)
+        return self.model_copy(update={"before": before, "seen": seen, "total": total, **counts})
 
     @property
     def cursor(self) -> dict[str, Any]:
@@ -98,17 +106,8 @@ class Candidate(Original):
 
     def payload(self, recipe: str | None) -> dict[str, Any]:
         """What a job is told that renders it; None is the recipe that the image has."""
-        payload = ProcessImage(
-            image_id=self.image_id,
-            source_key=self.key,
-            source_bytes=self.bytes,
-            source_sha256=self.sha256,
-            source_etag=self.etag,
-            content_type=self.content_type,
-            recipe=recipe or self.recipe,
-            source_seq=self.source_seq,
-        )
-        return payload.model_dump(mode="json", exclude_none=True)
+        recipe = recipe or self.recipe
+        return ProcessImage.payload(self.image_id, self, recipe, source_seq=self.source_seq)
 
 
 class SetWalk(_BulkWalk):

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
-from imagefleet.jobs.images import image_target
+from imagefleet.jobs.images import Original, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
@@ -229,6 +229,23 @@ class ProcessImage(Payload):
     recipe: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = "default"
     source_seq: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The revision that brought this original; None says that this job's own revision does."""
+
+    @classmethod
+    def payload(
+        cls, image_id: UUID, source: Original, recipe: str, *, source_seq: int | None = None
+    ) -> dict[str, Any]:
+        """What a job is told that renders this original."""
+        payload = cls(
+            image_id=image_id,
+            source_key=source.key,
+            source_bytes=source.bytes,
+            source_sha256=source.sha256,
+            source_etag=source.etag,
+            content_type=source.content_type,
+            recipe=recipe,
+            source_seq=source_seq,
+        )
+        return payload.model_dump(mode="json", exclude_none=True)
 
 
 class ReprocessImages(Payload):

@@ -63,14 +63,6 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
 )
 
 
-def is_legal(source: JobState | None, target: JobState, by: Actor | None = None) -> bool:
-    """Tell whether the lifecycle has this edge, and for this actor if one is named."""
-    return any(
-        edge.source is source and edge.target is target and (by is None or by in edge.by)
-        for edge in TRANSITIONS
-    )
-
-
 class ResultReason(StrEnum):
     """Why a job is completed; all but the first are successes with less to do than was asked."""
 

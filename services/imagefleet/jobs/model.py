@@ -31,7 +31,6 @@ class JobState(StrEnum):
 
 
 TERMINAL: Final = frozenset({JobState.COMPLETED, JobState.FAILED})
-OPEN: Final = frozenset(JobState) - TERMINAL
 
 
 class Lane(StrEnum):

@@ -26,7 +26,6 @@ from imagefleet.settings.slices import (
     Api,
     Aws,
     Client,
-    Console,
     Database,
     Maintenance,
     Person,
@@ -39,13 +38,10 @@ from imagefleet.settings.slices import (
 from imagefleet.settings.variables import Variable, reference, variables, written
 
 __all__ = [
-    "AdminSettings",
     "Api",
     "ApiSettings",
     "Aws",
     "Client",
-    "Console",
-    "ConsoleSettings",
     "Database",
     "Maintenance",
     "MaintenanceSettings",
@@ -99,21 +95,6 @@ class MaintenanceSettings(Reaching):
 
     maintenance: Maintenance
     retry: Retry
-    telemetry: Telemetry
-
-
-class ConsoleSettings(Process):
-    """What the console needs."""
-
-    database: Database
-    console: Console
-    telemetry: Telemetry
-
-
-class AdminSettings(Process):
-    """What the verbs that touch the database themselves need: migrate, keys, doctor."""
-
-    database: Database
     telemetry: Telemetry
 
 

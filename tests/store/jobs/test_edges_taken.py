@@ -17,7 +17,6 @@ from imagefleet.jobs.lifecycle import (
     Outcome,
     Released,
     Retry,
-    is_legal,
 )
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope
 from imagefleet.store.database import Connection
@@ -40,6 +39,7 @@ from imagefleet.store.jobs.rings import (
 )
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database
+from tests.support.edges import is_legal
 from tests.support.factories import (
     CORRUPT,
     TENANT,

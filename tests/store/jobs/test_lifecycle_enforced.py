@@ -14,12 +14,12 @@ import pytest
 from imagefleet.embedded.cluster import installed_software
 from imagefleet.jobs.lifecycle import (
     Actor,
-    is_legal,
 )
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobState, Verdict
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import claim_jobs
 from tests.support.database import Database, driver_of
+from tests.support.edges import is_legal
 from tests.support.factories import (
     ALL_LANES,
     TYPES,

@@ -72,7 +72,7 @@ class Admission:
 
         Then it is a repeat, or another body, and neither is to be stored.
         """
-        if draft.idempotency_key is not None and await _stands(connection, draft):
+        if draft.idempotency_key is not None and await is_standing(connection, draft):
             return True
         [refusal] = await self._refusals(connection, key, [draft])
         if refusal is not None:
@@ -89,7 +89,7 @@ class Admission:
         self, connection: Connection, key: ApiKey, submission: Submission
     ) -> Admitted:
         """Deletions are always taken; those that repeat one leave nothing at a full quota."""
-        if await self._full(connection, key) and await _stands(connection, submission):
+        if await self._full(connection, key) and await is_standing(connection, submission):
             return Admitted.STANDS
         return Admitted.NEW
 
@@ -100,7 +100,7 @@ class Admission:
         full = await self._full(connection, key)
         if full is None:
             return Admitted.NEW
-        if await _stands(connection, submission):
+        if await is_standing(connection, submission):
             return Admitted.STANDS
         if not await is_cancellable(connection, job_id):
             raise full
@@ -129,13 +129,3 @@ class Admission:
             return room.take() if why is None else Unavailable("submits_paused", _PAUSED, why)
 
         return [refusal(one) for one in asked]
-
-
-async def _stands(connection: Connection, asked: Asked) -> bool:
-    return await is_standing(
-        connection,
-        asked.tenant_id,
-        job_type=asked.type,
-        idempotency_key=asked.idempotency_key,
-        dedup_key=asked.dedup_key,
-    )

@@ -18,11 +18,11 @@ from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -237,13 +237,7 @@ async def _recipe_of_replaceable(tools: Tools, image_id: UUID, asking: Draft) ->
     """How the image to be replaced is made; one that was deleted only answers repeats."""
     async with tools.pool.use("get_image", "images") as connection:
         image, recipe = await find_replaceable(connection, image_id, asking.tenant_id)
-        if image.status == DELETED and not await is_standing(
-            connection,
-            asking.tenant_id,
-            job_type=asking.type,
-            idempotency_key=asking.idempotency_key,
-            dedup_key=None,
-        ):
+        if image.status == DELETED and not await is_standing(connection, asking):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
     return recipe
 
@@ -292,7 +286,8 @@ async def _submit(
         if repeats:
             standing = await find_standing(connection, asking, digest)
             return accepted(AcceptedImage.answering(standing, source.image_id))
-        submission = asking.whole(payload_of(source), fingerprint=digest)
+        payload = ProcessImage.payload(source.image_id, source, source.recipe)
+        submission = asking.whole(payload, fingerprint=digest)
         submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, source.image_id))

@@ -17,12 +17,10 @@ from structlog.contextvars import bind_contextvars
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.recipes import RECIPES
-from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.kinds import (
     Draft,
     JobKind,
     Kinds,
-    ProcessImage,
     ReprocessImages,
     choose_lane,
     validate_payload,
@@ -112,20 +110,6 @@ def recipe_of(name: str) -> str:
         sentence = f"There is no such recipe; known are: {', '.join(RECIPES)}."
         raise RequestRejected("unknown_recipe", sentence)
     return name
-
-
-def payload_of(source: NewSource) -> dict[str, object]:
-    """What the job is told about its original."""
-    payload = ProcessImage(
-        image_id=source.image_id,
-        source_key=source.key,
-        source_bytes=source.bytes,
-        source_sha256=source.sha256,
-        source_etag=source.etag,
-        content_type=source.content_type,
-        recipe=source.recipe,
-    )
-    return payload.model_dump(mode="json", exclude_none=True)
 
 
 def _kind_of(kinds: Kinds, name: str) -> JobKind:

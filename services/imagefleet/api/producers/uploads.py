@@ -16,11 +16,12 @@ from imagefleet.api.http.openapi import IMAGE_TYPES, described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, payload_of, recipe_of
+from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.kinds import ProcessImage
 from imagefleet.jobs.model import new_job_id
 from imagefleet.jobs.shapes.images import UploadView
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -117,7 +118,8 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
             submitted = await find_of_upload(connection, asking, digest)
         return accepted(AcceptedImage.answering(submitted, upload.image_id))
     source = await _in_s3(request, key, upload, asked)
-    submission = asking.whole(payload_of(source), fingerprint=digest)
+    payload = ProcessImage.payload(source.image_id, source, source.recipe)
+    submission = asking.whole(payload, fingerprint=digest)
     async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)
     tools.ring([(submission, submitted)])

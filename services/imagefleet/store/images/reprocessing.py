@@ -77,13 +77,7 @@ async def reprocess_image(
         found = await _find_candidates(connection, draft.tenant_id, [image_id])
         if not found:
             raise NotFound("image")
-        if found[0].deleted and not await is_standing(
-            connection,
-            draft.tenant_id,
-            job_type=draft.type,
-            idempotency_key=draft.idempotency_key,
-            dedup_key=None,
-        ):
+        if found[0].deleted and not await is_standing(connection, draft):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
         submission = draft.whole(found[0].payload(recipe), fingerprint=fingerprint)
         (answer,) = await insert_submissions(connection, [submission])
@@ -196,16 +190,11 @@ async def _submit_in_transaction(
     ]
     answers = await insert_submissions(connection, submissions) if submissions else []
     unknown = len(page) - len(found)
-    seen = walk.seen + len(page)
-    walked = walk.model_copy(
-        update={
-            "before": page[-1] if page else walk.before,
-            "seen": seen,
-            # An upload may have been given its id long before it became an image.
-            "total": None if walk.total is None else max(walk.total, seen),
-            "submitted": walk.submitted + len(submissions),
-            "skipped": walk.skipped + sum(one.deleted for one in found) + unknown,
-        }
+    walked = walk.behind(
+        page,
+        walk.seen + len(page),
+        submitted=walk.submitted + len(submissions),
+        skipped=walk.skipped + sum(one.deleted for one in found) + unknown,
     )
     # Last, and in the same transaction: targets are locked before jobs, and without the claim
     # nothing of the page is submitted either.

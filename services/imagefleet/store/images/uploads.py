@@ -154,10 +154,7 @@ UPLOAD_USED: Final = "This upload has become an image already, by another reques
 
 
 async def _refuse_others(connection: Connection, asking: Submission | Draft) -> None:
-    key = asking.idempotency_key
-    if not await is_standing(
-        connection, asking.tenant_id, job_type=asking.type, idempotency_key=key, dedup_key=None
-    ):
+    if not await is_standing(connection, asking):
         raise RequestRejected("upload_used", UPLOAD_USED)
 
 

@@ -20,17 +20,10 @@ SELECT EXISTS (SELECT FROM jobs
 """
 
 
-async def is_standing(
-    connection: Connection,
-    tenant_id: TenantId,
-    *,
-    job_type: str,
-    idempotency_key: str | None,
-    dedup_key: str | None,
-) -> bool:
+async def is_standing(connection: Connection, asked: Submission | Draft) -> bool:
     """Whether a job stands for this request already, so that it would add none."""
     found: bool = await connection.fetchval(
-        IS_STANDING, tenant_id, idempotency_key, job_type, dedup_key
+        IS_STANDING, asked.tenant_id, asked.idempotency_key, asked.type, asked.dedup_key
     )
     return found
 

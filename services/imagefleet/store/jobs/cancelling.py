@@ -158,14 +158,7 @@ async def _flag_in_transaction(
     if flagged:
         await connection.execute(RING_FLAGGED, [row["id"] for row in flagged])
     seen = walk.seen if walk.again else walk.seen + len(page)
-    walked = walk.model_copy(
-        update={
-            "before": page[-1] if page else walk.before,
-            "seen": seen,
-            "total": None if walk.total is None else max(walk.total, seen),
-            "flagged": walk.flagged + len(flagged),
-        }
-    )
+    walked = walk.behind(page, seen, flagged=walk.flagged + len(flagged))
     if await report_progress(
         connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
