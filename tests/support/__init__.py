@@ -8,6 +8,7 @@ one of everything starts `stack`.
 Postgres
     database    a server a run, a database a test, checked against `invariants` when it is over
     roles       the login roles by their short names
+    edges       whether the table of the lifecycle has a change of state
     factories   rows in any state, made as the product makes them where it can
     image_sets  images as rows, and a job that renders a set of them again
     rows        what is there now, for expectations
