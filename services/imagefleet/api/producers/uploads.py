@@ -12,7 +12,7 @@ from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.intake import Intake
 from imagefleet.api.http.limiting import Limiting, refusal
-from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
+from imagefleet.api.http.openapi import IMAGE_TYPES, described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
@@ -45,11 +45,7 @@ router = APIRouter()
 
 @router.post(
     "/v1/uploads",
-    status_code=201,
-    summary="Prepare an upload to S3",
-    response_model=UploadView,
-    responses=problems(400, 408, 413, 415, 429),
-    openapi_extra=json_body(NewUpload),
+    **described("Prepare an upload to S3", UploadView, status=201, takes=json_body(NewUpload)),
 )
 async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """A form for exactly one file of this type, good for 15 minutes."""
