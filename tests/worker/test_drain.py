@@ -19,7 +19,7 @@ from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.consumer import Consumer
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, a_worker, claim_job, expire_lock
-from tests.support.fleet import Line, Place, Running, inside, running
+from tests.support.fleet import Inside, Line, Place, Running, inside, running
 from tests.support.rows import attempts_rows, job_row
 from tests.support.wires import Gate, Wire, a_wire, gate_before
 
@@ -195,19 +195,24 @@ async def test_what_it_ended_unheard_is_told_though_a_part_of_it_broke(
             raise RuntimeError(message)
         await run(consumer, drain)
 
+    async def break_unheard(wire: Wire, worker: Inside) -> JobId:
+        job_id = await exhausted_unheard(place, api, wire)
+        await eventually(partial(has_ended, superuser, job_id, "exhausted"), within=10)
+        before = wire.lost
+        broken.set()
+        await eventually(lambda: wire.lost > before + 2, within=15)
+        assert [] == worker.told("job.exhausted")
+        wire.mend()
+        return job_id
+
     monkeypatch.setattr(Consumer, "run", run_or_break)
     async with a_wire(place.database.url("worker")) as wire:
         by_wire = {"DATABASE_URL": wire.url, "DATABASE_CONNECT_TIMEOUT_SECONDS": "1"}
-        with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        with pytest.raises(ExceptionGroup) as failed:
             async with inside(place, "worker", environment=by_wire) as worker:
-                job_id = await exhausted_unheard(place, api, wire)
-                await eventually(partial(has_ended, superuser, job_id, "exhausted"), within=10)
-                before = wire.lost
-                broken.set()
-                await eventually(lambda: wire.lost > before + 2, within=15)
-                assert [] == worker.told("job.exhausted")
-                wire.mend()
+                job_id = await break_unheard(wire, worker)
 
+    assert failed.group_contains(RuntimeError, match="general is broken")
     assert [str(job_id)] == [line["job_id"] for line in worker.told("job.exhausted")]
 
 

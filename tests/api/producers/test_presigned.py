@@ -9,6 +9,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from imagefleet.api.http import limiting
+from imagefleet.api.http.intake import REFUSED_HEAD
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.model import JobId, TenantId
@@ -181,6 +183,23 @@ async def test_looking_at_what_was_posted_takes_a_place_and_counts_its_bytes(
     answer = await acme.post("/v1/images", json=asked)
     is_problem(answer, 429, "limit_reached")
     assert answer.json()["limit"] == "uploads_waiting"
+
+
+async def test_what_is_refused_once_posted_costs_as_much_as_many_requests(
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiting, "monotonic", lambda: 0.0)
+    most = {"requests": REFUSED_HEAD // 2 + 1}  # twice as many at once
+    app_of(running).state.limiting._override = lambda _, name: most.get(name)
+    upload = await prepared(acme, contentType="image/png")
+    asked = {"uploadId": upload["uploadId"]}
+    await posted(upload, a_jpeg())
+
+    is_problem(await acme.post("/v1/images", json=asked), 415, "type_mismatch")
+    answer = await acme.post("/v1/images", json=asked)
+
+    is_problem(answer, 429, "limit_reached")
+    assert answer.json()["limit"] == "requests"
 
 
 async def test_a_form_is_for_one_key_one_type_and_a_size(acme: httpx.AsyncClient) -> None:

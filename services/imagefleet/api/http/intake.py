@@ -131,6 +131,14 @@ class Intake:
         except TimeoutError:
             raise RequestRejected("request_timeout", TOO_LATE) from None
 
+    async def judged(self, by: ApiKey, head: bytes, declared: str | None) -> HeaderFacts:
+        """The facts of an image that begins so; one that is refused counts as many requests."""
+        try:
+            return await self._heads.judged(head, declared, self._tools.limits)
+        except (InputRejected, RequestRejected):
+            self._limiting.weigh(by, REFUSED_HEAD)
+            raise
+
     def _stalled(self) -> None:
         self._tools.metrics.limited("least_rate")
 
@@ -139,11 +147,7 @@ class Intake:
     ) -> Arrived:
         async with aclosing(file):
             head = await _head_of(file)
-            try:
-                facts = await self._heads.judged(head[:HEAD_BYTES], declared, self._tools.limits)
-            except (InputRejected, RequestRejected):
-                self._limiting.weigh(by, REFUSED_HEAD)
-                raise
+            facts = await self.judged(by, head[:HEAD_BYTES], declared)
             whole = _whole(head, file, facts)
             if key is None:
                 digest = await digest_of(whole)

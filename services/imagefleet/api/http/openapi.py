@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 import orjson
 from fastapi import FastAPI, Request
@@ -42,8 +42,37 @@ MEANINGS: Final[Mapping[int, str]] = {
     503: "Not available at the moment; try again later.",
 }
 EVERYWHERE: Final = (401, 403, 414, 422, 429, 431, 500, 503)
+OF_A_BODY: Final = (400, 408, 413, 415)
 DESCRIBED_FOR: Final = 300  # seconds that a description may be kept
 IMAGE_TYPES: Final = tuple(each.mime_type for each in ImageFormat)
+
+
+class Described(TypedDict):
+    """What the framework is told about a route."""
+
+    summary: str
+    response_model: type[BaseModel]
+    status_code: int
+    responses: dict[int | str, Piece]
+    openapi_extra: Piece | None
+
+
+def described(
+    summary: str,
+    shape: type[BaseModel],
+    *statuses: int,
+    status: int = 200,
+    takes: Piece | None = None,
+) -> Described:
+    """A route that answers with this shape, or with problems: who takes a body may refuse it."""
+    of_a_body = OF_A_BODY if takes and "requestBody" in takes else ()
+    return Described(
+        summary=summary,
+        response_model=shape,
+        status_code=status,
+        responses=problems(*of_a_body, *statuses),
+        openapi_extra=takes,
+    )
 
 
 def problems(*statuses: int) -> dict[int | str, Piece]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import problems
+from imagefleet.api.http.openapi import described
 from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT
 from imagefleet.api.producers.schemas import RunAt
@@ -28,12 +28,7 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 router = APIRouter()
 
 
-@router.get(
-    "/v1/operator/audit",
-    summary="Read the audit",
-    response_model=AuditLines,
-    responses=problems(404),
-)
+@router.get("/v1/operator/audit", **described("Read the audit", AuditLines, 404))
 async def read_audit(
     _key: Operator,
     tools: ToolsHere,

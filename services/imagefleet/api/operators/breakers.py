@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import problems
+from imagefleet.api.http.openapi import described
 from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.schemas import Why, who
 from imagefleet.errors import NotFound
@@ -37,12 +37,7 @@ log = structlog.get_logger()
 router = APIRouter()
 
 
-@router.get(
-    "/v1/operator/breakers",
-    summary="List circuit breakers",
-    response_model=Breakers,
-    responses=problems(),
-)
+@router.get("/v1/operator/breakers", **described("List circuit breakers", Breakers))
 async def find_breakers(_key: Operator, tools: ToolsHere) -> Response:
     """One for each service that was ever reported or forced."""
     async with tools.operating("list_breakers", "circuit_breakers") as connection:
@@ -51,10 +46,7 @@ async def find_breakers(_key: Operator, tools: ToolsHere) -> Response:
 
 
 @router.post(
-    "/v1/operator/breakers/{service}/open",
-    summary="Force a circuit breaker open",
-    response_model=BreakerView,
-    responses=problems(),
+    "/v1/operator/breakers/{service}/open", **described("Force a circuit breaker open", BreakerView)
 )
 async def open_breaker(
     request: Request, service: Service, key: Operator, tools: ToolsHere, reason: Why = None
@@ -73,9 +65,7 @@ async def open_breaker(
 
 @router.post(
     "/v1/operator/breakers/{service}/reset",
-    summary="Reset a circuit breaker",
-    response_model=BreakerView,
-    responses=problems(404),
+    **described("Reset a circuit breaker", BreakerView, 404),
 )
 async def close_breaker(
     request: Request, service: Service, key: Operator, tools: ToolsHere, reason: Why = None
@@ -122,12 +112,7 @@ def _act(
     )
 
 
-@router.get(
-    "/v1/operator/workers",
-    summary="List workers",
-    response_model=Workers,
-    responses=problems(),
-)
+@router.get("/v1/operator/workers", **described("List workers", Workers))
 async def find_workers(
     _key: Operator,
     tools: ToolsHere,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.schemas import Reason, who
 from imagefleet.api.producers.schemas import Incoming
@@ -52,12 +52,7 @@ class NewInvalidations(Incoming):
     reason: Reason | None = None
 
 
-@router.get(
-    "/v1/operator/edge",
-    summary="Look at the edge",
-    response_model=EdgeStatus,
-    responses=problems(),
-)
+@router.get("/v1/operator/edge", **described("Look at the edge", EdgeStatus))
 async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
     """What is owed and sent, what that costs this month, and who tells CloudFront."""
     async with tools.operating("read_edge", "invalidations") as connection:
@@ -82,11 +77,9 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
 
 @router.post(
     "/v1/operator/edge/invalidations",
-    summary="Invalidate images",
-    status_code=202,
-    response_model=OwedInvalidations,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(NewInvalidations),
+    **described(
+        "Invalidate images", OwedInvalidations, 404, status=202, takes=json_body(NewInvalidations)
+    ),
 )
 async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Owe the edge an invalidation of each; where one waits to be sent already, it is that one."""
@@ -112,9 +105,7 @@ async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -
 
 @router.get(
     "/v1/operator/edge/invalidations/{invalidation_id}",
-    summary="Show an invalidation",
-    response_model=InvalidationView,
-    responses=problems(404),
+    **described("Show an invalidation", InvalidationView, 404),
 )
 async def show_invalidation(invalidation_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """How far it is: owed, sent with a batch, complete."""
@@ -126,12 +117,7 @@ MOST_SUPERSEDED: Final = 10_000
 RUNS_SHOWN: Final = 10
 
 
-@router.get(
-    "/v1/operator/sweep",
-    summary="Look at what is swept",
-    response_model=SweepView,
-    responses=problems(),
-)
+@router.get("/v1/operator/sweep", **described("Look at what is swept", SweepView))
 async def show_sweep(_key: Operator, tools: ToolsHere) -> Response:
     """Maintenance sweeps every minute by itself; this tells what came of it, and what is gone."""
     async with tools.operating("read_walk", "periods") as connection:

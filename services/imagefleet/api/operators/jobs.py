@@ -8,7 +8,7 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.observing import TOKEN
-from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
@@ -49,12 +49,7 @@ _KIND: Final = "job"
 router = APIRouter()
 
 
-@router.get(
-    "/v1/operator/jobs",
-    summary="List jobs of any tenant",
-    response_model=OverseenJobPage,
-    responses=problems(),
-)
+@router.get("/v1/operator/jobs", **described("List jobs of any tenant", OverseenJobPage))
 async def oversee(
     _key: Operator,
     tools: ToolsHere,
@@ -85,10 +80,7 @@ async def oversee(
 
 
 @router.get(
-    "/v1/operator/jobs/{job_id}",
-    summary="Look at everything about a job",
-    response_model=WholeJob,
-    responses=problems(404),
+    "/v1/operator/jobs/{job_id}", **described("Look at everything about a job", WholeJob, 404)
 )
 async def show_whole(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """Its whole row, with payload, claims, keys and its ring."""
@@ -97,10 +89,7 @@ async def show_whole(job_id: JobId, _key: Operator, tools: ToolsHere) -> Respons
 
 
 @router.get(
-    "/v1/operator/jobs/{job_id}/attempts",
-    summary="List a job's attempts",
-    response_model=Attempts,
-    responses=problems(404),
+    "/v1/operator/jobs/{job_id}/attempts", **described("List a job's attempts", Attempts, 404)
 )
 async def show_attempts(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """How each claim of it ended, where, why, and what it logged; oldest first."""
@@ -112,9 +101,7 @@ async def show_attempts(job_id: JobId, _key: Operator, tools: ToolsHere) -> Resp
 
 @router.get(
     "/v1/operator/jobs/{job_id}/explain",
-    summary="Explain why a job does not run",
-    response_model=ExplanationView,
-    responses=problems(404),
+    **described("Explain why a job does not run", ExplanationView, 404),
 )
 async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """The verdict that a claim of it would get now, from the same rule, and one sentence."""
@@ -128,11 +115,7 @@ async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
 
 @router.post(
     "/v1/operator/jobs/{job_id}/cancel",
-    status_code=202,
-    summary="Cancel any tenant's job",
-    response_model=OrderedJob,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(Because),
+    **described("Cancel any tenant's job", OrderedJob, 404, status=202, takes=json_body(Because)),
 )
 async def cancel(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
     """Submit a job that ends this one as `cancelled`; it leaves no dead letter."""
@@ -141,11 +124,7 @@ async def cancel(request: Request, job_id: JobId, key: Operator, tools: ToolsHer
 
 @router.post(
     "/v1/operator/jobs/{job_id}/fail",
-    status_code=202,
-    summary="Fail a job",
-    response_model=OrderedJob,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(Because),
+    **described("Fail a job", OrderedJob, 404, status=202, takes=json_body(Because)),
 )
 async def fail(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
     """Submit a job that ends this one as `failed_by_operator`, with a dead letter."""
@@ -187,10 +166,7 @@ async def _end(
 
 
 @router.post(
-    "/v1/operator/jobs/{job_id}/retry-now",
-    summary="Retry a waiting job now",
-    response_model=RetryNow,
-    responses=problems(404),
+    "/v1/operator/jobs/{job_id}/retry-now", **described("Retry a waiting job now", RetryNow, 404)
 )
 async def retry_now(
     request: Request, job_id: JobId, key: Operator, tools: ToolsHere, reason: Why = None
@@ -220,10 +196,7 @@ async def retry_now(
 
 @router.post(
     "/v1/operator/jobs:outcomes",
-    summary="Count how jobs fare",
-    response_model=OutcomesView,
-    responses=problems(400, 408, 413, 415),
-    openapi_extra=json_body(WatchedJobs),
+    **described("Count how jobs fare", OutcomesView, takes=json_body(WatchedJobs)),
 )
 async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Response:
     """How many of these are open, completed and failed: to watch a replay of many."""

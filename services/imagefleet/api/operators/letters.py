@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.schemas import Incoming, RunAt
@@ -95,12 +95,7 @@ class ReplayRequest(_Chosen):
     force: bool = False
 
 
-@router.get(
-    "/v1/operator/dead-letters",
-    summary="List dead letters",
-    response_model=LetterPage,
-    responses=problems(404),
-)
+@router.get("/v1/operator/dead-letters", **described("List dead letters", LetterPage, 404))
 async def find_letters(
     _key: Operator,
     tools: ToolsHere,
@@ -130,9 +125,7 @@ async def find_letters(
 
 @router.get(
     "/v1/operator/dead-letters/groups",
-    summary="Group the open dead letters by fault",
-    response_model=LetterGroups,
-    responses=problems(),
+    **described("Group the open dead letters by fault", LetterGroups),
 )
 async def find_groups(
     _key: Operator,
@@ -152,10 +145,7 @@ async def find_groups(
 
 
 @router.get(
-    "/v1/operator/dead-letters/{letter_id}",
-    summary="Look at a dead letter",
-    response_model=WholeLetter,
-    responses=problems(404),
+    "/v1/operator/dead-letters/{letter_id}", **described("Look at a dead letter", WholeLetter, 404)
 )
 async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """By its own id or by that of its job; with the job's row as it was when it failed."""
@@ -166,10 +156,7 @@ async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Resp
 
 @router.post(
     "/v1/operator/dead-letters:acknowledge",
-    summary="Acknowledge dead letters",
-    response_model=Acknowledged,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(Acknowledgement),
+    **described("Acknowledge dead letters", Acknowledged, 404, takes=json_body(Acknowledgement)),
 )
 async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Say that somebody knows and nothing is to be done. Final; says who and why."""
@@ -192,10 +179,7 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
 
 @router.post(
     "/v1/operator/dead-letters:replay",
-    summary="Replay dead letters",
-    response_model=ReplayAnswer,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(ReplayRequest),
+    **described("Replay dead letters", ReplayAnswer, 404, takes=json_body(ReplayRequest)),
 )
 async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Run what failed again, as new jobs; once each. A dry run tells and leaves no trace."""

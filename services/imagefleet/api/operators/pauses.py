@@ -10,7 +10,7 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.errors import InvalidRequest
-from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why, who
 from imagefleet.api.producers.schemas import Incoming
@@ -69,12 +69,7 @@ class NewPause(Incoming):
         return self
 
 
-@router.get(
-    "/v1/operator/pauses",
-    summary="List pauses",
-    response_model=Pauses,
-    responses=problems(),
-)
+@router.get("/v1/operator/pauses", **described("List pauses", Pauses))
 async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
     """Every pause, with how many jobs that it would have held back still run."""
     async with tools.operating("list_pauses", "pauses") as connection:
@@ -82,13 +77,7 @@ async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
     return answer(Pauses(pauses=[_with_known(each, tools) for each in found]))
 
 
-@router.put(
-    "/v1/operator/pauses",
-    summary="Pause",
-    response_model=PauseView,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(NewPause),
-)
+@router.put("/v1/operator/pauses", **described("Pause", PauseView, 404, takes=json_body(NewPause)))
 async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Hold back a target, a tenant, a type, a lane or everything; again, it changes the reason."""
     asked = await read_json(request, NewPause, most_bytes=MOST_BYTES)
@@ -111,12 +100,7 @@ async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Respon
     return answer(_with_known(found, tools))
 
 
-@router.delete(
-    "/v1/operator/pauses",
-    summary="Resume",
-    response_model=Resumed,
-    responses=problems(404),
-)
+@router.delete("/v1/operator/pauses", **described("Resume", Resumed, 404))
 async def delete_pause(
     request: Request,
     key: Operator,

@@ -17,7 +17,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import problems
+from imagefleet.api.http.openapi import described
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
@@ -83,36 +83,21 @@ class Looks:
     ledger: Look[LedgerView] = field(default_factory=lambda: Look(LEDGER_IS_GOOD_FOR))
 
 
-@router.get(
-    "/v1/operator/queues",
-    summary="Look at the queues",
-    response_model=QueueStats,
-    responses=problems(),
-)
+@router.get("/v1/operator/queues", **described("Look at the queues", QueueStats))
 async def show_queues(request: Request, _key: Operator, tools: ToolsHere) -> Response:
     """Depths in Postgres and in SQS, the last hour's attempts and failures, and what is stuck."""
     looks: Looks = request.app.state.looks
     return answer(await looks.stats.at(lambda: _stats(tools)))
 
 
-@router.get(
-    "/v1/operator/ledger",
-    summary="Look at the ledger",
-    response_model=LedgerView,
-    responses=problems(),
-)
+@router.get("/v1/operator/ledger", **described("Look at the ledger", LedgerView))
 async def show_ledger(request: Request, _key: Operator, tools: ToolsHere) -> Response:
     """Where every accepted job is, in one statement; and how far SQS and Postgres differ."""
     looks: Looks = request.app.state.looks
     return answer(await looks.ledger.at(lambda: _ledger(tools)))
 
 
-@router.get(
-    "/v1/operator/prune",
-    summary="Look at what is pruned",
-    response_model=PruneView,
-    responses=problems(),
-)
+@router.get("/v1/operator/prune", **described("Look at what is pruned", PruneView))
 async def show_prune(_key: Operator, tools: ToolsHere) -> Response:
     """Maintenance prunes every minute by itself; this tells what is left to do and what was."""
     async with tools.operating("count_prunable", "jobs") as connection:

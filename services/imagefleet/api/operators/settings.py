@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
@@ -49,12 +49,7 @@ WhyBack = Annotated[
 router = APIRouter()
 
 
-@router.get(
-    "/v1/operator/settings",
-    summary="List live settings",
-    response_model=Settings,
-    responses=problems(),
-)
+@router.get("/v1/operator/settings", **described("List live settings", Settings))
 async def find_settings(_key: Operator, tools: ToolsHere) -> Response:
     """What may be turned, what is in force, and who turned it."""
     async with tools.operating("list_settings", "live_settings") as connection:
@@ -64,10 +59,7 @@ async def find_settings(_key: Operator, tools: ToolsHere) -> Response:
 
 @router.put(
     "/v1/operator/settings/{name}",
-    summary="Turn a live setting",
-    response_model=SettingView,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(NewValue),
+    **described("Turn a live setting", SettingView, 404, takes=json_body(NewValue)),
 )
 async def put_setting(request: Request, name: Name, key: Operator, tools: ToolsHere) -> Response:
     """Let another value hold; it is in force in every process within five seconds."""
@@ -88,10 +80,7 @@ async def put_setting(request: Request, name: Name, key: Operator, tools: ToolsH
 
 
 @router.delete(
-    "/v1/operator/settings/{name}",
-    summary="Reset a live setting",
-    response_model=SettingView,
-    responses=problems(404),
+    "/v1/operator/settings/{name}", **described("Reset a live setting", SettingView, 404)
 )
 async def delete_setting(
     request: Request, name: Name, key: Operator, tools: ToolsHere, reason: WhyBack

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import json_body, problems
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.schemas import Incoming, RunAt
@@ -77,12 +77,7 @@ class NewCancellation(Incoming):
     reason: Reason
 
 
-@router.get(
-    "/v1/operator/tenants",
-    summary="List tenants",
-    response_model=TenantPage,
-    responses=problems(),
-)
+@router.get("/v1/operator/tenants", **described("List tenants", TenantPage))
 async def find_tenants(
     _key: Operator,
     tools: ToolsHere,
@@ -97,12 +92,7 @@ async def find_tenants(
     return answer(TenantPage(tenants=page, next_cursor=more))
 
 
-@router.get(
-    "/v1/operator/tenants/{tenant}",
-    summary="Look at a tenant",
-    response_model=WholeTenantView,
-    responses=problems(404),
-)
+@router.get("/v1/operator/tenants/{tenant}", **described("Look at a tenant", WholeTenantView, 404))
 async def show_tenant(tenant: TenantHere, _key: Operator, tools: ToolsHere) -> Response:
     """What it has open, and every limit: its default, its value, and what is used."""
     async with tools.operating("get_tenant", "tenants") as connection:
@@ -112,10 +102,7 @@ async def show_tenant(tenant: TenantHere, _key: Operator, tools: ToolsHere) -> R
 
 @router.put(
     "/v1/operator/tenants/{tenant}/limits",
-    summary="Set limits of a tenant",
-    response_model=WholeTenantView,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(NewLimits),
+    **described("Set limits of a tenant", WholeTenantView, 404, takes=json_body(NewLimits)),
 )
 async def put_limits(
     request: Request, tenant: TenantHere, key: Operator, tools: ToolsHere
@@ -144,11 +131,13 @@ async def put_limits(
 
 @router.post(
     "/v1/operator/tenants/{tenant}/cancel",
-    status_code=202,
-    summary="Cancel a tenant's jobs",
-    response_model=CancellationView,
-    responses=problems(400, 404, 408, 413, 415),
-    openapi_extra=json_body(NewCancellation),
+    **described(
+        "Cancel a tenant's jobs",
+        CancellationView,
+        404,
+        status=202,
+        takes=json_body(NewCancellation),
+    ),
 )
 async def cancel_all(
     request: Request, tenant: TenantHere, key: Operator, tools: ToolsHere

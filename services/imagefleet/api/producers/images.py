@@ -13,7 +13,7 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.bodies import read_json_if_any
 from imagefleet.api.http.intake import Intake, media_type
-from imagefleet.api.http.openapi import idempotency_header, image_body, json_body, problems
+from imagefleet.api.http.openapi import described, idempotency_header, image_body, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
@@ -53,11 +53,14 @@ router = APIRouter()
 
 @router.post(
     "/v1/images",
-    status_code=202,
-    summary="Upload an image",
-    response_model=AcceptedImage,
-    responses=problems(400, 404, 408, 409, 413, 415, 429),
-    openapi_extra=image_body(or_json=StoredUpload) | idempotency_header(),
+    **described(
+        "Upload an image",
+        AcceptedImage,
+        404,
+        409,
+        status=202,
+        takes=image_body(or_json=StoredUpload) | idempotency_header(),
+    ),
 )
 async def upload_image(
     request: Request,
@@ -84,11 +87,14 @@ async def upload_image(
 
 @router.put(
     "/v1/images/{image_id}",
-    status_code=202,
-    summary="Replace an image",
-    response_model=AcceptedImage,
-    responses=problems(400, 404, 408, 409, 413, 415, 429),
-    openapi_extra=image_body() | idempotency_header(),
+    **described(
+        "Replace an image",
+        AcceptedImage,
+        404,
+        409,
+        status=202,
+        takes=image_body() | idempotency_header(),
+    ),
 )
 async def replace_image(
     request: Request,
@@ -109,12 +115,7 @@ async def replace_image(
     return await _submit(tools, asking, source, digest, repeats=repeats)
 
 
-@router.get(
-    "/v1/images",
-    summary="List images",
-    response_model=ImagePage,
-    responses=problems(),
-)
+@router.get("/v1/images", **described("List images", ImagePage))
 async def find_images(
     key: Reader,
     tools: ToolsHere,
@@ -133,12 +134,7 @@ async def find_images(
     return answer(ImagePage(images=[one.at(base_url) for one in page], next_cursor=more))
 
 
-@router.get(
-    "/v1/images/{image_id}",
-    summary="Look at an image",
-    response_model=ImageView,
-    responses=problems(404),
-)
+@router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
 async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
     """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
     async with tools.pool.use("get_image", "images") as connection:
@@ -151,11 +147,7 @@ async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
 
 @router.delete(
     "/v1/images/{image_id}",
-    status_code=202,
-    summary="Delete an image",
-    response_model=AcceptedImage,
-    responses=problems(400, 404),
-    openapi_extra=idempotency_header(),
+    **described("Delete an image", AcceptedImage, 400, 404, status=202, takes=idempotency_header()),
 )
 async def remove_image(
     request: Request, image_id: UUID, key: Submitter, tools: ToolsHere
@@ -188,11 +180,14 @@ async def remove_image(
 
 @router.post(
     "/v1/images/{image_id}/reprocess",
-    status_code=202,
-    summary="Render an image again",
-    response_model=AcceptedImage,
-    responses=problems(400, 404, 408, 409, 413, 415, 429),
-    openapi_extra=json_body(Reprocessing, required=False) | idempotency_header(),
+    **described(
+        "Render an image again",
+        AcceptedImage,
+        404,
+        409,
+        status=202,
+        takes=json_body(Reprocessing, required=False) | idempotency_header(),
+    ),
 )
 async def reprocess_image(
     request: Request,

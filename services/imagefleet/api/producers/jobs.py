@@ -20,7 +20,7 @@ from imagefleet.api.http.bodies import (
 from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.observing import TOKEN
-from imagefleet.api.http.openapi import idempotency_header, json_body, problems
+from imagefleet.api.http.openapi import described, idempotency_header, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.events import Watcher, read_job
@@ -80,11 +80,9 @@ router = APIRouter()
 
 @router.post(
     "/v1/jobs",
-    status_code=202,
-    summary="Submit a job",
-    response_model=AcceptedJob,
-    responses=problems(400, 404, 408, 413, 415, 429),
-    openapi_extra=json_body(NewJob) | idempotency_header(),
+    **described(
+        "Submit a job", AcceptedJob, 404, status=202, takes=json_body(NewJob) | idempotency_header()
+    ),
 )
 async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """Record a job; it runs later. The same request again gets the same answer."""
@@ -99,13 +97,7 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     return accepted(AcceptedJob.answering(submitted))
 
 
-@router.post(
-    "/v1/jobs:batch",
-    summary="Submit jobs",
-    response_model=BatchAnswers,
-    responses=problems(400, 408, 413, 415),
-    openapi_extra=json_body(NewJobs),
-)
+@router.post("/v1/jobs:batch", **described("Submit jobs", BatchAnswers, takes=json_body(NewJobs)))
 async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """Record up to a hundred jobs; each has an answer of its own, and its own idempotency key."""
     batch = await read_envelope(request, NewJobs, most_bytes=MOST_BATCH_BYTES)
@@ -194,12 +186,7 @@ def _answer_to(
     return BatchAnswer(status=202, job=AcceptedJob.answering(found))
 
 
-@router.get(
-    "/v1/jobs",
-    summary="List jobs",
-    response_model=JobPage,
-    responses=problems(),
-)
+@router.get("/v1/jobs", **described("List jobs", JobPage))
 async def find_jobs(
     key: Reader,
     tools: ToolsHere,
@@ -228,12 +215,7 @@ async def find_jobs(
     return answer(JobPage(jobs=page, next_cursor=more))
 
 
-@router.get(
-    "/v1/jobs/{job_id}",
-    summary="Look at a job",
-    response_model=JobView,
-    responses=problems(404),
-)
+@router.get("/v1/jobs/{job_id}", **described("Look at a job", JobView, 404))
 async def show_job(
     request: Request,
     job_id: JobId,
@@ -255,11 +237,13 @@ async def show_job(
 
 @router.post(
     "/v1/jobs/{job_id}/cancel",
-    status_code=202,
-    summary="Cancel a job",
-    response_model=AcceptedJob,
-    responses=problems(400, 404, 408, 413, 415, 429),
-    openapi_extra=json_body(Cancellation, required=False) | idempotency_header(),
+    **described(
+        "Cancel a job",
+        AcceptedJob,
+        404,
+        status=202,
+        takes=json_body(Cancellation, required=False) | idempotency_header(),
+    ),
 )
 async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: ToolsHere) -> Response:
     """Submit a job that cancels this one; the answer is about the new job. It may come too late."""

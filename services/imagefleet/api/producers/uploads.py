@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.intake import Heads, Intake
+from imagefleet.api.http.intake import Intake
 from imagefleet.api.http.limiting import Limiting, refusal
-from imagefleet.api.http.openapi import IMAGE_TYPES, json_body, problems
+from imagefleet.api.http.openapi import IMAGE_TYPES, described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
 from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
@@ -45,11 +45,7 @@ router = APIRouter()
 
 @router.post(
     "/v1/uploads",
-    status_code=201,
-    summary="Prepare an upload to S3",
-    response_model=UploadView,
-    responses=problems(400, 408, 413, 415, 429),
-    openapi_extra=json_body(NewUpload),
+    **described("Prepare an upload to S3", UploadView, status=201, takes=json_body(NewUpload)),
 )
 async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """A form for exactly one file of this type, good for 15 minutes."""
@@ -133,7 +129,6 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
 async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpload) -> NewSource:
     """What lies there, judged as an upload through the API is: S3 believes what it is told."""
     tools = tools_of(request)
-    heads: Heads = request.app.state.heads
     limiting: Limiting = request.app.state.limiting
     intake: Intake = request.app.state.intake
     # One that is refused may be asked for again and again, so it has an upload's place and bytes.
@@ -149,7 +144,7 @@ async def _in_s3(request: Request, key: ApiKey, upload: Upload, asked: StoredUpl
         except NotFound:
             raise RequestRejected("upload_incomplete", _NOT_THERE) from None
         limiting.sent(key, len(head))
-        facts = await heads.judged(head, upload.content_type, tools.limits)
+        facts = await intake.judged(key, head, upload.content_type)
     judge_density(facts, stored.bytes)
     return NewSource(
         image_id=upload.image_id,
