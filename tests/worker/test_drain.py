@@ -3,6 +3,7 @@
 One that is killed outright is in tests/maintenance/test_main.py, with what becomes of its job.
 """
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,11 +13,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from imagefleet.jobs.model import JobId, Lane
+from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.worker.consumer import Consumer
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, a_worker, claim_job, expire_lock
-from tests.support.fleet import Line, Place, Running, running
+from tests.support.fleet import Inside, Line, Place, Running, inside, running
 from tests.support.rows import attempts_rows, job_row
 from tests.support.wires import Gate, Wire, a_wire, gate_before
 
@@ -119,7 +122,7 @@ async def by_wire(place: Place, **settings: str) -> AsyncIterator[tuple[Wire, Ru
         )
 
 
-async def settled_unheard(place: Place, api: Connection, wire: Wire, worker: Running) -> JobId:
+async def settled_unheard(place: Place, api: Connection, wire: Wire) -> JobId:
     """A job that this worker completes, and does not learn of it."""
     wire.once_after, wire.cut_after = b"SET state = 'completed'", b"COMMIT"
     submission = a_submission()
@@ -127,7 +130,7 @@ async def settled_unheard(place: Place, api: Connection, wire: Wire, worker: Run
     return submission.job_id
 
 
-async def exhausted_unheard(place: Place, api: Connection, wire: Wire, worker: Running) -> JobId:
+async def exhausted_unheard(place: Place, api: Connection, wire: Wire) -> JobId:
     """A job of somebody dead that the claim of this worker ends, and it does not learn of it."""
     submission = a_submission(max_attempts=1)
     async with place.database.connect("superuser") as superuser:
@@ -148,7 +151,7 @@ async def test_what_it_ended_unheard_is_told_once_postgres_is_back(
 ) -> None:
     """It was told to end meanwhile, and asked more than once in vain."""
     async with by_wire(place) as (wire, worker):
-        job_id = await UNHEARD[outcome](place, api, wire, worker)
+        job_id = await UNHEARD[outcome](place, api, wire)
         await eventually(partial(has_ended, superuser, job_id, outcome), within=10)
         await drain_begins(worker)
         before = wire.lost
@@ -170,7 +173,7 @@ async def test_who_was_never_answered_says_how_many_ends_are_untold_and_fails(
 ) -> None:
     """The grace is over, and the time to settle; nobody waits for Postgres for ever."""
     async with by_wire(place, SHUTDOWN_GRACE_PERIOD_SECONDS="0") as (wire, worker):
-        job_id = await UNHEARD[outcome](place, api, wire, worker)
+        job_id = await UNHEARD[outcome](place, api, wire)
         await eventually(partial(has_ended, superuser, job_id, outcome), within=10)
         worker.signal(signal.SIGTERM)
         assert 1 == await worker.ends(within=40), worker.story()
@@ -178,6 +181,39 @@ async def test_who_was_never_answered_says_how_many_ends_are_untold_and_fails(
     assert [1] == [line["at_most"] for line in worker.told("ends.untold")]
     assert [] == worker.told(f"job.{outcome}")
     assert [] == worker.errors
+
+
+async def test_what_it_ended_unheard_is_told_though_a_part_of_it_broke(
+    place: Place, api: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, run = asyncio.Event(), Consumer.run
+
+    async def run_or_break(consumer: Consumer, drain: Drain) -> None:
+        if consumer._lane is Lane.GENERAL:
+            await broken.wait()
+            message = "general is broken"
+            raise RuntimeError(message)
+        await run(consumer, drain)
+
+    async def break_unheard(wire: Wire, worker: Inside) -> JobId:
+        job_id = await exhausted_unheard(place, api, wire)
+        await eventually(partial(has_ended, superuser, job_id, "exhausted"), within=10)
+        before = wire.lost
+        broken.set()
+        await eventually(lambda: wire.lost > before + 2, within=15)
+        assert [] == worker.told("job.exhausted")
+        wire.mend()
+        return job_id
+
+    monkeypatch.setattr(Consumer, "run", run_or_break)
+    async with a_wire(place.database.url("worker")) as wire:
+        by_wire = {"DATABASE_URL": wire.url, "DATABASE_CONNECT_TIMEOUT_SECONDS": "1"}
+        with pytest.raises(ExceptionGroup) as failed:
+            async with inside(place, "worker", environment=by_wire) as worker:
+                job_id = await break_unheard(wire, worker)
+
+    assert failed.group_contains(RuntimeError, match="general is broken")
+    assert [str(job_id)] == [line["job_id"] for line in worker.told("job.exhausted")]
 
 
 async def has_ended(connection: Connection, job_id: JobId, outcome: str) -> bool:

@@ -245,19 +245,24 @@ class Shift:
                 for lane, consumer in self.consumers.items():
                     parts.start(f"consumer {lane}", consumer.run(drain))
                 parts.start("drain", self._end(drain, grace))
-            await drain.until_answered(self.takeovers.catch_up, within=grace + SETTLE_WITHIN)
         except asyncio.CancelledError:  # the second signal: what runs was cancelled in the middle
             await self.attempts.give_back()
             self._tell_the_end(drain, at_once=True)
             raise
 
     async def _end(self, drain: Drain, grace: timedelta) -> None:
-        """Once the drain begins: let running jobs finish for the grace, then give them back."""
+        """Once the drain begins: let what runs come to its end, and tell what it ended unheard."""
         await drain.wait()
         self.attempts.tally.clear()  # from here on it tells what became of what was running
         with suppress(Unavailable):
             async with self.pool.connection() as connection:
                 await start_drain(connection, self.worker_id)
+        await self._empty(grace)
+        # A part of this one, and not behind all parts: those may have broken.
+        await drain.until_answered(self.takeovers.catch_up, within=grace + SETTLE_WITHIN)
+
+    async def _empty(self, grace: timedelta) -> None:
+        """Let running jobs finish for the grace, then give them back."""
         if await self._all_free(grace):
             return
         log.warning("drain.grace_over", jobs=len(self.attempts.running))

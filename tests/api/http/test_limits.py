@@ -119,9 +119,13 @@ async def test_a_tenant_over_its_bytes_waits_before_it_sends_more(
 
 
 async def test_a_picture_that_its_head_gives_away_costs_as_much_as_many_requests(
-    running: Running, acme: httpx.AsyncClient, rival: httpx.AsyncClient
+    running: Running,
+    acme: httpx.AsyncClient,
+    rival: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit(running, requests=REFUSED_HEAD // 2)  # twice as many at once
+    monkeypatch.setattr(limiting, "monotonic", lambda: 0.0)
 
     told = [await acme.post("/v1/images", content=b"no picture", headers=JPEG) for _ in range(2)]
 

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from imagefleet.api.http import limiting
 from imagefleet.api.http.intake import REFUSED_HEAD
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.aws.objects import Headers, Objects
@@ -185,13 +186,14 @@ async def test_looking_at_what_was_posted_takes_a_place_and_counts_its_bytes(
 
 
 async def test_what_is_refused_once_posted_costs_as_much_as_many_requests(
-    running: Running, acme: httpx.AsyncClient
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limiting, "monotonic", lambda: 0.0)
+    most = {"requests": REFUSED_HEAD // 2 + 1}  # twice as many at once
+    app_of(running).state.limiting._override = lambda _, name: most.get(name)
     upload = await prepared(acme, contentType="image/png")
     asked = {"uploadId": upload["uploadId"]}
     await posted(upload, a_jpeg())
-    most = {"requests": REFUSED_HEAD // 2}  # twice as many at once
-    app_of(running).state.limiting._override = lambda _, name: most.get(name)
 
     is_problem(await acme.post("/v1/images", json=asked), 415, "type_mismatch")
     answer = await acme.post("/v1/images", json=asked)
