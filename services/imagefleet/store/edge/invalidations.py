@@ -252,8 +252,7 @@ SELECT batches.id AS batch_id, batches.cloudfront_id
 
 async def list_accepted(connection: Connection, *, limit: int) -> list[Accepted]:
     """The oldest batches that are not known to be complete."""
-    rows = await connection.fetch(LIST_ACCEPTED, limit)
-    return [Accepted(**dict(row)) for row in rows]
+    return [Accepted(**dict(row)) for row in await connection.fetch(LIST_ACCEPTED, limit)]
 
 
 COMPLETE_BATCH: Final = """

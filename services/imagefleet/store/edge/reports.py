@@ -87,8 +87,7 @@ async def list_batches(
     connection: Connection, *, unfinished: int, complete: int
 ) -> list[BatchView]:
     """The oldest ones that are not complete, then those that were completed last."""
-    rows = await connection.fetch(LIST_BATCHES, unfinished, complete)
-    return [BatchView.of(row) for row in rows]
+    return [BatchView.of(row) for row in await connection.fetch(LIST_BATCHES, unfinished, complete)]
 
 
 FIND_FLUSHER: Final = """
@@ -149,8 +148,7 @@ async def get_invalidation(connection: Connection, invalidation_id: UUID) -> Inv
 
 
 async def _get(connection: Connection, ids: Sequence[UUID]) -> list[InvalidationView]:
-    rows = await connection.fetch(GET_INVALIDATIONS, ids)
-    return [InvalidationView.of(row) for row in rows]
+    return [InvalidationView.of(row) for row in await connection.fetch(GET_INVALIDATIONS, ids)]
 
 
 # Somebody still has to read the completion of what keeps a batch: who sweeps the objects of a

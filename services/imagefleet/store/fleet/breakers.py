@@ -241,5 +241,4 @@ SELECT breakers.service,
 
 async def list_breakers(connection: Connection) -> list[BreakerView]:
     """Every service that was ever reported or forced."""
-    rows = await connection.fetch(LIST_BREAKERS)
-    return [BreakerView.of(row) for row in rows]
+    return [BreakerView.of(row) for row in await connection.fetch(LIST_BREAKERS)]

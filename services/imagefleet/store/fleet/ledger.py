@@ -104,8 +104,7 @@ class OpenJobs:
 
 async def sample_depths(connection: Connection) -> Sequence[OpenJobs]:
     """Counts for gauges, from the book."""
-    rows = await connection.fetch(SAMPLE_DEPTHS)
-    return [OpenJobs(**row) for row in rows]
+    return [OpenJobs(**row) for row in await connection.fetch(SAMPLE_DEPTHS)]
 
 
 # From the first row of a type and state to that of the next: one probe of the index for each pair.
@@ -143,8 +142,7 @@ class OldestJob:
 
 async def sample_oldest(connection: Connection) -> Sequence[OldestJob]:
     """Ages for gauges; reads one index entry for each type and state."""
-    rows = await connection.fetch(SAMPLE_OLDEST)
-    return [OldestJob(**row) for row in rows]
+    return [OldestJob(**row) for row in await connection.fetch(SAMPLE_OLDEST)]
 
 
 # In the order of their ids, so that a job's move is never summed up before the one that led to it.

@@ -22,8 +22,7 @@ SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
 
 async def read_queue_health(connection: Connection) -> list[DepthView]:
     """Open jobs by type, state and lane; reads every open job."""
-    rows = await connection.fetch(READ_QUEUE_HEALTH)
-    return [DepthView.of(row) for row in rows]
+    return [DepthView.of(row) for row in await connection.fetch(READ_QUEUE_HEALTH)]
 
 
 LIST_TAKEN: Final = """
@@ -35,8 +34,7 @@ SELECT DISTINCT lanes.lane, types.type
 
 async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
     """The lanes and types that living workers take; whatever else waits is unroutable."""
-    rows = await connection.fetch(LIST_TAKEN)
-    return frozenset((row["lane"], row["type"]) for row in rows)
+    return frozenset((row["lane"], row["type"]) for row in await connection.fetch(LIST_TAKEN))
 
 
 LIST_STUCK: Final = """
@@ -50,8 +48,7 @@ SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.
 
 async def list_stuck(connection: Connection, *, limit: int) -> list[StuckView]:
     """Jobs that run for longer than any type may, the longest first."""
-    rows = await connection.fetch(LIST_STUCK, limit)
-    return [StuckView.of(row) for row in rows]
+    return [StuckView.of(row) for row in await connection.fetch(LIST_STUCK, limit)]
 
 
 COUNT_STUCK: Final = """
@@ -75,8 +72,7 @@ SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
 
 async def list_failures(connection: Connection, *, limit: int) -> list[FailuresView]:
     """What failed within the last hour, the most frequent first."""
-    rows = await connection.fetch(LIST_FAILURES, limit)
-    return [FailuresView.of(row) for row in rows]
+    return [FailuresView.of(row) for row in await connection.fetch(LIST_FAILURES, limit)]
 
 
 READ_THROUGHPUT: Final = """
@@ -89,8 +85,7 @@ SELECT flow.type, flow.lane, flow.outcome, flow.attempts, flow.mean_duration,
 
 async def read_throughput(connection: Connection) -> list[FlowView]:
     """What ended within the last hour; reads the attempts of that hour."""
-    rows = await connection.fetch(READ_THROUGHPUT)
-    return [FlowView.of(row) for row in rows]
+    return [FlowView.of(row) for row in await connection.fetch(READ_THROUGHPUT)]
 
 
 # Every living worker that takes something new, once for each of its lanes: the slots that serve the
@@ -144,8 +139,7 @@ SELECT lanes.lane, coalesce(rooms.workers, 0) AS workers, coalesce(rooms.slots, 
 
 async def load_of_lanes(connection: Connection) -> list[LaneView]:
     """Every lane, in the order of Lane."""
-    rows = await connection.fetch(LOAD_OF_LANES, list(Lane))
-    return [LaneView.of(row) for row in rows]
+    return [LaneView.of(row) for row in await connection.fetch(LOAD_OF_LANES, list(Lane))]
 
 
 ROOM_FOR_JOB: Final = f"""

@@ -252,8 +252,7 @@ async def list_to_empty_again(
     connection: Connection, *, after: timedelta, limit: int
 ) -> list[UUID]:
     """Images whose objects were deleted that long ago, and not looked for since."""
-    rows = await connection.fetch(LIST_TO_EMPTY_AGAIN, after, limit)
-    return [row["image_id"] for row in rows]
+    return [row["image_id"] for row in await connection.fetch(LIST_TO_EMPTY_AGAIN, after, limit)]
 
 
 RECORD_EMPTIED_AGAIN: Final = """

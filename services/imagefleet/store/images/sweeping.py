@@ -248,5 +248,4 @@ SELECT periods.period_start, periods.started_at, periods.finished_at, periods.re
 
 async def list_sweep_runs(connection: Connection, *, limit: int) -> list[SweepRunView]:
     """The last periods in which something was looked at or swept, the newest first."""
-    rows = await connection.fetch(LIST_SWEEP_RUNS, limit)
-    return [SweepRunView.of(row) for row in rows]
+    return [SweepRunView.of(row) for row in await connection.fetch(LIST_SWEEP_RUNS, limit)]

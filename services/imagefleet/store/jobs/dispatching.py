@@ -282,8 +282,7 @@ async def find_levels(
     connection: Connection, lane: Lane, after: Place, *, limit: int
 ) -> list[Level]:
     """A page of the levels of a lane, behind this place."""
-    rows = await connection.fetch(FIND_LEVELS, lane, *after, limit)
-    return [Level(**dict(row)) for row in rows]
+    return [Level(**dict(row)) for row in await connection.fetch(FIND_LEVELS, lane, *after, limit)]
 
 
 # A job says what holds its type back: the newest ones of a type may say something else than the

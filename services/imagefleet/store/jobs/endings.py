@@ -280,8 +280,7 @@ async def free_targets(
         return []
     tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
     await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
-    rows = await connection.fetch(RING_NEXT, tenants, names)
-    return [ring_of(row) for row in rows]
+    return [ring_of(row) for row in await connection.fetch(RING_NEXT, tenants, names)]
 
 
 def rejected(detail: str | None) -> Failed:

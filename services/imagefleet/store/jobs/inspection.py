@@ -131,8 +131,7 @@ SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at
 
 async def list_attempts(connection: Connection, job_id: JobId) -> list[AttemptView]:
     """Every claim of a job that has ended, oldest first."""
-    rows = await connection.fetch(LIST_ATTEMPTS, job_id)
-    return [AttemptView.of(row) for row in rows]
+    return [AttemptView.of(row) for row in await connection.fetch(LIST_ATTEMPTS, job_id)]
 
 
 LIVING_WORKERS: Final = """

@@ -211,8 +211,7 @@ SELECT periods.period_start, periods.holder, periods.started_at, periods.finishe
 
 async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRunView]:
     """When jobs were pruned last, and what that did; the newest first."""
-    rows = await connection.fetch(LIST_PRUNE_RUNS, limit)
-    return [PruneRunView.of(row) for row in rows]
+    return [PruneRunView.of(row) for row in await connection.fetch(LIST_PRUNE_RUNS, limit)]
 
 
 COUNT_PRUNABLE: Final = """

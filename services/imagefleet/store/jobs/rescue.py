@@ -46,8 +46,7 @@ class WorkerSeen:
 
 async def look_at_workers(connection: Connection) -> list[WorkerSeen]:
     """All that are not known to be dead."""
-    rows = await connection.fetch(LOOK_AT_WORKERS)
-    return [WorkerSeen(**dict(row)) for row in rows]
+    return [WorkerSeen(**dict(row)) for row in await connection.fetch(LOOK_AT_WORKERS)]
 
 
 CONDEMN_WORKER: Final = """

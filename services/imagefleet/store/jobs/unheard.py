@@ -46,8 +46,7 @@ async def find_own_ends(
     connection: Connection, worker_id: WorkerId, job_ids: Collection[JobId]
 ) -> list[Ended]:
     """What this worker itself has ended of these jobs."""
-    rows = await connection.fetch(FIND_OWN_ENDS, list(job_ids), worker_id)
-    return [_end_of(row) for row in rows]
+    return [_end_of(row) for row in await connection.fetch(FIND_OWN_ENDS, list(job_ids), worker_id)]
 
 
 FIND_CLAIMED_ENDS: Final = f"""

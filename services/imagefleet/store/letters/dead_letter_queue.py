@@ -58,8 +58,7 @@ SELECT letters.id AS letter_id, letters.job_id, letters.tenant_id, letters.type,
 
 async def take_due_sends(connection: Connection, *, limit: int) -> list[DeadLetterSend]:
     """Push due sends forward and return them to be sent; any number of senders may run."""
-    rows = await connection.fetch(TAKE_DUE_SENDS, limit)
-    return [DeadLetterSend(**dict(row)) for row in rows]
+    return [DeadLetterSend(**dict(row)) for row in await connection.fetch(TAKE_DUE_SENDS, limit)]
 
 
 FORGET_SENDS: Final = """
