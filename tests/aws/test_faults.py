@@ -10,6 +10,7 @@ import pytest
 
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import AwsSession, Credentials, open_session
+from imagefleet.embedded.machine import free_port
 from imagefleet.errors import FleetError, Unavailable
 from tests.support.aws import (
     Answer,
@@ -21,7 +22,7 @@ from tests.support.aws import (
     sqs_error,
     xml_error,
 )
-from tests.support.emulators import CREDENTIALS, Emulator, free_port
+from tests.support.emulators import CREDENTIALS, Emulator
 
 READ_TIMEOUT = 0.3  # seconds
 DEADLINE = 1 + 2 * READ_TIMEOUT  # what `session_at` makes of its settings, in seconds

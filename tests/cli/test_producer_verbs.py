@@ -13,8 +13,8 @@ from aiohttp import web
 
 from imagefleet.cli.output import ExitCode
 from imagefleet.client import api
+from imagefleet.embedded.machine import free_port
 from tests.cli.conftest import Cli
-from tests.support.emulators import free_port
 
 JOB = "0199a5c2-0000-7000-8000-000000000001"
 IMAGE = "0199a5c2-0000-7000-8000-000000000002"

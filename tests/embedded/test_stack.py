@@ -16,7 +16,7 @@ import pytest
 
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import open_session
-from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen, write_private
+from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen, free_port, write_private
 from imagefleet.embedded.processes import environment_of
 from imagefleet.embedded.stack import Stack
 from imagefleet.errors import Misconfigured
@@ -208,3 +208,9 @@ async def test_a_server_that_dies_is_started_again_where_it_was(place: Path) -> 
             assert facts.database_urls == stack.facts.database_urls
             assert facts.aws == stack.facts.aws
             assert stack.restarts == 2
+
+
+def test_a_free_port_is_none_that_whoever_connects_may_get_before_it_is_used() -> None:
+    lowest, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+
+    assert all(1024 <= free_port() < lowest for _ in range(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import struct
 import zlib
@@ -200,6 +201,21 @@ def test_however_it_ends_a_jpeg_with_fewer_pixels_than_its_size_is_corrupt(
     photo = claimed(saved(grain(400, 300), progressive=progressive), 7_000, 7_000)
 
     assert refusal(photo.removesuffix(b"\xff\xd9") + ENDS[end]) == "corrupt"
+
+
+@pytest.mark.parametrize(
+    ("seed", "end"),
+    [(55, b"\xff\xd9"), (225, b"\xff\xd9"), (84, b"\xff\xd0"), (209, b"\xff\xff\xd9")],
+)
+def test_a_jpeg_whose_last_bits_are_black_to_a_decoder_that_reads_on_is_corrupt(
+    seed: int, end: bytes
+) -> None:
+    """Its coding ends in seven ones or more, the beginning of a number as large as there are."""
+    noise = Image.frombytes("RGB", (400, 300), random.Random(seed).randbytes(400 * 300 * 3))
+    photo = claimed(saved(noise), 7_000, 7_000).removesuffix(b"\xff\xd9")
+
+    assert photo.endswith((b"\x7f", b"\xff\0"))
+    assert refusal(photo + end) == "corrupt"
 
 
 @pytest.mark.parametrize("progressive", [False, True])

@@ -17,7 +17,7 @@ import asyncpg
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from imagefleet.embedded.machine import HOST
+from imagefleet.embedded.machine import HOST, free_port
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.embedded.processes import base_environment, environment_of
 from imagefleet.embedded.supervisor import Watchdog
@@ -28,7 +28,7 @@ from imagefleet.store.fleet.keys import create_key
 from imagefleet.store.schema.migrations import migrate
 from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 from tests.localstack.server import running_localstack
-from tests.support.emulators import REGION, free_port, running_moto
+from tests.support.emulators import REGION, running_moto
 from tests.support.eventually import eventually
 from tests.support.journal import Client, Journal, Place, keep_events
 from tests.support.stack import Producer, stack_folder

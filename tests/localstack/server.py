@@ -10,8 +10,7 @@ from typing import Final
 
 import httpx
 
-from imagefleet.embedded.machine import HOST
-from tests.support.emulators import free_port
+from imagefleet.embedded.machine import HOST, free_port
 
 PYTHON: Final = Path(__file__).parents[2] / ".tools" / "localstack" / "bin" / "python"
 READY_WITHIN: Final = 60.0  # seconds; it takes four, on a machine that has nothing else to do
@@ -22,6 +21,8 @@ PROGRAM: Final = """
 import os, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
 from localstack.runtime.main import main
+
+from imagefleet.embedded.machine import free_port
 main()
 """
 

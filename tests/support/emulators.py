@@ -21,6 +21,7 @@ import pytest
 
 from imagefleet.aws.session import Credentials
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
+from imagefleet.embedded.machine import free_port
 
 # `fake` is tests/support/cloudfront.py: CloudFront alone, with the limits that no emulator has.
 Kind: TypeAlias = Literal["ministack", "moto", "localstack", "fake"]
@@ -130,9 +131,3 @@ def is_listening(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -15,7 +15,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,10 @@ from imagefleet.errors import Misconfigured
 HOST: Final = "127.0.0.1"
 DEFAULT_FOLDER: Final = Path(".imagefleet")
 PASSWORD_BYTES: Final = 24
+NOT_GIVEN: Final = range(
+    20_000, 32_000
+)  # ports: Linux gives those from 32768 to whoever asks for any
+MOST_TAKEN: Final = 100  # of those, before any other will do
 
 
 class StateFolder:
@@ -205,7 +209,15 @@ def take(lock_file: Path, *, within: float = 0.0) -> int:
 
 
 def free_port(wanted: int = 0) -> int:
-    """This port, or any for 0, if nobody has it at this moment; else OSError."""
+    """This port, or any for 0, if nobody has it at this moment; else OSError.
+
+    Any is one that the kernel gives to nobody by itself: until somebody listens there, it would be
+    given to the next who connects, and whoever asks whether that one is ready would ask a stranger.
+    """
+    if not wanted:
+        for _ in range(MOST_TAKEN):
+            with suppress(OSError):
+                return free_port(secrets.choice(NOT_GIVEN))
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((HOST, wanted))

@@ -8,12 +8,13 @@ import httpx
 import pytest
 from aiohttp import web
 
+from imagefleet.embedded.machine import free_port
 from imagefleet.errors import Unavailable
 from imagefleet.store.database import Connection
 from tests.support.api import JPEG, ROUTES, Running, Serve
 from tests.support.aws import Answer, forwarding
 from tests.support.database import Database
-from tests.support.emulators import Emulator, free_port
+from tests.support.emulators import Emulator
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem, submitted
 from tests.support.wires import Gate, gate_before

@@ -7,12 +7,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from imagefleet.embedded.machine import free_port
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.maintenance.pruner import PERIOD
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from tests.support.api import Serve
-from tests.support.emulators import free_port
 from tests.support.eventually import eventually
 from tests.support.factories import (
     a_job,

@@ -55,6 +55,11 @@ _MAX_SEGMENTS = 10_000
 _MAX_JUNK_BYTES = 65_536
 # That are filled: as many as the largest picture has blocks, and a filling each is 64 MB.
 _MAX_FILLED = 1_000_000
+# More than a decoder takes for one group of blocks, ten of 64 numbers with 31 bits each: the one
+# that begins with the picture's last bits may be black with any bits behind them; the next is not.
+_LONGEST_FILLING = 4_096
+_SHORTEST_FILLING = 64
+_ALL_FILLINGS = 32 * 2**20
 
 
 class Segment(NamedTuple):
@@ -154,7 +159,7 @@ def overfilled(data: bytes) -> bytes | None:
     look at what follows. None where the picture is coded arithmetically: then it may rightly read
     on. Refused are pieces without number.
     """
-    filling = hashlib.sha256(data).digest().replace(b"\xff", b"\x00") * 2
+    filling = _filling(data)
     out, coded_from, room = bytearray(_SOI), 0, _MAX_FILLED
 
     def fill(piece: bytes) -> None:
@@ -181,6 +186,13 @@ def overfilled(data: bytes) -> bytes | None:
             fill(data[coded_from:])
         out += _EOI_MARKER
     return bytes(out)
+
+
+def _filling(data: bytes) -> bytes:
+    """Long where there are few pieces; nobody knows it before the picture is there."""
+    markers = data.count(b"\xff") - data.count(b"\xff\x00")
+    size_bytes = max(_SHORTEST_FILLING, min(_LONGEST_FILLING, _ALL_FILLINGS // (markers + 1)))
+    return hashlib.shake_128(data).digest(size_bytes).replace(b"\xff", b"\x00")
 
 
 def ends_in_many_places(data: bytes) -> bool:
