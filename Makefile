@@ -9,7 +9,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden test-fast faults mutations simulation bench-images bench-memory house walk audit pin clean \
-	check-format check-lint check-types check-imports check-migrations check-spelling check-containers \
+	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
@@ -29,7 +29,7 @@ $(READY): pyproject.toml uv.lock .ci/setup .ci/uv.txt
 run: $(READY) ## The whole stack on this machine, with a demo of 8 images (or ARGS="--demo 20 --exit")
 	@$(BIN)/imagefleet up $(or $(ARGS),--demo 8)
 
-check: check-format check-lint check-types check-imports check-migrations check-containers check-spelling ## Format, lint, types, import contracts, migrations, containers, spelling (-k: do not stop at the first)
+check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, spelling (-k: do not stop at the first)
 	@echo "check: all passed"
 
 check-format: $(READY)
@@ -47,6 +47,10 @@ check-types: $(READY)
 check-imports: $(READY)
 	@echo "check: import contracts (lint-imports)"
 	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
+
+check-house: $(READY)
+	@echo "check: the figures of the house (.ci/house.py)"
+	@out=$$($(BIN)/python .ci/house.py --check) || { echo "$$out"; echo "ARGS=--names of 'make house' says what was counted."; exit 1; }
 
 # Every file runs in one transaction of its own, on Postgres 15 at the oldest. Off are:
 # prefer-bigint-over-int: counters, sizes and pixels are small on purpose; what grows without end is bigint.

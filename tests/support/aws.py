@@ -40,7 +40,7 @@ def settings_for(url: str, *, read_timeout: float = 10) -> Aws:
         dead_letter_queue_url=nowhere,
         originals_bucket="nowhere",
         outputs_bucket="nowhere",
-        connect_timeout=timedelta(seconds=1),
+        connect_timeout=timedelta(seconds=3),
         read_timeout=timedelta(seconds=read_timeout),
     )
 
