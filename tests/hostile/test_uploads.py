@@ -53,15 +53,15 @@ async def test_stalled_bodies_of_one_key_keep_nobody_out(stack: Stack) -> None:
         another_tenant(stack, "stalling") as stalling,
     ):
         await times(bystander)
-        quiet = await times(bystander)
+        quiet = await times(bystander, 200)
         before = await counted(stack, "limit_refusals_total", limit="least_rate")
         async with stalled(stalling, BODIES) as readers:
-            attacked = statistics.median(await times(bystander))
+            attacked = statistics.median(await times(bystander, 400))
             async with asyncio.timeout(8):  # those who stall are not waited for
                 await uploads(bystander)
             async with asyncio.timeout(45):
                 told = Counter(await asyncio.gather(*(status_of(one) for one in readers)))
-        alone = statistics.median(quiet + await times(bystander))
+        alone = statistics.median(quiet + await times(bystander, 200))
 
     print(f"stalled: {alone * 1e3:.1f} ms, {attacked * 1e3:.1f} attacked, {dict(told)}")  # noqa: T201 - figures
     assert set(told) <= {408, 429}

@@ -34,6 +34,8 @@ INVARIANTS: tuple[Callable[[Connection], Awaitable[None]], ...] = (ledger_balanc
 
 THROW_AWAY = {
     "fsync": "off",
+    # Who never says a password keeps a database from being dropped for as long as it may be silent.
+    "authentication_timeout": "10s",
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "max_connections": "300",
