@@ -148,7 +148,7 @@ class FromMapping(PydanticBaseSettingsSource):
 
     def get_field_value(
         self,
-        field: FieldInfo,  # noqa: ARG002
+        field: FieldInfo,  # noqa: ARG002 - of the base class
         field_name: str,
     ) -> tuple[str | None, str, bool]:
         """Return the value of one field, or None where nothing is set."""
