@@ -17,11 +17,11 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
     find_refusal,
-    is_cancellable,
     is_standing,
     list_parents,
     list_standing,
 )
+from imagefleet.store.jobs.cancelling import is_cancellable
 
 _PAUSED: Final = "New work of this kind is not taken at present."
 
