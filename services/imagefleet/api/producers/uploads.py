@@ -14,9 +14,8 @@ from imagefleet.api.http.intake import Intake
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import IMAGE_TYPES, described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
-from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
+from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, recipe_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
