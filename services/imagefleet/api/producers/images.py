@@ -202,7 +202,7 @@ async def reprocess_image(
     tools: ToolsHere,
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
-    asked = await read_json_if_any(request, Reprocessing, most_bytes=MOST_BYTES)
+    asked = await read_json_if_any(request, Reprocessing)
     recipe = None if asked.recipe is None else recipe_of(asked.recipe)
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
@@ -297,6 +297,3 @@ async def _submit(
         submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, source.image_id))
-
-
-MOST_BYTES: Final = 16_384  # of the JSON

@@ -35,7 +35,6 @@ from imagefleet.store.images.uploads import (
 )
 
 VALID_FOR: Final = timedelta(minutes=15)
-MOST_BYTES: Final = 16_384  # of the JSON
 
 _NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
 _NOT_THERE: Final = "Nothing was posted under this upload yet."
@@ -49,7 +48,7 @@ router = APIRouter()
 )
 async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """A form for exactly one file of this type, good for 15 minutes."""
-    asked = await read_json(request, NewUpload, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewUpload)
     if asked.content_type not in IMAGE_TYPES:
         raise RequestRejected("unsupported", _NOT_TAKEN)
     judge_bytes(asked.max_bytes or 0, tools.limits)
@@ -95,7 +94,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
 
 async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response:
     """Make an image of what was posted. The upload itself is the key where none is given."""
-    asked = await read_json(request, StoredUpload, most_bytes=MOST_BYTES)
+    asked = await read_json(request, StoredUpload)
     recipe_of(asked.recipe)
     idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
     kind = tools.kinds["process_image"]
