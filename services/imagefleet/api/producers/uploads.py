@@ -57,23 +57,24 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
     async with tools.pool.use("admit", "jobs") as connection:
         await admission.admit_form(connection, key)
     image_id, upload_id = new_job_id(), uuid4()
+    max_bytes = asked.max_bytes or tools.limits.max_bytes
     form = await tools.originals.presigned_post(
         original_key(image_id, upload_id),
         content_type=asked.content_type,
         min_bytes=1,
-        max_bytes=asked.max_bytes or tools.limits.max_bytes,
+        max_bytes=max_bytes,
         expires=VALID_FOR,
     )
     async with tools.pool.use("create_upload", "uploads") as connection:
         try:
-            upload = await create_upload(
+            expires_at = await create_upload(
                 connection,
                 upload_id=upload_id,
                 tenant_id=key.tenant_id,
                 image_id=image_id,
                 key=original_key(image_id, upload_id),
                 content_type=asked.content_type,
-                max_bytes=asked.max_bytes or tools.limits.max_bytes,
+                max_bytes=max_bytes,
                 created_by=str(key.id),
                 valid_for=VALID_FOR,
                 most_forms=limiting.of(key.tenant_id, "forms"),
@@ -82,12 +83,12 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
         except TooManyForms as error:
             raise refusal(error.limit, VALID_FOR.total_seconds()) from None
     shown = UploadView(
-        upload_id=upload.id,
-        image_id=upload.image_id,
+        upload_id=upload_id,
+        image_id=image_id,
         url=form.url,
         fields=dict(form.fields),
-        max_bytes=upload.max_bytes,
-        expires_at=upload.expires_at,
+        max_bytes=max_bytes,
+        expires_at=expires_at,
     )
     return answer(shown, 201)
 
