@@ -28,7 +28,6 @@ from imagefleet.store.fleet.pauses import (
 )
 from imagefleet.store.fleet.tenants import require_tenant
 
-MOST_BYTES: Final = 16_384  # of the JSON
 _KIND: Final = "pause"
 
 
@@ -80,7 +79,7 @@ async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
 @router.put("/v1/operator/pauses", **described("Pause", PauseView, 404, takes=json_body(NewPause)))
 async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Hold back a target, a tenant, a type, a lane or everything; again, it changes the reason."""
-    asked = await read_json(request, NewPause, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewPause)
     what = Pause(scope=asked.scope, name=asked.name or "", tenant_id=asked.tenant or "")
     async with tools.acting("pause", "pauses", request, key) as acting:
         connection = acting.connection

@@ -14,9 +14,8 @@ from imagefleet.api.http.intake import Intake
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import IMAGE_TYPES, described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer, tools_of
-from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
+from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, recipe_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected
 from imagefleet.imaging.limits import judge_bytes, judge_density
 from imagefleet.imaging.sniff import HEAD_BYTES
@@ -36,7 +35,6 @@ from imagefleet.store.images.uploads import (
 )
 
 VALID_FOR: Final = timedelta(minutes=15)
-MOST_BYTES: Final = 16_384  # of the JSON
 
 _NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
 _NOT_THERE: Final = "Nothing was posted under this upload yet."
@@ -50,7 +48,7 @@ router = APIRouter()
 )
 async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> Response:
     """A form for exactly one file of this type, good for 15 minutes."""
-    asked = await read_json(request, NewUpload, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewUpload)
     if asked.content_type not in IMAGE_TYPES:
         raise RequestRejected("unsupported", _NOT_TAKEN)
     judge_bytes(asked.max_bytes or 0, tools.limits)
@@ -96,7 +94,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
 
 async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response:
     """Make an image of what was posted. The upload itself is the key where none is given."""
-    asked = await read_json(request, StoredUpload, most_bytes=MOST_BYTES)
+    asked = await read_json(request, StoredUpload)
     recipe_of(asked.recipe)
     idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
     kind = tools.kinds["process_image"]
