@@ -24,7 +24,6 @@ from imagefleet.jobs.shapes.edge import (
     WalkView,
 )
 from imagefleet.store.edge.reports import (
-    find_flusher,
     get_invalidation,
     list_batches,
     owe_for_operator,
@@ -32,6 +31,7 @@ from imagefleet.store.edge.reports import (
     sample_invalidations,
 )
 from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.elections import find_flusher
 from imagefleet.store.images.pruning import count_superseded
 from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
 

@@ -36,11 +36,11 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
     find_refusal,
-    is_cancellable,
     is_standing,
     list_parents,
     list_standing,
 )
+from imagefleet.store.jobs.cancelling import is_cancellable
 from imagefleet.telemetry.tracing import inject
 
 # These act on images and jobs, whose owner is looked at on their own routes.
