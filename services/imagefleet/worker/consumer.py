@@ -19,8 +19,7 @@ from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.reports import find_types
+from imagefleet.store.jobs.claims import claim_jobs, find_types
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Hearing, Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed

@@ -1,7 +1,4 @@
-"""Presigned uploads: the row is the gate through which one stored object becomes one job.
-
-And the originals that came to be, by this gate or with the request, as handlers find them.
-"""
+"""Presigned uploads: the row is the gate through which one stored object becomes one job."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.images import NewSource, Original
+from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
@@ -156,22 +153,3 @@ UPLOAD_USED: Final = "This upload has become an image already, by another reques
 async def _refuse_others(connection: Connection, asking: Submission | Draft) -> None:
     if not await is_standing(connection, asking):
         raise RequestRejected("upload_used", UPLOAD_USED)
-
-
-FIND_ORIGINAL: Final = """
-SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.sha256
-  FROM image_sources AS sources
- WHERE sources.image_id = $1 AND sources.tenant_id = $2
-   AND NOT EXISTS (SELECT FROM image_tombstones
-                    WHERE image_tombstones.image_id = sources.image_id)
- ORDER BY sources.source_seq DESC
- LIMIT 1
-"""
-
-
-async def find_original(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Original:
-    """The newest original of an image; NotFound of another tenant's, and of a deleted one."""
-    row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
-    if row is None:
-        raise NotFound("image")
-    return Original(**dict(row))

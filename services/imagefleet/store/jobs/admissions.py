@@ -157,20 +157,3 @@ async def room_for_a_set(
     """How many jobs a set of images may submit now, whatever other sets of this tenant are open."""
     row = await connection.fetchrow(ROOM_FOR_A_SET, tenant_id, job_id, most_of_key)
     return 0 if row is None else min(row["of_tenant"], row["of_key"])
-
-
-IS_CANCELLABLE: Final = """
-SELECT EXISTS (SELECT FROM jobs
-                WHERE jobs.id = $1 AND jobs.type <> 'cancel_job'
-                  AND jobs.cancel_requested_at IS NULL
-                  AND jobs.state IN ('queued', 'processing', 'failed_retryable'))
-"""
-
-
-async def is_cancellable(connection: Connection, job_id: JobId) -> bool:
-    """Whether a job is open, nobody has cancelled it yet, and it is not itself a cancellation.
-
-    Each of those could be cancelled by another one, without end.
-    """
-    found: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
-    return found
