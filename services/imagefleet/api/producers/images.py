@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.bodies import read_json_if_any
-from imagefleet.api.http.intake import Intake, media_type
-from imagefleet.api.http.openapi import described, idempotency_header, image_body, json_body
+from imagefleet.api.http.intake import Intake, image_body, media_type
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
@@ -22,6 +22,7 @@ from imagefleet.api.producers.submitting import (
     Admitted,
     draft,
     fingerprint,
+    idempotency_header,
     key_of,
     recipe_of,
 )

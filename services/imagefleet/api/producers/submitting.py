@@ -19,6 +19,7 @@ from fastapi import Request
 from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.openapi import Piece
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.imaging.recipes import RECIPES
@@ -155,6 +156,18 @@ def key_of(request: Request, in_body: str | None = None) -> str | None:
     if len(given) > 1:
         raise RequestRejected("idempotency_keys_differ", _TWO_KEYS)
     return next(iter(given), None)
+
+
+def idempotency_header() -> Piece:
+    """How a route describes it."""
+    header = {
+        "name": HEADER,
+        "in": "header",
+        "required": False,
+        "description": "The same request under the same key gets the same answer.",
+        "schema": {"type": "string", "pattern": PRINTABLE_ASCII},
+    }
+    return {"parameters": [header]}
 
 
 def fingerprint(route: str, asked: Mapping[str, object]) -> str:
