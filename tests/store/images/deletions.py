@@ -104,4 +104,4 @@ def a_receipt(image_id: UUID) -> Completed:
 
 async def counts(owner: Connection) -> tuple[int, ...]:
     tables = ("jobs", "rings", "image_tombstones")
-    return tuple([await owner.fetchval(f"SELECT count(*) FROM {one}") for one in tables])  # noqa: S608
+    return tuple([await owner.fetchval(f"SELECT count(*) FROM {table}") for table in tables])  # noqa: S608
