@@ -1,14 +1,17 @@
-"""A place for a fleet, as tests/support/fixtures.py promises, the pool of maintenance, queues."""
+"""A place for a fleet, as tests/support/fixtures.py promises; and a dispatcher with its queues."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from imagefleet.aws.queue import QueueDepth
-from imagefleet.jobs.model import Lane
-from imagefleet.maintenance import dispatcher
-from imagefleet.store.database import Pool
+from imagefleet.jobs.model import Lane, WorkerId
+from imagefleet.maintenance import dispatcher as dispatcher_module
+from imagefleet.maintenance.dispatcher import Dispatcher
+from imagefleet.store.database import Connection, Pool
+from tests.maintenance.dispatching import a_dispatcher
 from tests.support.database import Database
+from tests.support.factories import a_worker
 from tests.support.fixtures import emulator, place
 from tests.support.queues import FakeQueue
 
@@ -27,7 +30,24 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> dict[Lane, FakeQueue]:
 
     It has no rests: tests call `run_once` when they want a look.
     """
-    monkeypatch.setattr(dispatcher, "REST_AFTER_REFUSAL", 0.0)
-    monkeypatch.setattr(dispatcher, "FORGET_LOST_EVERY", 0.0)
+    monkeypatch.setattr(dispatcher_module, "REST_AFTER_REFUSAL", 0.0)
+    monkeypatch.setattr(dispatcher_module, "FORGET_LOST_EVERY", 0.0)
     full = QueueDepth(visible=7, in_flight=0, delayed=0)
     return {lane: FakeQueue(lane.value, depths=full) for lane in Lane}
+
+
+@pytest.fixture
+def fast(lanes: dict[Lane, FakeQueue]) -> FakeQueue:
+    return lanes[Lane.FAST]
+
+
+@pytest.fixture
+async def me(worker: Connection) -> WorkerId:
+    """A worker that lives, with free slots in every lane and nearly every type."""
+    return await a_worker(worker)
+
+
+@pytest.fixture
+async def dispatcher(pool: Pool, lanes: dict[Lane, FakeQueue], me: WorkerId) -> Dispatcher:
+    """With one idle worker that it announces jobs to."""
+    return a_dispatcher(pool, lanes)
