@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import AwsSession, Credentials, open_session
@@ -15,7 +16,6 @@ from imagefleet.errors import FleetError, Unavailable
 from tests.support.aws import (
     Answer,
     Heard,
-    half_a_reply,
     hang,
     serving,
     settings_for,
@@ -68,6 +68,16 @@ async def invalidate(session: AwsSession, folder: Path) -> object:
 
 CALLS = [depth, receive, put, fetch, invalidate]
 Ask = Callable[[AwsSession, Path], Awaitable[object]]
+
+
+async def half_a_reply(request: web.Request) -> Answer:
+    """Promise a thousand bytes, send ten and hang up."""
+    reply = web.StreamResponse(headers={"Content-Length": "1000", "ETag": '"half"'})
+    await reply.prepare(request)
+    await reply.write(b"0123456789")
+    assert request.transport is not None
+    request.transport.close()
+    return reply
 
 
 @pytest.mark.parametrize("ask", CALLS)

@@ -17,7 +17,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images.uploads import create_upload
 from tests.support.factories import TENANT, MadeJob, a_worker, claim_job, settle_job
 from tests.support.fleet import Place
-from tests.support.publications import a_publication, a_variant
+from tests.support.image_rows import a_publication, a_variant
 from tests.support.rows import job_row
 
 EXTENSIONS = ("jpg", "webp")

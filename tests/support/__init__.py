@@ -7,10 +7,9 @@ one of everything starts `stack`.
 
 Postgres
     database    a server a run, a database a test, checked against `invariants` when it is over
-    roles       the login roles by their short names
     edges       whether the table of the lifecycle has a change of state
     factories   rows in any state, made as the product makes them where it can
-    image_sets  images as rows, and a job that renders a set of them again
+    image_rows  images without S3: uploads, what renderings published, sets of them
     rows        what is there now, for expectations
     invariants  what is true of every database between two statements
     races       two connections that meet, and who waits for whom
@@ -27,18 +26,15 @@ Processes
     api         a running API and its tenants, from an upload to what a worker makes of it
     http        what is expected of its answers
     bench       the parts of a worker around one attempt
-    children    what an attacker would run in a decoding child
+    children    tasks for a decoding child that ends well, badly or not at all
     fleet       processes on a test's own database and queues, and what they wrote
     stack       `imagefleet up`, as anybody starts it
     wheels      an environment with nothing but what a user installs
     otlp        a collector of traces
-    decoy       what is attacked in place of the API, for comparison
-    flooding    requests without end, from a program of its own
 
 Pictures
     images      ordinary ones, ones that carry secrets, and ones that mean harm
     heads       beginnings of images that are all pieces and no picture
-    publications  what a rendering would have published, without a picture
     published   pictures of one colour, and what their addresses show to anybody
 
 Judging
@@ -49,5 +45,4 @@ Judging
     sources     the product's own, as trees
     skips       a plugin: no skip without its row in tests/SKIPS.md
     order       a plugin: the longest modules begin first
-    brought_types  job types of a package that was installed beside
 """

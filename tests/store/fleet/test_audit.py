@@ -16,9 +16,8 @@ from imagefleet.store.fleet.audit import Act, Actor, AuditFilter, acting, list_a
 from imagefleet.store.fleet.keys import create_key, find_key, revoke_key
 from imagefleet.store.fleet.pauses import Pause, find_pause, pause, resume
 from tests.conftest import OpenConnection
-from tests.support.database import Database, driver_of
+from tests.support.database import Database, Role, driver_of
 from tests.support.races import meanwhile
-from tests.support.roles import Role
 
 ADA = Actor(name="ada", key_id=uuid4(), address="192.0.2.7")
 EVERYTHING = Pause(scope=PauseScope.ALL)
