@@ -46,8 +46,8 @@ class Storage:
 
     async def keys(self) -> set[str]:
         """All that lies in both buckets."""
-        return {one.key for bucket in (self.originals, self.outputs)
-                async for one in bucket.listing("")}  # fmt: skip
+        return {entry.key for bucket in (self.originals, self.outputs)
+                async for entry in bucket.listing("")}  # fmt: skip
 
     async def put(self, key: str) -> str:
         bucket = self.originals if key.startswith("o/") else self.outputs
@@ -143,18 +143,3 @@ def litter_key(made: Rendering, *, claim_no: int | None = None) -> str:
 def _publication(made: Rendering) -> Publication:
     variants = [a_variant(key) for key in sorted(made.keys)]
     return a_publication(made.job, made.image_id, made.revision, variants)
-
-
-async def a_storage(
-    place: Place, api: Connection, worker: Connection, superuser: Connection
-) -> Storage:
-    originals = await place.session.objects(place.settings.originals_bucket)
-    outputs = await place.session.objects(place.settings.outputs_bucket)
-    return Storage(
-        place=place,
-        originals=originals,
-        outputs=outputs,
-        api=api,
-        worker=worker,
-        superuser=superuser,
-    )
