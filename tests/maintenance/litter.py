@@ -14,7 +14,7 @@ from imagefleet.live import Live
 from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.images.sweeping import Walk, read_walk
-from imagefleet.store.images.uploads import use_upload
+from imagefleet.store.images.uploads import USE_UPLOAD
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.storage import Storage, litter_key
 from tests.support.eventually import Resting
@@ -113,7 +113,7 @@ async def valid_upload(storage: Storage) -> tuple[set[str], set[str]]:
 async def used_upload(storage: Storage) -> tuple[set[str], set[str]]:
     upload_id, key = await storage.form(expired_for=LONG_AGO)
     submission, original = await storage.upload()
-    assert await use_upload(storage.api, upload_id, submission.job_id)
+    assert await storage.api.fetchval(USE_UPLOAD, upload_id, submission.job_id)
     return {key, original}, set()
 
 

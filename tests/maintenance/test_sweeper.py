@@ -13,7 +13,7 @@ from imagefleet.live import Live
 from imagefleet.maintenance import walker as walker_module
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.live_settings import turn, turn_back
-from imagefleet.store.images.uploads import use_upload
+from imagefleet.store.images.uploads import USE_UPLOAD
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.litter import (
     GRACE,
@@ -182,7 +182,7 @@ async def test_an_upload_that_somebody_uses_just_now_is_kept(
     async with database.connect("api") as api:
         begun = driver_of(api).transaction()
         await begun.start()
-        assert await use_upload(api, upload_id, submission.job_id)
+        assert await api.fetchval(USE_UPLOAD, upload_id, submission.job_id)
         async with asyncio.TaskGroup() as group:
             sweeping = group.create_task(a_sweeper(pool, storage).run_once())
             await eventually(lambda: somebody_waits(storage.superuser))
@@ -204,7 +204,7 @@ async def test_an_upload_that_was_forgotten_becomes_no_image(storage: Storage, p
     swept = await a_sweeper(pool, storage).run_once()
 
     assert 1 == swept.uploads
-    assert not await use_upload(storage.api, upload_id, submission.job_id)
+    assert not await storage.api.fetchval(USE_UPLOAD, upload_id, submission.job_id)
 
 
 async def test_of_two_sweepers_one_has_the_period(storage: Storage, pool: Pool) -> None:

@@ -66,8 +66,8 @@ def app_of(running: Running) -> FastAPI:
     """The application inside, with what it keeps."""
     outside = running.server._server.config.app
     assert isinstance(outside, Observed)
-    assert isinstance(outside._app, FastAPI)
-    return outside._app
+    assert isinstance(outside.app, FastAPI)
+    return outside.app
 
 
 def a_key(tenant: str = "acme") -> ApiKey:

@@ -2,4 +2,4 @@
 
 from imagefleet.worker.isolation import sandbox
 
-sandbox._filter_system_calls = lambda lowest_stack: None
+sandbox._filter_system_calls = lambda: None

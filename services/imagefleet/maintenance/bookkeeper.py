@@ -13,8 +13,7 @@ import structlog
 
 from imagefleet.maintenance.duties import Office, Rest, keep_at
 from imagefleet.store.database import Pool
-from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
-from imagefleet.store.fleet.proofs import Proof, prove_hour
+from imagefleet.store.fleet.bookkeeping import Proof, fold_entries, fold_ledger, prove_hour
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 OFFICE: Final = "bookkeeper"

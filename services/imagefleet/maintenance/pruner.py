@@ -18,10 +18,14 @@ import structlog
 
 from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.edge.reports import prune_batches
+from imagefleet.store.fleet.bookkeeping import forget_empty_counts
 from imagefleet.store.fleet.elections import forget_periods
-from imagefleet.store.fleet.ledger import forget_empty_counts
-from imagefleet.store.images.pruning import prune_images, prune_revisions, prune_uploads
+from imagefleet.store.images.pruning import (
+    prune_batches,
+    prune_images,
+    prune_revisions,
+    prune_uploads,
+)
 from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 

@@ -8,7 +8,8 @@ from typing import Final
 
 from imagefleet.jobs.model import Lane
 from imagefleet.telemetry.metrics import AWS_SECONDS, FleetMetrics
-from imagefleet.telemetry.series import Values, names
+from imagefleet.telemetry.plain import names
+from imagefleet.telemetry.series import Values
 
 DARK_SECONDS: Final = (1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 LEDGER: Final = ("accepted", "open", "completed", "failed", "pruned", "missing")

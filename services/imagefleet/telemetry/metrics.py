@@ -18,15 +18,8 @@ from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import CancelCode, Ended, Lane, Verdict
 from imagefleet.telemetry.logs import ids_of
-from imagefleet.telemetry.series import (
-    Series,
-    Timed,
-    Vocabulary,
-    codes,
-    methods,
-    names,
-    routes,
-)
+from imagefleet.telemetry.plain import Vocabulary, codes, methods, names, routes
+from imagefleet.telemetry.series import Series, Timed
 
 END_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -25,7 +25,7 @@ from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.images.uploads import find_original
+from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports

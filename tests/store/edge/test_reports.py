@@ -13,7 +13,8 @@ from imagefleet.store.edge.invalidations import (
     complete_batch,
     look_at_owed,
 )
-from imagefleet.store.edge.reports import prune_batches, read_month
+from imagefleet.store.edge.reports import read_month
+from imagefleet.store.images.pruning import prune_batches
 
 OWE = "INSERT INTO invalidations (image_id, tenant_id, reason) VALUES ($1, 'acme', 'deleted')"
 AGE = "UPDATE invalidation_batches SET completed_at = completed_at - interval '31 days'"

@@ -9,12 +9,10 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState, Lane
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.bookkeeping import fold_entries, fold_ledger, forget_empty_counts
 from imagefleet.store.fleet.ledger import (
     Ledger,
     OpenJobs,
-    fold_entries,
-    fold_ledger,
-    forget_empty_counts,
     read_balance,
     read_ledger,
     sample_depths,

@@ -20,8 +20,8 @@ from imagefleet.jobs.lifecycle import (
 )
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.bookkeeping import fold_entries, fold_ledger
 from imagefleet.store.fleet.breakers import force_open, report_probe_worked, reset_breaker
-from imagefleet.store.fleet.ledger import fold_entries, fold_ledger
 from imagefleet.store.fleet.pauses import Pause, pause, resume
 from imagefleet.store.fleet.workers import retire_worker, start_drain
 from imagefleet.store.jobs.cancelling import cancel_job

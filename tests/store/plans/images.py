@@ -23,12 +23,11 @@ from imagefleet.store.edge.invalidations import (
     look_at_owed,
 )
 from imagefleet.store.edge.reports import (
-    find_flusher,
     list_batches,
-    prune_batches,
     read_month,
     sample_invalidations,
 )
+from imagefleet.store.fleet.elections import find_flusher
 from imagefleet.store.images.deleting import (
     LIST_VOID,
     MOST_CANCELLED,
@@ -41,12 +40,13 @@ from imagefleet.store.images.pruning import (
     Superseded,
     count_superseded,
     list_superseded,
+    prune_batches,
     prune_images,
     prune_revisions,
     prune_uploads,
     record_swept,
 )
-from imagefleet.store.images.reprocessing import submit_page
+from imagefleet.store.images.reprocessing import find_original, submit_page
 from imagefleet.store.images.sweeping import (
     forget_uploads,
     judge_originals,
@@ -55,7 +55,7 @@ from imagefleet.store.images.sweeping import (
     list_sweep_runs,
     read_walk,
 )
-from imagefleet.store.images.uploads import create_upload, find_original
+from imagefleet.store.images.uploads import create_upload
 from tests.store.plans.history import (
     DEEP,
     GONE,

@@ -9,18 +9,22 @@ from imagefleet.jobs.images import image_target
 from imagefleet.jobs.model import JobState, Lane, PauseScope, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
+from imagefleet.store.fleet.bookkeeping import (
+    COUNT_PAGE,
+    FIND_HOUR,
+    READ_HOUR,
+    fold_entries,
+    fold_ledger,
+)
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.keys import digest_of, seek_keys
 from imagefleet.store.fleet.ledger import (
-    fold_entries,
-    fold_ledger,
     read_ledger,
     sample_depths,
     sample_oldest,
 )
 from imagefleet.store.fleet.live_settings import read_live
 from imagefleet.store.fleet.pauses import Pause, list_pauses, pause, resume
-from imagefleet.store.fleet.proofs import COUNT_PAGE, FIND_HOUR, READ_HOUR
 from imagefleet.store.fleet.statistics import (
     list_failures,
     list_stuck,
@@ -32,6 +36,7 @@ from imagefleet.store.fleet.statistics import (
 )
 from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
 from imagefleet.store.fleet.workers import list_workers
+from imagefleet.store.jobs.claims import find_types
 from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
@@ -41,7 +46,7 @@ from imagefleet.store.jobs.inspection import (
 from imagefleet.store.jobs.pruning import (
     prune_strays,
 )
-from imagefleet.store.jobs.reports import JobFilter, find_types, get_job, list_jobs
+from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.letters.letters import (
     LetterFilter,
     get_dead_letter,

@@ -13,9 +13,10 @@ its digest, which is enough to see that it is the same one again.
 """
 
 import hashlib
+import ipaddress
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -28,8 +29,9 @@ from fastapi.security import HTTPBearer
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
-from imagefleet.api.http.tools import Tools, whence
+from imagefleet.api.http.tools import Tools
 from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.settings.values import Network
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, seek_keys, touch_keys
 
 Scope = Literal["submit", "read", "operate"]
@@ -175,7 +177,7 @@ def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
     async def key_of(request: Request, _documented: Annotated[object, Security(_BEARER)]) -> ApiKey:
         keys: Keys = request.app.state.keys
         tools: Tools = request.app.state.tools
-        address = whence(request, tools.settings.trusted_proxies)
+        request.state.address = address = whence(request, tools.settings.trusted_proxies)
         key = await keys.find(request.headers.get("authorization"), address=address)
         if key is None:
             raise RequestRejected("unauthorized", _UNAUTHORIZED)
@@ -192,6 +194,42 @@ def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
         return key
 
     return key_of
+
+
+def whence(request: Request, trusted: Iterable[Network]) -> str | None:
+    """The address nearest to us that is not one of our proxies; None where nobody knows.
+
+    For the audit and for lines about refused keys. The peer of the connection, since whatever a
+    header says, anybody may say. Only where the peer is one of our own proxies is its header
+    believed, and of that the end which our proxies wrote.
+    """
+    peer = None if request.client is None else request.client.host
+    networks = tuple(trusted)
+    if peer is None or not _is_in(peer, networks):
+        return peer
+    said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+    for hop in reversed(said):
+        address = _address(hop.strip())
+        if address is None:  # what our proxies did not write: nothing beyond it is believed
+            break
+        peer = str(address)
+        if not _is_in(peer, networks):
+            break
+    return peer
+
+
+def _is_in(host: str, networks: Iterable[Network]) -> bool:
+    address = _address(host)
+    return address is not None and any(address in network for network in networks)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)  # how a socket of both families shows IPv4
+    return address if mapped is None else mapped
 
 
 _BEARER: Final = HTTPBearer(auto_error=False, description="An API key, `if_…`.")

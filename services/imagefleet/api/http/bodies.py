@@ -30,6 +30,7 @@ from imagefleet.jobs.shapes.shape import Fault
 from imagefleet.store.fleet.keys import ApiKey
 
 JSON_WITHIN: Final = timedelta(seconds=15)
+MOST_BYTES: Final = 16_384  # of a body, where its route does not say otherwise
 MOST_CONTAINERS: Final = 20_000  # each is made three times on the way, and collected as garbage
 _CONTAINERS: Final = (dict, list)
 BYTES_OF_A_REQUEST: Final = 16_384  # of JSON; larger bodies cost what as many requests do
@@ -48,12 +49,14 @@ _TOO_MUCH: Final = "Too many bodies are being read at the moment."
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def read_json(request: Request, model: type[Model], *, most_bytes: int) -> Model:
+async def read_json(request: Request, model: type[Model], *, most_bytes: int = MOST_BYTES) -> Model:
     """The body as this model; a refusal names fields and echoes no value."""
     return validated(await _read(request, most_bytes), model)
 
 
-async def read_json_if_any(request: Request, model: type[Model], *, most_bytes: int) -> Model:
+async def read_json_if_any(
+    request: Request, model: type[Model], *, most_bytes: int = MOST_BYTES
+) -> Model:
     """The same where the body may be missing: then it is what the model is without one."""
     has_none = request.headers.get("content-length", "0") == "0"
     if has_none and "transfer-encoding" not in request.headers:

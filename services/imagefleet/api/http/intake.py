@@ -13,36 +13,57 @@ counts as many requests, for the 256 KB that came with it are work, too.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastapi import Request
+from pydantic import BaseModel
 
 from imagefleet.api.http.forms import OVERHEAD, file_of
 from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.openapi import Piece, json_content
 from imagefleet.api.http.tools import Tools
 from imagefleet.api.http.turns import Turns
-from imagefleet.aws.objects import Headers, Stored
+from imagefleet.aws.objects import Headers, ObjectFacts, Stored
 from imagefleet.aws.transfers import digest_of
-from imagefleet.errors import InputRejected, RequestRejected, Unavailable
-from imagefleet.imaging.limits import Limits, judge_density, judge_header
+from imagefleet.errors import InputRejected, NotFound, RequestRejected, Unavailable
+from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header
 from imagefleet.imaging.sniff import HEAD_BYTES, HeaderFacts, agree, sniff
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.store.fleet.keys import ApiKey
 
 REFUSED_HEAD: Final = 20  # requests more: ten a second by default, after the first twenty
 MOST_WAITING: Final = 128  # 32 MiB of heads, and a quarter of a second for the last of them
+IMAGE_TYPES: Final = tuple(each.mime_type for each in ImageFormat)
 
 TOO_LATE: Final = "The body did not arrive in time."
 _PLAIN_ONLY: Final = "The body must not be compressed."
 _IMAGES_ONLY: Final = "Send an image, multipart/form-data with a file, or application/json."
 _MISMATCH: Final = "The declared content type is not what the file is."
+_NOT_THERE: Final = "Nothing was posted under this upload yet."
 _TOO_MANY: Final = "Too many images are being looked at. Try again later."
 
 
 def media_type(request: Request) -> str:
     """The content type without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def image_body(*, or_json: type[BaseModel] | None = None) -> Piece:
+    """How the body is described: an image, one file in a form, or the JSON that stands for it."""
+    file = {"type": "string", "format": "binary"}
+    form = {
+        "type": "object",
+        "properties": {"file": file},
+        "required": ["file"],
+        "additionalProperties": False,
+    }
+    content: Piece = {"multipart/form-data": {"schema": form}}
+    content |= {each: {"schema": file} for each in (*IMAGE_TYPES, "application/octet-stream")}
+    if or_json is not None:
+        content |= json_content(or_json)
+    return {"requestBody": {"required": True, "content": content}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +139,37 @@ class Intake:
         self._tools.metrics.uploaded(arrived.facts.mime_type, arrived.stored.bytes)
         return arrived
 
-    @asynccontextmanager
-    async def looking(self, by: ApiKey) -> AsyncIterator[None]:
-        """Surround a look at what was posted to S3: it takes the place that an upload would."""
+    async def posted(
+        self, by: ApiKey, key: str, declared: str, most_bytes: int
+    ) -> tuple[ObjectFacts, HeaderFacts]:
+        """What was posted to S3, judged as if it came through here: S3 believes what it is told.
+
+        One that is refused may be asked for again and again, so it has an upload's place and bytes.
+        """
         within = self._tools.settings.upload_timeout.total_seconds()
+        originals, limits = self._tools.originals, self._tools.limits
         try:
             async with (
                 asyncio.timeout(within) as deadline,
                 self._turns.turn(by, deadline, least_rate=0),
             ):
-                yield
+                stored = await originals.head(key)
+                if stored.bytes == 0:
+                    raise InputRejected("empty_file", "The file is empty.")
+                judge_bytes(stored.bytes, replace(limits, max_bytes=most_bytes))
+                head = await originals.fetch_head(
+                    key, most_bytes=HEAD_BYTES, expected_etag=stored.etag
+                )
+                self._limiting.sent(by, len(head))
+                facts = await self._judged(by, head, declared)
         except TimeoutError:
             raise RequestRejected("request_timeout", TOO_LATE) from None
+        except NotFound:
+            raise RequestRejected("upload_incomplete", _NOT_THERE) from None
+        judge_density(facts, stored.bytes)
+        return stored, facts
 
-    async def judged(self, by: ApiKey, head: bytes, declared: str | None) -> HeaderFacts:
+    async def _judged(self, by: ApiKey, head: bytes, declared: str | None) -> HeaderFacts:
         """The facts of an image that begins so; one that is refused counts as many requests."""
         try:
             return await self._heads.judged(head, declared, self._tools.limits)
@@ -147,7 +185,7 @@ class Intake:
     ) -> Arrived:
         async with aclosing(file):
             head = await _head_of(file)
-            facts = await self.judged(by, head[:HEAD_BYTES], declared)
+            facts = await self._judged(by, head[:HEAD_BYTES], declared)
             whole = _whole(head, file, facts)
             if key is None:
                 digest = await digest_of(whole)

@@ -6,6 +6,7 @@ Outermost of all: what the framework could not turn into an answer becomes one h
 import asyncio
 import re
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Final
@@ -43,21 +44,19 @@ log = structlog.get_logger()
 State = MutableMapping[str, Any]  # what a request carries along, as the framework types it
 
 
+@dataclass(frozen=True, slots=True)
 class Observed:
     """An application that is watched from outside."""
 
-    def __init__(
-        self, app: ASGIApp, unhurried: Unhurried, metrics: ApiMetrics, tracing: Tracing
-    ) -> None:
-        self._app = app
-        self._unhurried = unhurried
-        self._metrics = metrics
-        self._tracing = tracing
+    app: ASGIApp
+    unhurried: Unhurried
+    metrics: ApiMetrics
+    tracing: Tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and tell what became of it."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         state: State = scope.setdefault("state", {})
@@ -66,19 +65,16 @@ class Observed:
         state["correlation_id"] = given.decode() if state["correlation_given"] else uuid4().hex
         parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
         with (
-            self._tracing.span(f"HTTP {scope['method']}", "server", parent=parent),
+            self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent),
             bound_contextvars(correlation_id=state["correlation_id"]),
         ):
             await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, answer = perf_counter(), _Outgoing(scope, send, self._unhurried)
+        begun, answer = perf_counter(), _Outgoing(scope, send, self.unhurried)
         try:
-            refusal = _refusal_of(scope)
-            if refusal is not None:
-                await refusal(scope, receive, answer.send)
-            else:
-                await self._app(scope, receive, answer.send)
+            answering = _refusal_of(scope) or self.app
+            await answering(scope, receive, answer.send)
         except _Stalled:
             answer.status = CLIENT_LEFT
         except Exception:
@@ -93,7 +89,7 @@ class Observed:
         state: State = scope["state"]
         route = getattr(scope.get("route"), "path", None)
         status = answer.status or CLIENT_LEFT
-        self._metrics.answered(scope["method"], route, status, timedelta(seconds=seconds))
+        self.metrics.answered(scope["method"], route, status, timedelta(seconds=seconds))
         log.info(
             "request.answered",
             method=scope["method"],
@@ -110,31 +106,31 @@ class _Stalled(Exception):
     """The client does not take its answer."""
 
 
+@dataclass(slots=True)
 class _Outgoing:
     """The answer on its way out; a refusal to who showed no valid key is in no hurry."""
 
-    def __init__(self, scope: Scope, send: Send, unhurried: Unhurried) -> None:
-        self._scope = scope
-        self._send = send
-        self._unhurried = unhurried
-        self._state: State = scope["state"]
-        self.started = False
-        self.status: int | None = None
+    scope: Scope
+    passed_on: Send
+    unhurried: Unhurried
+    started: bool = False
+    status: int | None = None
 
     async def send(self, message: Message) -> None:
+        state: State = self.scope["state"]
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
-            if message["status"] // 100 == _REFUSED and "tenant_id" not in self._state:
-                await self._unhurried.answer(Request(self._scope))
+            if message["status"] // 100 == _REFUSED and "tenant_id" not in state:
+                await self.unhurried.answer(Request(self.scope))
             own = {name for name, _ in message.get("headers", ())}
             message["headers"] = [
                 *message.get("headers", ()),
                 *((name, value) for name, value in _ALWAYS if name not in own),
-                (CORRELATION, self._state["correlation_id"].encode()),
+                (CORRELATION, state["correlation_id"].encode()),
             ]
         try:
             async with asyncio.timeout(SEND_WITHIN.total_seconds()):
-                await self._send(message)
+                await self.passed_on(message)
         except TimeoutError:
             raise _Stalled from None
 
@@ -145,14 +141,10 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
 
 def _refusal_of(scope: Scope) -> Response | None:
     """Of what would cost much to read, whoever sends it."""
-    if _size_of(scope) > LARGEST_HEADERS:
-        return refused("headers_too_large", _TOO_LARGE)
     query: bytes = scope["query_string"]
+    line = len(scope.get("raw_path") or b"") + len(query)
+    if line + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > LARGEST_HEADERS:
+        return refused("headers_too_large", _TOO_LARGE)
     if len(query) > LARGEST_QUERY or query.count(b"&") >= MOST_PARAMETERS:
         return refused("uri_too_long", _TOO_LONG)
     return None
-
-
-def _size_of(scope: Scope) -> int:
-    line = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])

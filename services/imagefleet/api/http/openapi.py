@@ -13,7 +13,6 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
 from imagefleet.api.http.errors import PROBLEM_TYPE
-from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.shapes.shape import Problem
 
 _BODIES: Final[dict[type[BaseModel], None]] = {Problem: None}  # and those that routes name, below
@@ -44,7 +43,6 @@ MEANINGS: Final[Mapping[int, str]] = {
 EVERYWHERE: Final = (401, 403, 414, 422, 429, 431, 500, 503)
 OF_A_BODY: Final = (400, 408, 413, 415)
 DESCRIBED_FOR: Final = 300  # seconds that a description may be kept
-IMAGE_TYPES: Final = tuple(each.mime_type for each in ImageFormat)
 
 
 class Described(TypedDict):
@@ -88,43 +86,11 @@ def problems(*statuses: int) -> dict[int | str, Piece]:
 
 def json_body(model: type[BaseModel], *, required: bool = True) -> Piece:
     """A JSON body that the route reads by itself, once it knows whose it is."""
-    return {"requestBody": {"required": required, "content": _json_content(model)}}
+    return {"requestBody": {"required": required, "content": json_content(model)}}
 
 
-def image_body(*, or_json: type[BaseModel] | None = None) -> Piece:
-    """An image as it is, one file in a form, or the JSON that stands for it."""
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    form = {
-        "schema": {
-            "type": "object",
-            "properties": {"file": {"type": "string", "format": "binary"}},
-            "required": ["file"],
-            "additionalProperties": False,
-        }
-    }
-    content: Piece = {"multipart/form-data": form}
-    content |= dict.fromkeys((*IMAGE_TYPES, "application/octet-stream"), binary)
-    if or_json is not None:
-        content |= _json_content(or_json)
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def idempotency_header() -> Piece:
-    """The header that makes a repeat safe."""
-    return {
-        "parameters": [
-            {
-                "name": "Idempotency-Key",
-                "in": "header",
-                "required": False,
-                "description": "The same request under the same key gets the same answer.",
-                "schema": {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"},
-            }
-        ]
-    }
-
-
-def _json_content(model: type[BaseModel]) -> Piece:
+def json_content(model: type[BaseModel]) -> Piece:
+    """The same as one of the contents that a body may have."""
     _BODIES[model] = None
     return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
 

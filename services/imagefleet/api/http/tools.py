@@ -1,6 +1,5 @@
-"""What routes work with: tools that `main` makes once, how they answer, and where who asks is."""
+"""What routes work with: tools that `main` makes once, and how they answer."""
 
-import ipaddress
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
-from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection, Isolation, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
@@ -110,8 +108,7 @@ class Tools:
         self, operation: str, table: str, request: Request, key: ApiKey
     ) -> AsyncIterator[Acting]:
         """The one way for operators to change something: one transaction, told to the audit."""
-        address = whence(request, self.settings.trusted_proxies)
-        by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=address)
+        by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=request.state.address)
         async with (
             self._operators(operation, table) as connection,
             acting(connection, by) as begun,
@@ -139,39 +136,3 @@ def answer(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = 
 def accepted(shape: AcceptedJob | AcceptedImage) -> Response:
     """202: recorded, and it will be done."""
     return answer(shape, 202, {"Location": shape.links.self})
-
-
-def whence(request: Request, trusted: Iterable[Network]) -> str | None:
-    """The address nearest to us that is not one of our proxies; None where nobody knows.
-
-    For the audit and for lines about refused keys. The peer of the connection, since whatever a
-    header says, anybody may say. Only where the peer is one of our own proxies is its header
-    believed, and of that the end which our proxies wrote.
-    """
-    peer = None if request.client is None else request.client.host
-    networks = tuple(trusted)
-    if peer is None or not _is_in(peer, networks):
-        return peer
-    said = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
-    for one in reversed([one.strip() for one in said]):
-        address = _address(one)
-        if address is None:  # what our proxies did not write: nothing beyond it is believed
-            break
-        peer = str(address)
-        if not _is_in(peer, networks):
-            break
-    return peer
-
-
-def _is_in(host: str, networks: Iterable[Network]) -> bool:
-    address = _address(host)
-    return address is not None and any(address in network for network in networks)
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    mapped = getattr(address, "ipv4_mapped", None)  # how a socket of both families shows IPv4
-    return address if mapped is None else mapped

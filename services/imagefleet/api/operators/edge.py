@@ -24,7 +24,6 @@ from imagefleet.jobs.shapes.edge import (
     WalkView,
 )
 from imagefleet.store.edge.reports import (
-    find_flusher,
     get_invalidation,
     list_batches,
     owe_for_operator,
@@ -32,10 +31,10 @@ from imagefleet.store.edge.reports import (
     sample_invalidations,
 )
 from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.elections import find_flusher
 from imagefleet.store.images.pruning import count_superseded
 from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
 
-MOST_BYTES: Final = 16_384  # of the JSON
 UNFINISHED: Final = 20  # batches that are shown
 COMPLETE: Final = 5
 MOST_IMAGES: Final = 100
@@ -83,7 +82,7 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
 )
 async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Owe the edge an invalidation of each; where one waits to be sent already, it is that one."""
-    asked = await read_json(request, NewInvalidations, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewInvalidations)
     async with tools.acting("owe_for_operator", "invalidations", request, key) as acting:
         owed = await owe_for_operator(
             acting.connection, asked.image_ids, by=who(key), reason=asked.reason

@@ -1,10 +1,9 @@
 """Operators and pauses: what is held back, by whom and why."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -12,61 +11,18 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TARGET, TENANT, Reason, Why, who
-from imagefleet.api.producers.schemas import Incoming
+from imagefleet.api.operators.schemas import TARGET, TENANT, NewPause, Why, fits, who
 from imagefleet.errors import NotFound
-from imagefleet.jobs.model import Lane, PauseScope, TenantId
+from imagefleet.jobs.model import PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
 from imagefleet.jobs.shapes.shape import Fault
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.fleet.pauses import (
-    Pause,
-    find_pause,
-    list_pauses,
-    pause,
-    resume,
-)
+from imagefleet.store.fleet.pauses import Pause, find_pause, list_pauses, pause, resume
 from imagefleet.store.fleet.tenants import require_tenant
 
-MOST_BYTES: Final = 16_384  # of the JSON
 _KIND: Final = "pause"
 
-
 router = APIRouter()
-
-
-def fits(scope: PauseScope, name: str | None, tenant: str | None) -> bool:
-    """Whether this names one thing: everything has no name, a target is a tenant's.
-
-    A tenant is itself, or with the name of a type what it has of that.
-    """
-    of_a_tenant = scope in {PauseScope.TARGET, PauseScope.TENANT}
-    if (tenant is None) == of_a_tenant:
-        return False
-    if scope is PauseScope.TENANT:
-        return True
-    if (name is None) != (scope is PauseScope.ALL):
-        return False
-    return scope is not PauseScope.LANE or name in set(Lane)
-
-
-class NewPause(Incoming):
-    """What is held back from now on; what runs already, finishes."""
-
-    scope: PauseScope
-    name: Annotated[str, Field(pattern=TARGET)] | None = None
-    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
-    refuse_new: bool = False
-    reason: Reason
-
-    @model_validator(mode="after")
-    def _names_one_thing(self) -> Self:
-        if not fits(self.scope, self.name, self.tenant):
-            raise ValueError
-        # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
-        if self.refuse_new and self.scope is PauseScope.TARGET:
-            raise ValueError
-        return self
 
 
 @router.get("/v1/operator/pauses", **described("List pauses", Pauses))
@@ -80,7 +36,7 @@ async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
 @router.put("/v1/operator/pauses", **described("Pause", PauseView, 404, takes=json_body(NewPause)))
 async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Response:
     """Hold back a target, a tenant, a type, a lane or everything; again, it changes the reason."""
-    asked = await read_json(request, NewPause, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewPause)
     what = Pause(scope=asked.scope, name=asked.name or "", tenant_id=asked.tenant or "")
     async with tools.acting("pause", "pauses", request, key) as acting:
         connection = acting.connection

@@ -1,12 +1,12 @@
 """What operators send: the patterns of names, and the bodies of their orders."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from fastapi import Query
-from pydantic import Field, StrictBool, StrictFloat, StrictInt
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from imagefleet.api.producers.schemas import Incoming
-from imagefleet.jobs.model import JobId
+from imagefleet.jobs.model import JobId, Lane, PauseScope
 from imagefleet.store.fleet.keys import ApiKey
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
@@ -46,3 +46,37 @@ class WatchedJobs(Incoming):
     """Jobs whose outcomes are counted."""
 
     job_ids: Annotated[list[JobId], Field(min_length=1, max_length=MOST_WATCHED)]
+
+
+def fits(scope: PauseScope, name: str | None, tenant: str | None) -> bool:
+    """Whether this names one thing: everything has no name, a target is a tenant's.
+
+    A tenant is itself, or with the name of a type what it has of that.
+    """
+    of_a_tenant = scope in {PauseScope.TARGET, PauseScope.TENANT}
+    if (tenant is None) == of_a_tenant:
+        return False
+    if scope is PauseScope.TENANT:
+        return True
+    if (name is None) != (scope is PauseScope.ALL):
+        return False
+    return scope is not PauseScope.LANE or name in set(Lane)
+
+
+class NewPause(Incoming):
+    """What is held back from now on; what runs already, finishes."""
+
+    scope: PauseScope
+    name: Annotated[str, Field(pattern=TARGET)] | None = None
+    tenant: Annotated[str, Field(pattern=TENANT)] | None = None
+    refuse_new: bool = False
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _names_one_thing(self) -> Self:
+        if not fits(self.scope, self.name, self.tenant):
+            raise ValueError
+        # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
+        if self.refuse_new and self.scope is PauseScope.TARGET:
+            raise ValueError
+        return self

@@ -36,7 +36,6 @@ from imagefleet.store.fleet.tenants import (
 from imagefleet.store.jobs.cancelling import Chosen, count_chosen, ring_first
 from imagefleet.store.jobs.submissions import submit_job
 
-MOST_BYTES: Final = 16_384  # of the JSON
 MOST_ON_A_PAGE: Final = 100
 HEAVIEST: Final = 100
 _KIND: Final = "tenant"
@@ -108,7 +107,7 @@ async def put_limits(
     request: Request, tenant: TenantHere, key: Operator, tools: ToolsHere
 ) -> Response:
     """Set those that are named, or undo them; the others stay."""
-    asked = await read_json(request, NewLimits, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewLimits)
     tenant_id, wanted = TenantId(tenant), asked.limits
     async with tools.acting("set_limits", "tenants", request, key) as acting:
         before, after = await set_limits(
@@ -143,7 +142,7 @@ async def cancel_all(
     request: Request, tenant: TenantHere, key: Operator, tools: ToolsHere
 ) -> Response:
     """Submit one job that cancels what is open, or with `dryRun` only say how much that is."""
-    asked = await read_json(request, NewCancellation, most_bytes=MOST_BYTES)
+    asked = await read_json(request, NewCancellation)
     tenant_id = TenantId(tenant)
     async with tools.operating("count_chosen", "jobs") as connection:
         await require_tenant(connection, tenant_id)

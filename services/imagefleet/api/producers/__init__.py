@@ -2,7 +2,7 @@
 
 They reach Postgres under the API's role and S3 for originals. Their promise is that what was
 answered with 202 is there and is done, and that the same request gets the same answer
-(`submitting`). Nothing new is taken where a pause or a quota says no (`admission`), and that is
-asked before a body is read. An upload is stored before its row exists, so nothing that Postgres
-knows of is ever missing in S3; what was stored and never became a row is swept later.
+(`submitting`). Nothing new is taken where a pause or a quota says no, and that is asked before an
+image is read. An upload is stored before its row exists, so nothing that Postgres knows of is ever
+missing in S3; what was stored and never became a row is swept later.
 """

@@ -12,13 +12,20 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.bodies import read_json_if_any
-from imagefleet.api.http.intake import Intake, media_type
-from imagefleet.api.http.openapi import described, idempotency_header, image_body, json_body
+from imagefleet.api.http.intake import Intake, image_body, media_type
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of, recipe_of
+from imagefleet.api.producers.submitting import (
+    Admission,
+    Admitted,
+    draft,
+    fingerprint,
+    idempotency_header,
+    key_of,
+    recipe_of,
+)
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
@@ -196,7 +203,7 @@ async def reprocess_image(
     tools: ToolsHere,
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
-    asked = await read_json_if_any(request, Reprocessing, most_bytes=MOST_BYTES)
+    asked = await read_json_if_any(request, Reprocessing)
     recipe = None if asked.recipe is None else recipe_of(asked.recipe)
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
@@ -291,6 +298,3 @@ async def _submit(
         submitted = await submit_image(connection, submission, source)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, source.image_id))
-
-
-MOST_BYTES: Final = 16_384  # of the JSON

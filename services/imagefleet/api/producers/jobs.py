@@ -20,9 +20,8 @@ from imagefleet.api.http.bodies import (
 from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.observing import TOKEN
-from imagefleet.api.http.openapi import described, idempotency_header, json_body
+from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.admission import Admission, Admitted
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
@@ -35,9 +34,12 @@ from imagefleet.api.producers.schemas import (
 from imagefleet.api.producers.submitting import (
     HEADER,
     OF_OPERATORS,
+    Admission,
+    Admitted,
     compose,
     draft,
     fingerprint,
+    idempotency_header,
     key_of,
 )
 from imagefleet.errors import FleetError, LimitReached, RequestRejected

@@ -1,21 +1,27 @@
-"""From a request to a submission: which kind of job, by which rules, on whose behalf.
+"""From a request to a submission: which kind of job, on whose behalf, and whether it is taken.
 
 The same request gets the same answer: which key it bears, and what "the same" means, is said here.
+Pauses that refuse work, and how much may be open, are for what would be new. A repeat of an
+accepted request gets its answer in any case, and so does what a job stands for by its dedup key;
+but while new work is refused that writes nothing, so that request's own key is not remembered.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID, uuid5
 
 import orjson
 from fastapi import Request
 from structlog.contextvars import bind_contextvars
 
+from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.openapi import Piece
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
-from imagefleet.errors import RequestRejected
+from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import (
     Draft,
@@ -26,7 +32,15 @@ from imagefleet.jobs.kinds import (
     validate_payload,
 )
 from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.jobs.admissions import (
+    find_refusal,
+    is_standing,
+    list_parents,
+    list_standing,
+)
+from imagefleet.store.jobs.cancelling import is_cancellable
 from imagefleet.telemetry.tracing import inject
 
 # These act on images and jobs, whose owner is looked at on their own routes.
@@ -41,6 +55,16 @@ RESERVED: Final = MappingProxyType(
 
 # Of the tenant, by whose key it is looked at, and yet not the tenant's to stop.
 OF_OPERATORS: Final = frozenset({"cancel_jobs"})
+
+HEADER: Final = "Idempotency-Key"
+_FORM: Final = re.compile(PRINTABLE_ASCII)
+_NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
+_NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
+_TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
+_PAUSED: Final = "New work of this kind is not taken at present."
+
+Asked: TypeAlias = Submission | Draft
+Refusal: TypeAlias = RequestRejected | Unavailable
 
 
 def compose(
@@ -123,13 +147,6 @@ def _kind_of(kinds: Kinds, name: str) -> JobKind:
     return kind
 
 
-HEADER: Final = "Idempotency-Key"
-_FORM: Final = re.compile(PRINTABLE_ASCII)
-_NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
-_NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
-_TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
-
-
 def key_of(request: Request, in_body: str | None = None) -> str | None:
     """The key of this request, from its header or its JSON body."""
     given = set(request.headers.getlist(HEADER))
@@ -139,6 +156,18 @@ def key_of(request: Request, in_body: str | None = None) -> str | None:
     if len(given) > 1:
         raise RequestRejected("idempotency_keys_differ", _TWO_KEYS)
     return next(iter(given), None)
+
+
+def idempotency_header() -> Piece:
+    """How a route describes it."""
+    header = {
+        "name": HEADER,
+        "in": "header",
+        "required": False,
+        "description": "The same request under the same key gets the same answer.",
+        "schema": {"type": "string", "pattern": PRINTABLE_ASCII},
+    }
+    return {"parameters": [header]}
 
 
 def fingerprint(route: str, asked: Mapping[str, object]) -> str:
@@ -160,3 +189,105 @@ def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str
     chosen: str = state.correlation_id
     bind_contextvars(correlation_id=chosen)
     return chosen
+
+
+class Admitted(StrEnum):
+    """How a request may go on."""
+
+    NEW = "new"
+    """It may be submitted."""
+    STANDS = "stands"
+    """Nothing new is taken, but a job stands for it already: that is the answer."""
+
+
+class Admission:
+    """The gate before the store."""
+
+    def __init__(self, limiting: Limiting) -> None:
+        self._limiting = limiting
+
+    async def admit(self, connection: Connection, key: ApiKey, asked: Asked) -> Admitted:
+        """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
+        [verdict] = await self.admit_batch(connection, key, [asked])
+        if isinstance(verdict, Admitted):
+            return verdict
+        raise verdict
+
+    async def admit_batch(
+        self, connection: Connection, key: ApiKey, asked: Sequence[Asked]
+    ) -> list[Refusal | Admitted]:
+        """The same of many jobs, each by itself, for as many statements as kinds of them.
+
+        What is there after a count is for the first of them; open jobs are counted once.
+        """
+        refusals = await self._refusals(connection, key, asked)
+        verdicts = [one or Admitted.NEW for one in refusals]
+        refused = [place for place, one in enumerate(refusals) if one is not None]
+        if refused:
+            again = [asked[place] for place in refused]
+            for standing in await list_standing(connection, key.tenant_id, again):
+                verdicts[refused[standing]] = Admitted.STANDS
+        return verdicts
+
+    async def admit_upload(self, connection: Connection, key: ApiKey, draft: Draft) -> bool:
+        """The same before a body is read; whether its key stands for something already.
+
+        Then it is a repeat, or another body, and neither is to be stored.
+        """
+        if draft.idempotency_key is not None and await is_standing(connection, draft):
+            return True
+        [refusal] = await self._refusals(connection, key, [draft])
+        if refusal is not None:
+            raise refusal
+        return False
+
+    async def admit_form(self, connection: Connection, key: ApiKey) -> None:
+        """Return if what is posted by a new form could become an image at present."""
+        full = await self._full(connection, key)
+        if full is not None:
+            raise full
+
+    async def admit_deletion(
+        self, connection: Connection, key: ApiKey, submission: Submission
+    ) -> Admitted:
+        """Deletions are always taken; those that repeat one leave nothing at a full quota."""
+        if await self._full(connection, key) and await is_standing(connection, submission):
+            return Admitted.STANDS
+        return Admitted.NEW
+
+    async def admit_cancel(
+        self, connection: Connection, key: ApiKey, submission: Submission, job_id: JobId
+    ) -> Admitted:
+        """Return if a job may be cancelled: beyond the quota, too, but each open job once."""
+        full = await self._full(connection, key)
+        if full is None:
+            return Admitted.NEW
+        if await is_standing(connection, submission):
+            return Admitted.STANDS
+        if not await is_cancellable(connection, job_id):
+            raise full
+        return Admitted.NEW
+
+    async def _full(self, connection: Connection, key: ApiKey) -> LimitReached | None:
+        return (await self._limiting.open_jobs(connection, key, 1)).take()
+
+    async def _refusals(
+        self, connection: Connection, key: ApiKey, asked: Sequence[Asked]
+    ) -> list[Refusal | None]:
+        if not asked:
+            return []
+        wanted = {one.parent_job_id for one in asked if one.parent_job_id is not None}
+        parents = await list_parents(connection, key.tenant_id, wanted) if wanted else set()
+        paused = {
+            (job_type, lane): await find_refusal(connection, job_type, lane, key.tenant_id)
+            for job_type, lane in {(one.type, one.lane) for one in asked}
+        }
+        room = await self._limiting.open_jobs(connection, key, len(asked))
+
+        def refusal(one: Asked) -> Refusal | None:
+            if one.parent_job_id is not None and one.parent_job_id not in parents:
+                return NotFound("parent job")
+            why = paused[one.type, one.lane]
+            return room.take() if why is None else Unavailable("submits_paused", _PAUSED, why)
+
+        return [refusal(one) for one in asked]

@@ -1,4 +1,4 @@
-"""The edge from above: how it stands, what it costs, what operators ask of it, what is forgotten.
+"""The edge from above: how it stands, what it costs, what operators ask of it.
 
 What is owed and sent is in `invalidations.py`; nothing here holds up a job.
 """
@@ -10,9 +10,8 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound
-from imagefleet.jobs.shapes.edge import BatchView, FlusherView, InvalidationView, MonthView
+from imagefleet.jobs.shapes.edge import BatchView, InvalidationView, MonthView
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, past_retention, prune_page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +89,6 @@ async def list_batches(
     return [BatchView.of(row) for row in await connection.fetch(LIST_BATCHES, unfinished, complete)]
 
 
-FIND_FLUSHER: Final = """
-SELECT elections.holder, elections.term, elections.until, elections.until > now() AS holds
-  FROM elections
- WHERE elections.name = 'flusher'
-"""
-
-
-async def find_flusher(connection: Connection) -> FlusherView | None:
-    """Who tells CloudFront; None: nobody ever did."""
-    row = await connection.fetchrow(FIND_FLUSHER)
-    return None if row is None else FlusherView.of(row)
-
-
 OWE_FOR_OPERATOR: Final = """
 INSERT INTO invalidations AS debt (image_id, tenant_id, reason, requested_by, request_reason)
 SELECT images.id, images.tenant_id, 'operator', $2, $3
@@ -149,45 +135,3 @@ async def get_invalidation(connection: Connection, invalidation_id: UUID) -> Inv
 
 async def _get(connection: Connection, ids: Sequence[UUID]) -> list[InvalidationView]:
     return [InvalidationView.of(row) for row in await connection.fetch(GET_INVALIDATIONS, ids)]
-
-
-# Somebody still has to read the completion of what keeps a batch: who sweeps the objects of a
-# superseded revision, and who writes down when a deleted image went dark.
-PRUNE_BATCHES: Final = f"""
-WITH old AS MATERIALIZED (
-    SELECT batches.id, batches.completed_at AS due_at
-      FROM invalidation_batches AS batches
-     WHERE {past_retention("batches", "completed_at")}
-),
-free AS MATERIALIZED (
-    SELECT batches.id
-      FROM invalidation_batches AS batches
-     WHERE batches.id = ANY (ARRAY (SELECT old.id FROM old))
-       AND (SELECT count(*)
-              FROM invalidations AS debts
-              JOIN image_revisions AS shown
-                ON shown.image_id = debts.image_id AND shown.invalidation_id = debts.id
-             WHERE debts.batch_id = batches.id AND shown.swept_at IS NULL) = 0
-       AND (SELECT count(*)
-              FROM invalidations AS debts
-              JOIN image_tombstones AS tombstones
-                ON tombstones.image_id = debts.image_id AND tombstones.invalidation_id = debts.id
-             WHERE debts.batch_id = batches.id AND tombstones.dark_at IS NULL) = 0
-     ORDER BY batches.id
-       FOR UPDATE OF batches SKIP LOCKED
-),
-debts_too AS (
-    DELETE FROM invalidations WHERE invalidations.batch_id = ANY (ARRAY (SELECT free.id FROM free))
-),
-pruned AS (
-    DELETE FROM invalidation_batches
-     WHERE invalidation_batches.id = ANY (ARRAY (SELECT free.id FROM free))
-    RETURNING invalidation_batches.id
-)
-{PAGE_SEEN}
-"""  # noqa: S608 - composed at import by jobs/pruning.py
-
-
-async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
-    """Forget batches that were completed before retention, and their debts; looks at `limit`."""
-    return await prune_page(connection, PRUNE_BATCHES, limit, after)

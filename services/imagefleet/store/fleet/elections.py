@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from imagefleet.jobs.shapes.edge import FlusherView
 from imagefleet.store.database import Connection
 
 HOLD_ELECTION: Final = """
@@ -35,6 +36,19 @@ RESIGN: Final = "UPDATE elections SET until = now() WHERE name = $1 AND holder =
 async def resign(connection: Connection, name: str, holder: UUID) -> None:
     """Give the office back at once instead of letting it run out."""
     await connection.execute(RESIGN, name, holder)
+
+
+FIND_FLUSHER: Final = """
+SELECT elections.holder, elections.term, elections.until, elections.until > now() AS holds
+  FROM elections
+ WHERE elections.name = 'flusher'
+"""
+
+
+async def find_flusher(connection: Connection) -> FlusherView | None:
+    """Who tells CloudFront; None: nobody ever did."""
+    row = await connection.fetchrow(FIND_FLUSHER)
+    return None if row is None else FlusherView.of(row)
 
 
 BEGIN_PERIOD: Final = """

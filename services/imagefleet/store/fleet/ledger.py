@@ -2,10 +2,9 @@
 
 Two sides that nobody writes with one hand. `ledger` has what was accepted (a trigger) and what was
 pruned (the statement that prunes); the book has what is there: triggers write an entry for every
-statement that creates, moves or removes jobs, and who folds sums up entries. Entries are only ever
-inserted and deleted, so no two claims wait for each other. What is read is the sums and the
-entries since: a few thousand rows, however many jobs there are. `proofs` compares the book with the
-rows.
+statement that creates, moves or removes jobs, and `bookkeeping` folds them into sums. Entries are
+only ever inserted and deleted, so no two claims wait for each other. What is read is the sums and
+the entries since: a few thousand rows, however many jobs there are.
 """
 
 from collections.abc import Sequence
@@ -13,11 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
-
-COLUMNS: Final = ", ".join(JobState)
-"""Entries and sums have one for each state."""
 
 READ_LEDGER: Final = """
 SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
@@ -143,72 +138,3 @@ class OldestJob:
 async def sample_oldest(connection: Connection) -> Sequence[OldestJob]:
     """Ages for gauges; reads one index entry for each type and state."""
     return [OldestJob(**row) for row in await connection.fetch(SAMPLE_OLDEST)]
-
-
-# In the order of their ids, so that a job's move is never summed up before the one that led to it.
-FOLD_ENTRIES: Final = f"""
-WITH oldest AS MATERIALIZED (
-    SELECT entries.id FROM ledger_entries AS entries
-     ORDER BY entries.id
-     LIMIT $1
-),
-folded AS (
-    DELETE FROM ledger_entries WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
-    RETURNING hour, type, lane, {COLUMNS}
-),
-summed AS (
-    INSERT INTO ledger_counts AS counts (hour, type, lane, {COLUMNS})
-    SELECT folded.hour, folded.type, folded.lane,
-           {", ".join(f"sum(folded.{state})" for state in JobState)}
-      FROM folded
-     GROUP BY folded.hour, folded.type, folded.lane
-     ORDER BY folded.hour, folded.type, folded.lane
-        ON CONFLICT (hour, type, lane) DO UPDATE
-           SET {", ".join(f"{state} = counts.{state} + excluded.{state}" for state in JobState)}
-)
-SELECT count(*) FROM folded
-"""  # noqa: S608 - composed at import of the names of states
-
-
-async def fold_entries(connection: Connection, *, limit: int) -> int:
-    """Add the oldest entries to the sums, and how many; the totals stay the same at every moment.
-
-    Of two who fold at once, one finds nothing left.
-    """
-    folded: int = await connection.fetchval(FOLD_ENTRIES, limit)
-    return folded
-
-
-# One entry alone is a sum already.
-FOLD_LEDGER: Final = """
-WITH oldest AS MATERIALIZED (
-    SELECT ledger.id FROM ledger ORDER BY ledger.id LIMIT $1
-),
-folded AS (
-    DELETE FROM ledger
-     WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
-       AND (SELECT count(*) FROM oldest) > 1
-    RETURNING accepted, pruned
-),
-summed AS (
-    INSERT INTO ledger (accepted, pruned)
-    SELECT sum(folded.accepted), sum(folded.pruned) FROM folded HAVING count(*) > 0
-)
-SELECT count(*) FROM folded
-"""
-
-
-async def fold_ledger(connection: Connection, *, limit: int) -> int:
-    """Replace many small entries by their sum, and how many; the totals stay the same."""
-    folded: int = await connection.fetchval(FOLD_LEDGER, limit)
-    return folded
-
-
-FORGET_EMPTY_COUNTS: Final = f"""
-DELETE FROM ledger_counts WHERE ({COLUMNS}) = (0, 0, 0, 0, 0)
-"""  # noqa: S608 - composed at import of the names of states
-
-
-async def forget_empty_counts(connection: Connection) -> None:
-    """Forget the sums of hours of which no job is left."""
-    await connection.execute(FORGET_EMPTY_COUNTS)

@@ -1,4 +1,4 @@
-"""Forgetting what images leave behind: superseded revisions, used uploads, and deleted images.
+"""Forgetting what images leave behind: uploads, old revisions, what the edge was told, tombstones.
 
 What an image is made of and shows is kept for as long as it lives: only its producer ends that. Of
 a revision that is shown no more the objects go first, by `maintenance/sweeper.py`; who may go, and
@@ -62,6 +62,48 @@ async def prune_revisions(
     del after  # none that is past retention is kept
     pruned: int = await connection.fetchval(PRUNE_REVISIONS, limit)
     return Page(seen=pruned, pruned=pruned)
+
+
+# Somebody still has to read the completion of what keeps a batch: who sweeps the objects of a
+# superseded revision, and who writes down when a deleted image went dark.
+PRUNE_BATCHES: Final = f"""
+WITH old AS MATERIALIZED (
+    SELECT batches.id, batches.completed_at AS due_at
+      FROM invalidation_batches AS batches
+     WHERE {past_retention("batches", "completed_at")}
+),
+free AS MATERIALIZED (
+    SELECT batches.id
+      FROM invalidation_batches AS batches
+     WHERE batches.id = ANY (ARRAY (SELECT old.id FROM old))
+       AND (SELECT count(*)
+              FROM invalidations AS debts
+              JOIN image_revisions AS shown
+                ON shown.image_id = debts.image_id AND shown.invalidation_id = debts.id
+             WHERE debts.batch_id = batches.id AND shown.swept_at IS NULL) = 0
+       AND (SELECT count(*)
+              FROM invalidations AS debts
+              JOIN image_tombstones AS tombstones
+                ON tombstones.image_id = debts.image_id AND tombstones.invalidation_id = debts.id
+             WHERE debts.batch_id = batches.id AND tombstones.dark_at IS NULL) = 0
+     ORDER BY batches.id
+       FOR UPDATE OF batches SKIP LOCKED
+),
+debts_too AS (
+    DELETE FROM invalidations WHERE invalidations.batch_id = ANY (ARRAY (SELECT free.id FROM free))
+),
+pruned AS (
+    DELETE FROM invalidation_batches
+     WHERE invalidation_batches.id = ANY (ARRAY (SELECT free.id FROM free))
+    RETURNING invalidation_batches.id
+)
+{PAGE_SEEN}
+"""  # noqa: S608 - composed at import by jobs/pruning.py
+
+
+async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
+    """Forget batches that were completed before retention, and their debts; looks at `limit`."""
+    return await prune_page(connection, PRUNE_BATCHES, limit, after)
 
 
 LIST_DARK: Final = f"""

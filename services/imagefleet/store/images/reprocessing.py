@@ -2,7 +2,7 @@
 
 Both lock the targets of their images first. A deletion writes its tombstone under that lock too, so
 nothing is submitted here for an image that was deleted before; and the original found is the newest
-one, whatever is being uploaded meanwhile.
+one, whatever is being uploaded meanwhile. A handler that is given no original asks for that one.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.images import image_target
+from imagefleet.jobs.images import Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
@@ -84,6 +84,25 @@ async def reprocess_image(
     if isinstance(answer, Submitted):
         return submission, answer
     raise answer
+
+
+FIND_ORIGINAL: Final = """
+SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.sha256
+  FROM image_sources AS sources
+ WHERE sources.image_id = $1 AND sources.tenant_id = $2
+   AND NOT EXISTS (SELECT FROM image_tombstones
+                    WHERE image_tombstones.image_id = sources.image_id)
+ ORDER BY sources.source_seq DESC
+ LIMIT 1
+"""
+
+
+async def find_original(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Original:
+    """The newest original of an image; NotFound of another tenant's, and of a deleted one."""
+    row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
+    if row is None:
+        raise NotFound("image")
+    return Original(**dict(row))
 
 
 _WALK: Final = newest_first("images")

@@ -23,6 +23,23 @@ PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
 MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
 MOST_CHOSEN: Final = 10_000  # jobs of a state that are looked at to say how many are chosen
 
+IS_CANCELLABLE: Final = """
+SELECT EXISTS (SELECT FROM jobs
+                WHERE jobs.id = $1 AND jobs.type <> 'cancel_job'
+                  AND jobs.cancel_requested_at IS NULL
+                  AND jobs.state IN ('queued', 'processing', 'failed_retryable'))
+"""
+
+
+async def is_cancellable(connection: Connection, job_id: JobId) -> bool:
+    """Whether a job is open, nobody has cancelled it yet, and it is not itself a cancellation.
+
+    Each of those could be cancelled by another one, without end.
+    """
+    found: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
+    return found
+
+
 FLAG_CANCEL: Final = """
 WITH victim AS MATERIALIZED (
     SELECT jobs.id, jobs.state, jobs.cancel_requested_at

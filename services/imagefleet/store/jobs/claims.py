@@ -347,3 +347,14 @@ def _claim(row: Record) -> Claim:
         "watched": tuple(row["watched"]),
     }
     return Claim(**fields)
+
+
+FIND_TYPES: Final = """
+SELECT jobs.id, jobs.type FROM jobs WHERE jobs.id = ANY ($1::uuid[])
+"""
+
+
+async def find_types(connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, str]:
+    """Of what type these jobs are; what does not exist is not in the answer."""
+    rows = await connection.fetch(FIND_TYPES, list(job_ids))
+    return {JobId(row["id"]): row["type"] for row in rows}

@@ -23,6 +23,7 @@ import pwd
 import resource
 import signal
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -145,7 +146,6 @@ def confine(confinement: Confinement, parent: int) -> None:
     """Give up everything but computing. There is no way back; whatever fails is raised."""
     os.nice(NICENESS)
     _become_nobody()
-    lowest_stack = _lowest_stack()
     address_space = _address_space(confinement.memory_bytes)
     leave_the_world()
     _limit(confinement, address_space)
@@ -154,7 +154,7 @@ def confine(confinement: Confinement, parent: int) -> None:
     die_with(parent)
     hide_this_process()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _filter_system_calls(lowest_stack)
+    _filter_system_calls()
     os.fstat = fstat_of_a_descriptor
 
 
@@ -243,13 +243,15 @@ def _address_space(memory_bytes: int) -> int:
     return mapped + max(0, memory_bytes - data) + STACK_BYTES
 
 
-def _lowest_stack() -> int:
-    """The address below which the stack cannot grow as long as its upper end is where it is.
+@cache
+def filter_around_an_id() -> tuple[bytes, bytes]:
+    """The filter of this process's children, but for the id of each: made once, before any child.
 
-    The limit is of a mapping's size: of a stack that is cut in two each part has all of it.
+    No stack of theirs grows below that address as long as its upper end is where it is. The limit
+    is of a mapping's size: of a stack that is cut in two each part has all of it.
     """
     after_the_name = _about_this_process("stat").rpartition(b")")[2].split()
-    return int(after_the_name[_START_OF_STACK_AT]) - STACK_BYTES
+    return filter_program(_MACHINE, int(after_the_name[_START_OF_STACK_AT]) - STACK_BYTES)
 
 
 def _about_this_process(file: str) -> bytes:
@@ -262,8 +264,8 @@ def _drop_capabilities() -> None:
     _succeed(_libc.capset(header, bytes(_BYTES_OF_CAPABILITIES)), "capset")
 
 
-def _filter_system_calls(lowest_stack: int) -> None:
-    program = filter_program(os.uname().machine, os.getpid(), lowest_stack)
+def _filter_system_calls() -> None:
+    program = os.getpid().to_bytes(4, sys.byteorder).join(filter_around_an_id())
     instructions = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: a 16-bit length, padding, a pointer.
     length = len(program) // _BYTES_OF_AN_INSTRUCTION

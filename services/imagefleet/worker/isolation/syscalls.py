@@ -11,6 +11,7 @@ refused for that reason. mprotect makes pages read-only, and those stay in memor
 """
 
 import struct
+import sys
 from collections.abc import Mapping
 from errno import EPERM
 from typing import Final, TypeAlias
@@ -38,6 +39,7 @@ _MAP_HARMLESS: Final = 0x24020  # MAP_ANONYMOUS, MAP_NORESERVE, MAP_STACK (which
 _MREMAP_MAYMOVE: Final = 0x1
 _MADV_DONTNEED: Final = 4
 _WHOLE: Final = 0xFFFFFFFF
+_ITS_ID: Final = 0x7FFFFFFF  # where the process's own belongs: neither an id nor an address
 
 Program: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
@@ -114,8 +116,8 @@ def numbers(machine: str) -> Mapping[str, int]:
     return {row[0]: int(row[column]) for row in rows}
 
 
-def filter_program(machine: str, pid: int, lowest_stack: int) -> bytes:
-    """The filter for a process of that id, as an array of struct sock_filter.
+def filter_program(machine: str, lowest_stack: int) -> tuple[bytes, bytes]:
+    """The filter, as an array of struct sock_filter: what stands before a process's id, and after.
 
     Its stack, however far it grows, stays above the address `lowest_stack`, as it is never cut.
     """
@@ -130,16 +132,18 @@ def filter_program(machine: str, pid: int, lowest_stack: int) -> bytes:
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER_AT),
     )
-    conditions = _conditions(pid, lowest_stack)
+    conditions = _conditions(lowest_stack)
     for name, number in numbers(machine).items():
         checks = conditions.get(name, ())
         # Allowed if all of them hold, refused if not; on to the next if it is another call.
         program += ((_JUMP_IF_EQUAL, 0, len(checks) + 1, number), *checks, (_RETURN, 0, 0, _ALLOW))
     program += ((_RETURN, 0, 0, _REFUSE),)
-    return b"".join(struct.pack("=HBBI", *each) for each in program)
+    packed = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    before, after = packed.split(_ITS_ID.to_bytes(4, sys.byteorder))
+    return before, after
 
 
-def _conditions(pid: int, lowest_stack: int) -> Mapping[str, Program]:
+def _conditions(lowest_stack: int) -> Mapping[str, Program]:
     return {
         # Bytes of the picture never become code. Shared memory, mappings that grow downwards, huge
         # pages of the machine's own stock: what RLIMIT_DATA does not count would have no limit. Nor
@@ -152,5 +156,5 @@ def _conditions(pid: int, lowest_stack: int) -> Mapping[str, Program]:
         "mremap": _below(0, lowest_stack) + _masked(3, _WHOLE ^ _MREMAP_MAYMOVE, 0),
         "madvise": _masked(2, _WHOLE, _MADV_DONTNEED),
         # abort() is the honest way for a library to say that it is broken; others are out of reach.
-        "tgkill": _masked(0, _WHOLE, pid),
+        "tgkill": _masked(0, _WHOLE, _ITS_ID),
     }

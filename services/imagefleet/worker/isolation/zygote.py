@@ -32,6 +32,7 @@ from imagefleet.worker.isolation.sandbox import (
     STACK_BYTES,
     bound_the_stack,
     die_with,
+    filter_around_an_id,
     forswear_programs,
     hide_this_process,
     landlock_version,
@@ -78,6 +79,7 @@ def _prepare(preload: list[str]) -> None:
     bound_the_stack()
     nobodys_id()
     landlock_version()
+    filter_around_an_id()
     _see_others()
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
     for module in preload:

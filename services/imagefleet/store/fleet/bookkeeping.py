@@ -1,10 +1,11 @@
-"""Proving the ledger's book: hour by hour, what it says is compared with the rows.
+"""Keeping the ledger's book: entries are folded into sums, and the hours compared with the rows.
 
-Both are read in one snapshot, the rows page by page. The difference between rows and entries of one
-snapshot is a number that no later move changes, as every move is in both; so it may be written down
-as one more entry at leisure, and the hour need not be over. That is how the jobs of a release that
-had no book came into it (`opening`), and how the book agrees with the rows again after somebody
-went past the triggers: then the ledger does not balance from there on, which is what it is for.
+Folding changes no total at any moment. A proof reads an hour of the book and its rows in one
+snapshot, the rows page by page. The difference between rows and entries of one snapshot is a number
+that no later move changes, as every move is in both; so it may be written down as one more entry at
+leisure, and the hour need not be over. That is how the jobs of a release that had no book came into
+it (`opening`), and how the book agrees with the rows again after somebody went past the triggers:
+then the ledger does not balance from there on, which is what it is for.
 
 Two who prove at once cannot both write: the row that says how far they are is updated in the same
 snapshot, which Postgres grants to one of them.
@@ -19,7 +20,78 @@ from uuid import UUID
 
 from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.ledger import COLUMNS
+
+COLUMNS: Final = ", ".join(JobState)
+"""Entries and sums have one for each state."""
+
+# In the order of their ids, so that a job's move is never summed up before the one that led to it.
+FOLD_ENTRIES: Final = f"""
+WITH oldest AS MATERIALIZED (
+    SELECT entries.id FROM ledger_entries AS entries
+     ORDER BY entries.id
+     LIMIT $1
+),
+folded AS (
+    DELETE FROM ledger_entries WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
+    RETURNING hour, type, lane, {COLUMNS}
+),
+summed AS (
+    INSERT INTO ledger_counts AS counts (hour, type, lane, {COLUMNS})
+    SELECT folded.hour, folded.type, folded.lane,
+           {", ".join(f"sum(folded.{state})" for state in JobState)}
+      FROM folded
+     GROUP BY folded.hour, folded.type, folded.lane
+     ORDER BY folded.hour, folded.type, folded.lane
+        ON CONFLICT (hour, type, lane) DO UPDATE
+           SET {", ".join(f"{state} = counts.{state} + excluded.{state}" for state in JobState)}
+)
+SELECT count(*) FROM folded
+"""  # noqa: S608 - composed at import of the names of states
+
+
+async def fold_entries(connection: Connection, *, limit: int) -> int:
+    """Add the oldest entries to the sums, and how many; the totals stay the same at every moment.
+
+    Of two who fold at once, one finds nothing left.
+    """
+    folded: int = await connection.fetchval(FOLD_ENTRIES, limit)
+    return folded
+
+
+# One entry alone is a sum already.
+FOLD_LEDGER: Final = """
+WITH oldest AS MATERIALIZED (
+    SELECT ledger.id FROM ledger ORDER BY ledger.id LIMIT $1
+),
+folded AS (
+    DELETE FROM ledger
+     WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
+       AND (SELECT count(*) FROM oldest) > 1
+    RETURNING accepted, pruned
+),
+summed AS (
+    INSERT INTO ledger (accepted, pruned)
+    SELECT sum(folded.accepted), sum(folded.pruned) FROM folded HAVING count(*) > 0
+)
+SELECT count(*) FROM folded
+"""
+
+
+async def fold_ledger(connection: Connection, *, limit: int) -> int:
+    """Replace many small entries by their sum, and how many; the totals stay the same."""
+    folded: int = await connection.fetchval(FOLD_LEDGER, limit)
+    return folded
+
+
+FORGET_EMPTY_COUNTS: Final = f"""
+DELETE FROM ledger_counts WHERE ({COLUMNS}) = (0, 0, 0, 0, 0)
+"""  # noqa: S608 - composed at import of the names of states
+
+
+async def forget_empty_counts(connection: Connection) -> None:
+    """Forget the sums of hours of which no job is left."""
+    await connection.execute(FORGET_EMPTY_COUNTS)
+
 
 HOUR_IN_MS: Final = 3_600_000
 LAST_MS: Final = 2**48 - 1

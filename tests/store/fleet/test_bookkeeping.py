@@ -10,8 +10,8 @@ from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.ledger import fold_entries, read_ledger
-from imagefleet.store.fleet.proofs import Proof, prove_hour
+from imagefleet.store.fleet.bookkeeping import Proof, fold_entries, prove_hour
+from imagefleet.store.fleet.ledger import read_ledger
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.submissions import submit_jobs
