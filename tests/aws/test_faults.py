@@ -13,15 +13,7 @@ from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import AwsSession, Credentials, open_session
 from imagefleet.embedded.machine import free_port
 from imagefleet.errors import FleetError, Unavailable
-from tests.support.aws import (
-    Answer,
-    Heard,
-    hang,
-    serving,
-    settings_for,
-    sqs_error,
-    xml_error,
-)
+from tests.support.aws import Answer, Heard, hang, serving, settings_for, sqs_error, xml_error
 from tests.support.emulators import CREDENTIALS, Emulator
 
 READ_TIMEOUT = 0.3  # seconds

@@ -5,12 +5,7 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 from imagefleet.aws.objects import Headers, Objects
-from imagefleet.jobs.images import (
-    Publication,
-    original_key,
-    revision_prefix,
-    variant_key,
-)
+from imagefleet.jobs.images import Publication, original_key, revision_prefix, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission
 from imagefleet.store.database import Connection

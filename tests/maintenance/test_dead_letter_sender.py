@@ -6,21 +6,11 @@ from uuid import uuid4
 import pytest
 
 from imagefleet.aws.queue import Queue
-from imagefleet.jobs.model import (
-    JobState,
-)
-from imagefleet.maintenance.deadletters import (
-    DeadLetterSender,
-    DeadLetterSweeper,
-    Sent,
-    announcing,
-)
+from imagefleet.jobs.model import JobState
+from imagefleet.maintenance.deadletters import DeadLetterSender, DeadLetterSweeper, Sent, announcing
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.letters.dead_letter_queue import take_due_sends
-from imagefleet.store.letters.letters import (
-    count_unacknowledged,
-    get_dead_letter,
-)
+from imagefleet.store.letters.letters import count_unacknowledged, get_dead_letter
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.dead_letters import failed, lying_in
 from tests.support.database import Database

@@ -27,9 +27,7 @@ from pathlib import Path
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import (
-    Allowance,
-)
+from imagefleet.worker.isolation.report import Allowance
 from imagefleet.worker.isolation.sandbox import landlock_version, leave_the_world
 from imagefleet.worker.isolation.syscalls import numbers
 from tests.support.children import TASKS, children_of, sleep_for_ever, task

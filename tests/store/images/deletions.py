@@ -5,16 +5,9 @@ from uuid import UUID, uuid4
 
 from imagefleet.jobs.images import Emptied, NewSource, Publication, image_target, original_key
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import (
-    JobId,
-    Submission,
-    Submitted,
-)
+from imagefleet.jobs.model import JobId, Submission, Submitted
 from imagefleet.store.database import Connection
-from imagefleet.store.images.deleting import (
-    Deleting,
-    delete_image,
-)
+from imagefleet.store.images.deleting import Deleting, delete_image
 from imagefleet.store.images.images import submit_image
 from tests.support.factories import (
     CORRUPT,

@@ -8,14 +8,7 @@ import pytest
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
-from imagefleet.jobs.model import (
-    CancelCode,
-    JobId,
-    JobState,
-    TenantId,
-    Verdict,
-    new_job_id,
-)
+from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId, Verdict, new_job_id
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
@@ -39,10 +32,7 @@ from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.letters import get_dead_letter
-from imagefleet.store.letters.replays import (
-    replay_letters,
-    replay_redriven,
-)
+from imagefleet.store.letters.replays import replay_letters, replay_redriven
 from tests.conftest import OpenConnection
 from tests.store.images.deletions import (
     a_deletion,
@@ -55,13 +45,7 @@ from tests.store.images.deletions import (
     uploaded,
 )
 from tests.support.database import driver_of
-from tests.support.factories import (
-    CORRUPT,
-    TENANT,
-    a_worker,
-    claim_job,
-    settle_job,
-)
+from tests.support.factories import CORRUPT, TENANT, a_worker, claim_job, settle_job
 from tests.support.rows import job_row, ring_row
 
 ORDER = ReplayOrder(by="ada", reason="fixed")

@@ -34,14 +34,7 @@ from tests.support.factories import (
     expire_lock,
     settle_job,
 )
-from tests.support.image_rows import (
-    a_set,
-    an_image,
-    asked_for,
-    bury,
-    renewal_of,
-    some_images,
-)
+from tests.support.image_rows import a_set, an_image, asked_for, bury, renewal_of, some_images
 from tests.support.rows import job_row, ring_row
 
 

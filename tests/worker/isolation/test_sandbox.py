@@ -20,10 +20,7 @@ import pytest
 
 from imagefleet.errors import Misconfigured
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import (
-    GENERAL_MEMORY_BYTES,
-    Allowance,
-)
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, Allowance
 from imagefleet.worker.isolation.sandbox import SIGNALS, STACK_BYTES, UNCLAIMED, nobodys_id
 from imagefleet.worker.isolation.syscalls import filter_program, numbers
 from tests.support.children import alive
