@@ -134,11 +134,11 @@ class Rescuer:
         if not self._has_watched_until(session, seen[0].seen_at):
             self._forget()
         self._session, self._looked_at = session, seen[-1].seen_at
-        self._silent_since = {one.worker_id: self._first_sight(one) for one in seen}
+        self._silent_since = {worker.worker_id: self._first_sight(worker) for worker in seen}
         return [
-            one
-            for one in seen
-            if one.seen_at - self._silent_since[one.worker_id].seen_at >= self._rescue_after
+            worker
+            for worker in seen
+            if worker.seen_at - self._silent_since[worker.worker_id].seen_at >= self._rescue_after
         ]
 
     def _has_watched_until(self, session: OwnConnection, now: datetime) -> bool:
@@ -147,9 +147,9 @@ class Rescuer:
         # A clock that was set back would hide a silence for as long.
         return timedelta(0) <= now - self._looked_at <= self._longest_gap
 
-    def _first_sight(self, one: WorkerSeen) -> WorkerSeen:
-        before = self._silent_since.get(one.worker_id)
-        return before if before is not None and before.beats == one.beats else one
+    def _first_sight(self, worker: WorkerSeen) -> WorkerSeen:
+        before = self._silent_since.get(worker.worker_id)
+        return before if before is not None and before.beats == worker.beats else worker
 
     def _tell(self, seen: WorkerSeen, rescue: Rescue) -> None:
         log.warning(
@@ -158,7 +158,7 @@ class Rescuer:
             retried=len(rescue.retried),
             failed=len(rescue.failed),
         )
-        self._unanswered -= {one.fence for one in rescue.ended}
+        self._unanswered -= {ended.fence for ended in rescue.ended}
         self._metrics.rescued(len(rescue.ended))
         tell_ends(self._metrics, rescue.ended)
 
