@@ -1,4 +1,4 @@
-"""What is published: `imagefleet edge`, how the edge stands and telling it by hand, and `sweep`."""
+"""`imagefleet edge`: what CloudFront is owed, and telling it by hand."""
 
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -6,21 +6,7 @@ from uuid import UUID
 
 import typer
 
-from imagefleet.cli.output import (
-    ExitCode,
-    Fields,
-    Part,
-    Table,
-    at,
-    complain,
-    filled,
-    finish,
-    moment,
-    section,
-    show,
-    show_list,
-    waiting,
-)
+from imagefleet.cli.output import Fields, Part, at, filled, section, show, show_list, waiting
 from imagefleet.cli.verbs import Json, WithinSeconds, ask, below, call, ends_in, group, looks
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Unavailable
@@ -112,53 +98,3 @@ async def _completed(client: ApiClient, owed: list[Document], within: float) -> 
             return done
     sentence = f"{len(owed) - len(done)} are not complete; they stay owed."
     raise Unavailable("not_complete", sentence)
-
-
-def sweep(as_json: Json = False) -> None:
-    """Show what sweeping removed from S3 lately, and which objects are missing there.
-
-    Maintenance sweeps every minute by itself; nobody has to ask for it.
-    Exits with 1 when objects are missing.
-
-    For example:
-
-        imagefleet sweep
-        imagefleet sweep --json | jq -r '.missing[].imageId'
-    """
-    found = ask("GET", "/v1/operator/sweep")
-    show(found, _swept, as_json=as_json)
-    if not as_json and any(one["reprocess"] for one in found["missing"]):
-        complain(
-            "`imagefleet images reprocess IMAGE…` with a key of the tenant makes variants anew"
-        )
-    finish(ExitCode.FAILED if found["missingInAll"] else ExitCode.DONE)
-
-
-def _swept(found: Document) -> Iterator[Part]:
-    least = "at least " if found["supersededIsAtLeast"] else ""
-    yield f"{least}{found['superseded']} superseded versions wait for their time"
-    walk = found.get("walk")
-    yield from _walked(walk) if walk else ["no walk through the buckets yet"]
-    yield Table(found["runs"], {
-        "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
-        "versions": "revisions", "uploads": "uploads", "listed": "listed", "objects": "objects",
-        "bytes": "bytes",
-    })  # fmt: skip
-    if found["missing"]:
-        yield ""
-        yield f"{found['missingInAll']} objects are missing in S3:"
-        yield Table(found["missing"], {
-            "bucket": "bucket", "key": "key", "tenant": "tenant", "found (UTC)": at("foundAt"),
-            "what helps": lambda one: "reprocess" if one["reprocess"] else "restore or replace",
-        })  # fmt: skip
-
-
-def _walked(walk: Document) -> list[str]:
-    ended = moment(walk.get("finishedAt"))
-    where = f"through at {ended}" if ended else f"now in {walk['bucket']} behind {walk['after']!r}"
-    counted = f"{walk['litter']} litter, {walk['swept']} swept, {walk['unknown']} unknown"
-    begun = moment(walk["startedAt"])
-    lines = [f"walk of {begun}: {where}; {walk['listed']} objects, of which {counted}"]
-    if walk["heldBack"]:
-        lines.append(f"{walk['heldBack']} originals are held back: is this their database?")
-    return lines

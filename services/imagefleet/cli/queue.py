@@ -1,4 +1,4 @@
-"""`imagefleet queue`: how the queues are, and what is paused."""
+"""`imagefleet queue` and `breaker`: how the queues are, and what holds jobs back."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,6 +28,7 @@ from imagefleet.cli.verbs import (
     WithinSeconds,
     Yes,
     ask,
+    below,
     call,
     group,
 )
@@ -35,10 +36,12 @@ from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, Unavailable
 
 PAUSES: Final = "/v1/operator/pauses"
+BREAKERS: Final = "/v1/operator/breakers"
 LOOKS: Final = 2
 """A claim that began before the pause may commit after the first look."""
 
 app = group("Look at queues, pause and resume them.")
+breaker = group("Look at circuit breakers, open and reset them.")
 
 JobType = Annotated[str | None, typer.Option("--type", help="Jobs of this type.")]
 Lane = Annotated[str | None, typer.Option(help="The lane: fast, general or quarantine.")]
@@ -47,6 +50,7 @@ Tenant = Annotated[
     str | None, typer.Option(help="This tenant's: its target, its jobs of a type, or all it has.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
+Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 
 @app.command()
@@ -226,3 +230,50 @@ def _named(pause: Document) -> str:
         return f"tenant {pause['tenant']}{of_type}"
     whose = f" of {pause['tenant']}" if pause.get("tenant") else ""
     return f"{pause['scope']} {pause.get('name', '')}".strip() + whose
+
+
+@breaker.command("list")
+def list_breakers(as_json: Json = False) -> None:
+    """List circuit breakers.
+
+    For example:
+
+        imagefleet breaker list
+    """
+    show_list(ask("GET", BREAKERS), "breakers", {
+        "service": "service", "state": "state", "failed": _failed, "trips": "trips",
+        "retry (UTC)": at("retryAt"), "last failure (UTC)": at("lastFailureAt"),
+        "with": "lastErrorCode", "by": "updatedBy",
+    }, as_json=as_json)  # fmt: skip
+
+
+def _failed(breaker: Document) -> str:
+    failures = breaker["failures"]
+    return f"{failures} of {failures + breaker.get('successes', 0)}"
+
+
+@breaker.command("open")
+def force_open(service: Service, reason: Reason, as_json: Json = False) -> None:
+    """Hold back every job that needs a service, until it is reset.
+
+    For example:
+
+        imagefleet breaker open --reason "the bucket is being moved" s3
+    """
+    _change(service, "open", reason, as_json=as_json)
+
+
+@breaker.command()
+def reset(service: Service, reason: Reason, as_json: Json = False) -> None:
+    """Close a breaker and forget its failures; what it held back is due at once.
+
+    For example:
+
+        imagefleet breaker reset --reason "S3 is back" s3
+    """
+    _change(service, "reset", reason, as_json=as_json)
+
+
+def _change(service: str, verb: str, reason: str, *, as_json: bool) -> None:
+    changed = ask("POST", below(BREAKERS, service, verb), {"reason": reason})
+    show(changed, lambda found: f"{found['service']} is {found['state']}", as_json=as_json)
