@@ -31,20 +31,20 @@ def status(as_json: Json = False) -> None:
     show(ask("GET", STATUS), _stands, as_json=as_json)
 
 
-def _stands(found: Document) -> Iterator[Part]:
-    month = found["month"]
+def _stands(edge: Document) -> Iterator[Part]:
+    month = edge["month"]
     over = ", over budget" if month["overBudget"] else ""
     yield Fields(
         {
-            "owed": f"{found['owed']} images, the oldest for {found['oldestOwedFor']:.0f} s",
-            "in flight": f"{found['pathsInFlight']} paths",
+            "owed": f"{edge['owed']} images, the oldest for {edge['oldestOwedFor']:.0f} s",
+            "in flight": f"{edge['pathsInFlight']} paths",
             "this month": f"{month['paths']} of {month['budget']} paths{over}",
             "debts a path": f"{month['debts'] / month['paths']:.2f}" if month["paths"] else "none",
-            "flusher": _office(found.get("flusher")),
-            "last error": found.get("lastError") or "none",
+            "flusher": _office(edge.get("flusher")),
+            "last error": edge.get("lastError") or "none",
         }
     )
-    yield from section(found["batches"], {
+    yield from section(edge["batches"], {
         "batch": "batchId", "paths": "paths", "sends": "sends", "made (UTC)": at("createdAt"),
         "accepted": at("acceptedAt"), "complete": at("completedAt"), "error": "lastError",
     })  # fmt: skip
@@ -74,12 +74,12 @@ def invalidate(
         imagefleet edge invalidate --wait --reason "a takedown" 0199a5c2-0000-7000-8000-000000000001
     """
     asked = filled(imageIds=[str(image) for image in images], reason=reason)
-    found = ask("POST", INVALIDATIONS, document=asked)
+    answer = ask("POST", INVALIDATIONS, document=asked)
     if wait:
-        owed = found["invalidations"]
+        owed = answer["invalidations"]
         with waiting("waiting for CloudFront"):
-            found = {"invalidations": call(lambda client: _completed(client, owed, within))}
-    show_list(found, "invalidations", {
+            answer = {"invalidations": call(lambda client: _completed(client, owed, within))}
+    show_list(answer, "invalidations", {
         "image": "imageId", "tenant": "tenant", "invalidation": "invalidationId",
         "complete (UTC)": at("completedAt"),
     }, as_json=as_json)  # fmt: skip
@@ -90,10 +90,10 @@ async def _completed(client: ApiClient, owed: list[Document], within: float) -> 
     async for _ in looks(ends_in(within)):
         while len(done) < len(owed):
             path = below(INVALIDATIONS, owed[len(done)]["invalidationId"])
-            found = await client.ask("GET", path)
-            if "completedAt" not in found:
+            debt = await client.ask("GET", path)
+            if "completedAt" not in debt:
                 break
-            done.append(found)
+            done.append(debt)
         else:
             return done
     sentence = f"{len(owed) - len(done)} are not complete; they stay owed."

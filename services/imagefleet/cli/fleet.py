@@ -54,17 +54,17 @@ def list_workers(
         imagefleet workers list --jobs
     """
 
-    def seen(found: Document) -> Iterator[Part]:
-        yield Table(found["workers"], {
+    def seen(fleet: Document) -> Iterator[Part]:
+        yield Table(fleet["workers"], {
             "worker": "workerId", "host": "host", "pid": "pid", "version": "version",
-            "lanes": lambda one: " ".join(one["lanes"]),
-            "busy": lambda one: f"{len(one['held'])}/{one['slots']}",
-            "beat": lambda one: f"{one['silentFor']:.0f} s ago", "state": _state,
+            "lanes": lambda worker: " ".join(worker["lanes"]),
+            "busy": lambda worker: f"{len(worker['held'])}/{worker['slots']}",
+            "beat": lambda worker: f"{worker['silentFor']:.0f} s ago", "state": _state,
         })  # fmt: skip
         if jobs:
             held = [
                 job | {"worker": worker["workerId"]}
-                for worker in found["workers"]
+                for worker in fleet["workers"]
                 for job in worker["held"]
             ]
             yield ""
@@ -73,8 +73,8 @@ def list_workers(
                 "claimed (UTC)": at("claimedAt"), "worker": "worker",
             })  # fmt: skip
 
-    found = ask("GET", "/v1/operator/workers", {"all": str(everybody).lower()})
-    show(found, seen, as_json=as_json)
+    fleet = ask("GET", "/v1/operator/workers", {"all": str(everybody).lower()})
+    show(fleet, seen, as_json=as_json)
 
 
 def _state(worker: Document) -> str:
@@ -92,18 +92,18 @@ def ledger(as_json: Json = False) -> None:
 
         imagefleet ledger
     """
-    found = ask("GET", "/v1/operator/ledger")
-    show(found, _balance, as_json=as_json)
-    finish(ExitCode.FAILED if found["missing"] else ExitCode.DONE)
+    balance = ask("GET", "/v1/operator/ledger")
+    show(balance, _balance, as_json=as_json)
+    finish(ExitCode.FAILED if balance["missing"] else ExitCode.DONE)
 
 
-def _balance(found: Document) -> Iterator[Part]:
+def _balance(balance: Document) -> Iterator[Part]:
     names = ("accepted", "open", "completed", "failed", "pruned", "missing")
-    yield Fields({name: found[name] for name in names}, ("jobs", ""))
+    yield Fields({name: balance[name] for name in names}, ("jobs", ""))
     yield ""
-    yield Table(found["drift"], {
+    yield Table(balance["drift"], {
         "lane": "lane", "jobs waiting": "waiting", "messages expected": "expected",
-        "messages missing": lambda one: one.get("drift", "?"),
+        "messages missing": lambda lane: lane.get("drift", "?"),
     })  # fmt: skip
 
 
@@ -119,10 +119,10 @@ def prune(as_json: Json = False) -> None:
     show(ask("GET", "/v1/operator/prune"), _pruned, as_json=as_json)
 
 
-def _pruned(found: Document) -> Iterator[Part]:
-    least = "at least " if found["prunableIsAtLeast"] else ""
-    yield f"{least}{found['prunable']} jobs are past {found['retentionDays']:g} days and will go"
-    yield Table(found["runs"], {
+def _pruned(pruned: Document) -> Iterator[Part]:
+    least = "at least " if pruned["prunableIsAtLeast"] else ""
+    yield f"{least}{pruned['prunable']} jobs are past {pruned['retentionDays']:g} days and will go"
+    yield Table(pruned["runs"], {
         "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
         "jobs pruned": "jobs",
     })  # fmt: skip
@@ -139,31 +139,31 @@ def sweep(as_json: Json = False) -> None:
         imagefleet sweep
         imagefleet sweep --json | jq -r '.missing[].imageId'
     """
-    found = ask("GET", "/v1/operator/sweep")
-    show(found, _swept, as_json=as_json)
-    if not as_json and any(one["reprocess"] for one in found["missing"]):
+    sweeping = ask("GET", "/v1/operator/sweep")
+    show(sweeping, _swept, as_json=as_json)
+    if not as_json and any(gone["reprocess"] for gone in sweeping["missing"]):
         complain(
             "`imagefleet images reprocess IMAGE…` with a key of the tenant makes variants anew"
         )
-    finish(ExitCode.FAILED if found["missingInAll"] else ExitCode.DONE)
+    finish(ExitCode.FAILED if sweeping["missingInAll"] else ExitCode.DONE)
 
 
-def _swept(found: Document) -> Iterator[Part]:
-    least = "at least " if found["supersededIsAtLeast"] else ""
-    yield f"{least}{found['superseded']} superseded versions wait for their time"
-    walk = found.get("walk")
+def _swept(sweeping: Document) -> Iterator[Part]:
+    least = "at least " if sweeping["supersededIsAtLeast"] else ""
+    yield f"{least}{sweeping['superseded']} superseded versions wait for their time"
+    walk = sweeping.get("walk")
     yield from _walked(walk) if walk else ["no walk through the buckets yet"]
-    yield Table(found["runs"], {
+    yield Table(sweeping["runs"], {
         "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
         "versions": "revisions", "uploads": "uploads", "listed": "listed", "objects": "objects",
         "bytes": "bytes",
     })  # fmt: skip
-    if found["missing"]:
+    if sweeping["missing"]:
         yield ""
-        yield f"{found['missingInAll']} objects are missing in S3:"
-        yield Table(found["missing"], {
+        yield f"{sweeping['missingInAll']} objects are missing in S3:"
+        yield Table(sweeping["missing"], {
             "bucket": "bucket", "key": "key", "tenant": "tenant", "found (UTC)": at("foundAt"),
-            "what helps": lambda one: "reprocess" if one["reprocess"] else "restore or replace",
+            "what helps": lambda gone: "reprocess" if gone["reprocess"] else "restore or replace",
         })  # fmt: skip
 
 

@@ -65,38 +65,39 @@ def stats(as_json: Json = False) -> None:
     show(ask("GET", "/v1/operator/queues"), _stand, as_json=as_json)
 
 
-def _stand(found: Document) -> Iterator[Part]:
-    yield Table(found["lanes"], {
-        "lane": "lane", "workers": "workers", "busy": lambda one: f"{one['busy']}/{one['slots']}",
+def _stand(fleet: Document) -> Iterator[Part]:
+    yield Table(fleet["lanes"], {
+        "lane": "lane", "workers": "workers",
+        "busy": lambda lane: f"{lane['busy']}/{lane['slots']}",
         "processing": "processing", "waiting": "waiting",
-        "announced": lambda one: f"{one['announced']} of {one['window']}",
-        "messages": lambda one: (one.get("messages") or {}).get("visible", "?"),
+        "announced": lambda lane: f"{lane['announced']} of {lane['window']}",
+        "messages": lambda lane: (lane.get("messages") or {}).get("visible", "?"),
     })  # fmt: skip
-    yield from section(found["depths"], {
+    yield from section(fleet["depths"], {
         "type": "jobType", "lane": "lane", "status": "status", "jobs": "jobs",
         "oldest due (UTC)": at("oldestDue"),
-        "": lambda one: "unroutable" if one["unroutable"] else None,
+        "": lambda depth: "unroutable" if depth["unroutable"] else None,
     })  # fmt: skip
-    yield from section(found["tenants"], {
+    yield from section(fleet["tenants"], {
         "tenant": "tenant", "waits since (UTC)": at("oldestDue"), "waiting": "waiting",
         "announced": "announced", "processing": "processing",
-        "": lambda one: "paused" if one["paused"] else None,
+        "": lambda tenant: "paused" if tenant["paused"] else None,
     })  # fmt: skip
-    yield from section(found["throughput"], {
+    yield from section(fleet["throughput"], {
         "last hour": "jobType", "lane": "lane", "outcome": "outcome", "attempts": "attempts",
-        "mean": lambda one: f"{one['meanDuration']:.2f} s",
-        "waited": lambda one: f"{one['meanQueueTime']:.2f} s",
+        "mean": lambda kind: f"{kind['meanDuration']:.2f} s",
+        "waited": lambda kind: f"{kind['meanQueueTime']:.2f} s",
     })  # fmt: skip
-    yield from section(found["failures"], {
+    yield from section(fleet["failures"], {
         "failed, last hour": "jobType", "code": "code", "jobs": "failures",
         "latest (UTC)": at("latest"),
     })  # fmt: skip
-    yield from section(found["stuck"], {
+    yield from section(fleet["stuck"], {
         "stuck": "jobId", "tenant": "tenant", "type": "jobType", "claimed (UTC)": at("claimedAt"),
         "host": "host",
     })  # fmt: skip
     yield ""
-    yield f"{found['unacknowledged']} dead letters wait for somebody"
+    yield f"{fleet['unacknowledged']} dead letters wait for somebody"
 
 
 @app.command()
@@ -109,7 +110,7 @@ def pauses(as_json: Json = False) -> None:
     """
     show_list(ask("GET", PAUSES), "pauses", {
         "paused": _named, "still running": "running",
-        "refuses new": lambda one: "yes" if one["refuseNew"] else "no",
+        "refuses new": lambda pause: "yes" if pause["refuseNew"] else "no",
         "since (UTC)": at("pausedAt"), "by": "pausedBy", "reason": "reason",
     }, as_json=as_json)  # fmt: skip
 
@@ -141,37 +142,37 @@ def pause(
     if everything:
         confirm("Hold back every job of every tenant?", yes=yes)
     body = scope | {"reason": reason, "refuseNew": refuse_new}
-    found = ask("PUT", PAUSES, document=body)
-    if found.get("known") is False:
-        complain(f"the API knows no type {found['name']}: see `imagefleet queue stats` for names")
+    held = ask("PUT", PAUSES, document=body)
+    if held.get("known") is False:
+        complain(f"the API knows no type {held['name']}: see `imagefleet queue stats` for names")
     if wait:
         with waiting("waiting") as tell:
-            found = call(lambda client: _drained(client, scope, found, within, tell))
+            held = call(lambda client: _drained(client, scope, held, within, tell))
 
     def told(pause: Document) -> str:
         return f"{_named(pause)} is paused, {pause['running']} still running"
 
-    show(found, told, as_json=as_json)
+    show(held, told, as_json=as_json)
 
 
 async def _drained(
-    client: ApiClient, scope: dict[str, object], found: Document, within: float, tell: Tell
+    client: ApiClient, scope: dict[str, object], held: Document, within: float, tell: Tell
 ) -> Document:
     clock = asyncio.get_running_loop().time
     ends_at, quiet = clock() + within, 0
     while quiet < LOOKS:
         if clock() >= ends_at:
-            sentence = f"{found['running']} jobs still run; the pause stands."
+            sentence = f"{held['running']} jobs still run; the pause stands."
             raise Unavailable("still_running", sentence)
         await asyncio.sleep(POLL)
         listed = (await client.ask("GET", PAUSES))["pauses"]
-        standing = [one for one in listed if _is(one, scope)]
-        if not standing:
+        same = [pause for pause in listed if _is(pause, scope)]
+        if not same:
             raise Unavailable("pause_lifted", "Somebody has lifted the pause.")
-        found = standing[0]
-        quiet = 0 if found["running"] else quiet + 1
-        tell(f"{found['running']} still running")
-    return found
+        held = same[0]
+        quiet = 0 if held["running"] else quiet + 1
+        tell(f"{held['running']} still running")
+    return held
 
 
 @app.command()
@@ -276,4 +277,4 @@ def reset(service: Service, reason: Reason, as_json: Json = False) -> None:
 
 def _change(service: str, verb: str, reason: str, *, as_json: bool) -> None:
     changed = ask("POST", below(BREAKERS, service, verb), {"reason": reason})
-    show(changed, lambda found: f"{found['service']} is {found['state']}", as_json=as_json)
+    show(changed, lambda breaker: f"{breaker['service']} is {breaker['state']}", as_json=as_json)
