@@ -75,7 +75,7 @@ WORKING: Final = (
     Mutation(
         "messages are received although the beat is old",
         f"{WORKER}/consumer.py",
-        "        await self._ears.lease.fresh()\n",
+        "        await self._ears.lease.until_fresh()\n",
         "",
         "worker/test_consumer.py",
         ("test_nothing_is_received_while_the_beat_is_old",),
@@ -83,7 +83,7 @@ WORKING: Final = (
     Mutation(
         "jobs are claimed although the beat is old",
         f"{WORKER}/consumer.py",
-        "if drain.requested or self._ears.lease.stale():",
+        "if drain.requested or not self._ears.lease.fresh:",
         "if drain.requested:",
         "worker/test_consumer.py",
         ("test_a_poll_that_outlived_the_beat_is_given_back_unclaimed",),

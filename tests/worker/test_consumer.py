@@ -32,7 +32,7 @@ from imagefleet.store.fleet.pauses import (
 )
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR, Consumer, Ears
-from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import (
     BUSY_FOR,
     CONTENDED_FOR,
@@ -40,7 +40,7 @@ from imagefleet.worker.messages import (
     Delivery,
 )
 from imagefleet.worker.settler import Takeovers
-from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, expire_lock
@@ -59,13 +59,14 @@ class FakeLease:
         self.is_waited_for = asyncio.Event()
         self._beaten = asyncio.Event()
 
-    async def fresh(self) -> None:
+    async def until_fresh(self) -> None:
         while self.is_stale:
             self.is_waited_for.set()
             await self._beaten.wait()
 
-    def stale(self) -> str | None:
-        return "last beat long ago" if self.is_stale else None
+    @property
+    def fresh(self) -> bool:
+        return not self.is_stale
 
 
 @dataclass

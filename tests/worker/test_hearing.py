@@ -9,7 +9,7 @@ from imagefleet.jobs.model import JobMessage, Lane, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.dispatching import look_at_fleet
 from imagefleet.store.jobs.leases import Heard, renew_claims
-from imagefleet.worker.lease import Hearing
+from imagefleet.worker.slots import Hearing
 from tests.support.factories import a_worker
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)

@@ -21,10 +21,10 @@ from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.claims import claim_jobs, find_types
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
 from imagefleet.worker.settler import Takeovers
-from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
@@ -158,7 +158,7 @@ class Consumer:
             await solitude.others_had_their_turn()
         else:
             await solitude.opened()
-        await self._ears.lease.fresh()
+        await self._ears.lease.until_fresh()
 
     async def _take(
         self, lane: Lane, queue: Queue, received: Sequence[Received], drain: Drain
@@ -209,7 +209,7 @@ class Consumer:
         """Claim, and start what is ours; each start ends once."""
         unclaimed = self._ears.unclaimed
         # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
-        if drain.requested or self._ears.lease.stale():
+        if drain.requested or not self._ears.lease.fresh:
             unclaimed.give_back(queue, received)
             return
         unanswered = await unclaimed.readable(queue, received)

@@ -48,10 +48,10 @@ from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
-from imagefleet.worker.lease import Hearing, Lease
-from imagefleet.worker.messages import Messages, Redrives, Unclaimed
+from imagefleet.worker.lease import Lease
+from imagefleet.worker.messages import Messages, Unclaimed
 from imagefleet.worker.settler import Settler, Takeovers
-from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
+from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots, slots_of, use_slots
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
@@ -168,14 +168,16 @@ async def assemble(
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
     dead_letters = await outside.session.queue(settings.aws.dead_letter_queue_url)
     takeovers = Takeovers(pool, worker_id, metrics)
-    redrives = Redrives(pool, kinds_of(handlers), equipment.doorbell)
+    unclaimed = Unclaimed(
+        messages, dead_letters, kinds_of(handlers), pool, equipment.doorbell, metrics
+    )
     ears = Ears(
         pool=pool,
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
         solitude=Solitude(shared=len(slots) > 1),
-        unclaimed=Unclaimed(messages, dead_letters, redrives, metrics),
+        unclaimed=unclaimed,
         hearing=hearing,
         metrics=metrics,
         takeovers=takeovers,
