@@ -22,7 +22,7 @@ from imagefleet.maintenance.sweeper import Sweeper, Swept
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.images.sweeping import Walk, read_walk
-from imagefleet.store.images.uploads import use_upload
+from imagefleet.store.images.uploads import USE_UPLOAD
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.storage import Storage, a_storage, litter_key
 from tests.support.database import Database, driver_of
@@ -201,7 +201,7 @@ async def valid_upload(storage: Storage) -> tuple[set[str], set[str]]:
 async def used_upload(storage: Storage) -> tuple[set[str], set[str]]:
     upload_id, key = await storage.form(expired_for=LONG_AGO)
     submission, original = await storage.upload()
-    assert await use_upload(storage.api, upload_id, submission.job_id)
+    assert await storage.api.fetchval(USE_UPLOAD, upload_id, submission.job_id)
     return {key, original}, set()
 
 
@@ -440,7 +440,7 @@ async def test_an_upload_that_somebody_uses_just_now_is_kept(
     async with database.connect("api") as api:
         begun = driver_of(api).transaction()
         await begun.start()
-        assert await use_upload(api, upload_id, submission.job_id)
+        assert await api.fetchval(USE_UPLOAD, upload_id, submission.job_id)
         async with asyncio.TaskGroup() as group:
             sweeping = group.create_task(a_sweeper(pool, storage).run_once())
             await eventually(lambda: somebody_waits(storage.superuser))
@@ -462,7 +462,7 @@ async def test_an_upload_that_was_forgotten_becomes_no_image(storage: Storage, p
     swept = await a_sweeper(pool, storage).run_once()
 
     assert 1 == swept.uploads
-    assert not await use_upload(storage.api, upload_id, submission.job_id)
+    assert not await storage.api.fetchval(USE_UPLOAD, upload_id, submission.job_id)
 
 
 async def test_of_two_sweepers_one_has_the_period(storage: Storage, pool: Pool) -> None:

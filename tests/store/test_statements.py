@@ -23,7 +23,6 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
         "admissions.FIND_REFUSAL": READERS,
-        "admissions.IS_STANDING": ("api",),
         "cancelling.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
         "admissions.LIST_STANDING": ("api",),
@@ -345,7 +344,7 @@ NO_SQL: Final = frozenset(
         "images.IMAGE_DELETED",
         "replays._TOO_MANY",
         "submissions._TOO_MANY_KEYS",
-        "reports.FILTERS_EXCLUDE_EACH_OTHER",
+        "reports._EXCLUSIVE",
         "roles.OWNER",
         "tenants.WEIGHT",
         "tenants._TENANT",
