@@ -1,7 +1,6 @@
 """Who waits behind its target has no message and no time: it is parked, until its turn comes."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -41,6 +40,7 @@ from tests.support.factories import (
     a_worker,
     announce,
     claim_job,
+    hold_job,
     make_due,
     settle_job,
 )
@@ -107,9 +107,7 @@ async def end(worker: Connection, job: MadeJob) -> list[JobId]:
 
 async def run(worker: Connection, job_id: JobId, me: WorkerId) -> list[JobId]:
     """The same of a job that is to be claimed first."""
-    answer = await claim_job(worker, job_id, me)
-    assert answer.claim is not None, answer
-    return await end(worker, MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=me))
+    return await end(worker, await hold_job(worker, job_id, me))
 
 
 # Submit.
@@ -273,9 +271,7 @@ async def test_a_flag_on_the_elder_lets_the_younger_go_once_that_has_ended(
     younger = await submit_job(worker, a_submission(target="photo"))
 
     await cancel_job(worker, elder.job_id, code=CancelCode.CANCELLED, detail=None)
-    answer = await claim_job(worker, elder.job_id, elder.worker_id)
-    assert answer.claim is not None
-    await settle_job(worker, replace(elder, claim_no=answer.claim.claim_no), UNAVAILABLE)
+    await settle_job(worker, await hold_job(worker, elder.job_id, elder.worker_id), UNAVAILABLE)
 
     assert await is_due(worker, younger.job_id)
 
