@@ -381,7 +381,7 @@ RUNNING: Final = (
     Mutation(
         "a beat does not end the silence",
         RESCUER,
-        "before is not None and before.beats == one.beats",
+        "before is not None and before.beats == worker.beats",
         "before is not None",
         "jobs/test_rescue.py",
         ("test_one_beat_starts_the_watch_anew",),

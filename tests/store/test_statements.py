@@ -11,8 +11,7 @@ import asyncpg
 import pytest
 
 from imagefleet import store
-from tests.support.database import Database, driver_of
-from tests.support.roles import Role
+from tests.support.database import Database, Role, driver_of
 from tests.support.sources import parsed
 
 ANY_SUBMITTER: Final[tuple[Role, ...]] = ("api", "worker", "maintenance", "operator")

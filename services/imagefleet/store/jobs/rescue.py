@@ -82,6 +82,7 @@ class Rescue:
 
     ended: tuple[Ended, ...]
     rings: tuple[Ring, ...]
+    """Whom the freed targets are for; what was rescued itself is due within seconds."""
 
     @property
     def retried(self) -> tuple[JobId, ...]:
