@@ -12,8 +12,9 @@ from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.ledger import read_ledger
+from imagefleet.store.fleet.workers import prune_workers
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.pruning import prune_jobs, prune_workers
+from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.rescue import look_at_workers
 from imagefleet.store.jobs.submissions import insert_submissions, submit_job, submit_jobs
 from imagefleet.store.letters.letters import acknowledge_dead_letters, get_dead_letter
