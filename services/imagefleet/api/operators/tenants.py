@@ -1,7 +1,6 @@
 """Operators and tenants: what each has open, what limits it, and an end to all of its jobs.
 
-Holding a tenant back is a pause like any other (operator_pauses.py); creating one is not for this
-role.
+Holding a tenant back is a pause like any other (`pauses`); creating one is not for this role.
 """
 
 from typing import Annotated, Final, Self
