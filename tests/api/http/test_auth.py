@@ -126,10 +126,10 @@ async def test_a_revoked_key_dies_once_it_is_looked_at_again(
     app = app_of(running)
     keys = Keys(app.state.tools, trust=timedelta(0))
     header = f"Bearer {running.secrets['acme']}"
-    found = await keys.find(header)
-    assert found is not None
+    key = await keys.find(header)
+    assert key is not None
 
-    await revoke_key(admin, found.id)
+    await revoke_key(admin, key.id)
 
     assert await keys.find(header) is None
 
@@ -137,11 +137,11 @@ async def test_a_revoked_key_dies_once_it_is_looked_at_again(
 async def test_a_key_is_believed_for_a_while(running: Running, admin: Connection) -> None:
     keys = Keys(app_of(running).state.tools, trust=timedelta(seconds=20))
     header = f"Bearer {running.secrets['acme']}"
-    found = await keys.find(header)
-    assert found is not None
-    await revoke_key(admin, found.id)
+    key = await keys.find(header)
+    assert key is not None
+    await revoke_key(admin, key.id)
 
-    assert await keys.find(header) == found
+    assert await keys.find(header) == key
 
 
 async def test_the_last_use_of_a_key_is_remembered(

@@ -56,10 +56,10 @@ class Scene:
             self.worker, self.superuser, state=JobState.PROCESSING, submission=a_submission()
         )
         await settle_job(self.worker, job, BUG)
-        found = await self.superuser.fetchval(
+        letter_id = await self.superuser.fetchval(
             "SELECT id FROM dead_letters WHERE job_id = $1", job.job_id
         )
-        return str(found)
+        return str(letter_id)
 
     async def paused(self) -> None:
         body = {"scope": "type", "name": "noop", "reason": "first", "refuseNew": True}
@@ -290,8 +290,8 @@ async def lines(superuser: Connection, after: int) -> list[dict[str, Any]]:
 
 
 async def newest(superuser: Connection) -> int:
-    found: int = await superuser.fetchval("SELECT coalesce(max(id), 0) FROM audit")
-    return found
+    newest_id: int = await superuser.fetchval("SELECT coalesce(max(id), 0) FROM audit")
+    return newest_id
 
 
 async def test_every_route_that_changes_something_is_told_of_or_says_why_not(
@@ -428,12 +428,12 @@ async def waiting_behind(
             asked, pid = group.create_task(order), driver_of(holder).get_server_pid()
 
             async def waits() -> bool:
-                found: bool = await scene.superuser.fetchval(
+                waits_behind: bool = await scene.superuser.fetchval(
                     "SELECT EXISTS (SELECT FROM pg_stat_activity AS one"
                     " WHERE $1 = ANY (pg_blocking_pids(one.pid)))",
                     pid,
                 )
-                return found
+                return waits_behind
 
             await eventually(waits, within=5)
             yield holder, asked
@@ -472,7 +472,7 @@ async def test_a_proxy_of_ours_says_where_somebody_is(
         running.client("operator") as operating,
     ):
         last = await newest(superuser)
-        headers = [("X-Forwarded-For", one) for one in said]
+        headers = [("X-Forwarded-For", hops) for hops in said]
         answer = await operating.post(f"{OPERATOR}/breakers/s3/open", headers=headers)
 
     assert answer.is_success
@@ -502,8 +502,8 @@ def test_routes_of_operators_reach_postgres_as_operators_alone() -> None:
     routes = list(Path(operators.__file__).parent.glob("*.py"))
 
     assert len(routes) > 5
-    assert [] == [one.name for one in routes if "tools.pool" in one.read_text()]
-    rehearsals = [one.name for one in routes if "tools.rehearsing(" in one.read_text()]
+    assert [] == [route.name for route in routes if "tools.pool" in route.read_text()]
+    rehearsals = [route.name for route in routes if "tools.rehearsing(" in route.read_text()]
     assert ["letters.py"] == rehearsals
 
 
@@ -574,7 +574,7 @@ async def test_the_audit_is_asked_by_whom_on_what_when_and_for_which_tenant(scen
 
     async def said(query: str) -> list[str]:
         lines = (await _read(scene, query))["lines"]
-        return [f"{one['action']} {one['kind']} {one['name']}" for one in lines]
+        return [f"{line['action']} {line['kind']} {line['name']}" for line in lines]
 
     assert mine == await said(f"by={key}")
     assert mine == await said("by=of+tests")
@@ -697,9 +697,9 @@ async def test_a_key_that_asks_for_what_it_may_not_do_is_a_line_too(running: Run
             await client.get("/v1/jobs")
 
     (line,) = [line for line in logs if line["event"] == "key.refused"]
-    found = await Keys(app_of(running).state.tools).find(f"Bearer {running.secrets['reader']}")
-    assert found is not None
-    assert ("forbidden", str(found.id), "operate", "127.0.0.1") == tuple(
+    key = await Keys(app_of(running).state.tools).find(f"Bearer {running.secrets['reader']}")
+    assert key is not None
+    assert ("forbidden", str(key.id), "operate", "127.0.0.1") == tuple(
         line[name] for name in ("reason", "key_id", "scope", "address")
     )
     shown = app_of(running).state.tools.metrics.exposition().decode()
@@ -713,14 +713,14 @@ async def test_a_key_that_expires_while_it_is_believed_is_refused_by_its_name(
     secret = await create_key(
         admin, ACME, name="short", scopes=["read"], expires_in=timedelta(seconds=1)
     )
-    found = await keys.find(f"Bearer {secret}")
-    assert found is not None
+    key = await keys.find(f"Bearer {secret}")
+    assert key is not None
 
     with capture_logs() as logs:
         await eventually(_is_refused(keys, secret), within=5)
 
     (line,) = [line for line in logs if line["event"] == "key.refused"]
-    assert ("expired", str(found.id)) == (line["reason"], line["key_id"])
+    assert ("expired", str(key.id)) == (line["reason"], line["key_id"])
 
 
 def _is_refused(keys: Keys, secret: str) -> Callable[[], Awaitable[bool]]:
