@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(120)  # whichever is first builds, installs and
 IN_THE_STACKS_LOOP: Final = pytest.mark.asyncio(loop_scope="module")
 
 EXAMPLE: Final = ROOT / "docs" / "examples" / "image-palette"
-BROUGHT: Final = ROOT / "tests" / "support" / "brought_types"
+BROUGHT: Final = Path(__file__).parent / "brought_types"
 KINDS: Final = """
 [imagefleet.kinds]
 isolation_probe = fleet_probe_types:PROBE

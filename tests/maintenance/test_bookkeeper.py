@@ -64,12 +64,12 @@ async def test_who_is_asked_to_end_folds_no_further_batch(
 async def test_only_one_keeps_the_book(database: Database, worker: Connection) -> None:
     await submit(worker, hours_ago=5, jobs=2)
     async with database.pool("maintenance") as pool:
-        one, other = a_bookkeeper(pool), a_bookkeeper(pool)
-        await one.fold()
+        first, other = a_bookkeeper(pool), a_bookkeeper(pool)
+        await first.fold()
         await submit(worker, hours_ago=5, jobs=2)
 
         idle = [await other.fold(), await other.prove()]
-        await one.office.resign()
+        await first.office.resign()
         busy = [await other.fold() > 0, await other.prove()]
 
     assert [[0, 0], [True, 1]] == [idle, busy]

@@ -46,8 +46,8 @@ async def test_the_first_of_a_period_prunes_all_of_it(
     resting, metrics = Resting(), MaintenanceMetrics(())
 
     async with database.pool("maintenance") as pool:
-        one, other = a_pruner(pool, resting, metrics), a_pruner(pool)
-        answers = [await one.run_once(), await other.run_once()]
+        first, other = a_pruner(pool, resting, metrics), a_pruner(pool)
+        answers = [await first.run_once(), await other.run_once()]
 
     assert [Pruned(taken=True, jobs=5), Pruned(taken=False)] == answers
     (period,) = await superuser.fetch("SELECT * FROM periods")

@@ -109,7 +109,7 @@ async def test_people_at_psql_are_told_of_the_same_messages(
     told = {row["lane"]: (row["announced"], row["processing"], row["expected"]) for row in view}
     assert (1, 1, 2) == told["fast"]
     assert told == {
-        lane: (one.announced, one.processing, one.expected) for lane, one in known.items()
+        lane: (told.announced, told.processing, told.expected) for lane, told in known.items()
     }
 
 

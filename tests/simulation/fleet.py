@@ -34,7 +34,7 @@ from imagefleet.store.jobs.leases import renew_claims
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settlement, settle_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from imagefleet.worker.lease import Hearing
+from imagefleet.worker.slots import Hearing
 from tests.simulation.queue import BadQueue
 from tests.support.database import Database
 from tests.support.factories import a_submission

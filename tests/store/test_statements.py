@@ -11,8 +11,7 @@ import asyncpg
 import pytest
 
 from imagefleet import store
-from tests.support.database import Database, driver_of
-from tests.support.roles import Role
+from tests.support.database import Database, Role, driver_of
 from tests.support.sources import parsed
 
 ANY_SUBMITTER: Final[tuple[Role, ...]] = ("api", "worker", "maintenance", "operator")
@@ -23,7 +22,6 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
         "admissions.FIND_REFUSAL": READERS,
-        "admissions.IS_STANDING": ("api",),
         "cancelling.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
         "admissions.LIST_STANDING": ("api",),
@@ -345,7 +343,7 @@ NO_SQL: Final = frozenset(
         "images.IMAGE_DELETED",
         "replays._TOO_MANY",
         "submissions._TOO_MANY_KEYS",
-        "reports.FILTERS_EXCLUDE_EACH_OTHER",
+        "reports._EXCLUSIVE",
         "roles.OWNER",
         "tenants.WEIGHT",
         "tenants._TENANT",

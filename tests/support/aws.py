@@ -133,16 +133,6 @@ async def hang(request: web.Request) -> Answer:
     raise AssertionError
 
 
-async def half_a_reply(request: web.Request) -> Answer:
-    """Promise a thousand bytes, send ten and hang up."""
-    reply = web.StreamResponse(headers={"Content-Length": "1000", "ETag": '"half"'})
-    await reply.prepare(request)
-    await reply.write(b"0123456789")
-    assert request.transport is not None
-    request.transport.close()
-    return reply
-
-
 def sqs_error(code: str, status: int = 400) -> Respond:
     async def respond(request: web.Request) -> Answer:
         return web.json_response({"__type": f"com.amazonaws.sqs#{code}"}, status=status)

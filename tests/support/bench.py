@@ -21,7 +21,7 @@ from imagefleet.worker.attempt import Attempt, RunningAttempts, Surroundings
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.handling import Equipment, Handler, JobContext
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.messages import Delivery, Messages, Redrives, Unclaimed
+from imagefleet.worker.messages import Delivery, Messages, Unclaimed
 from imagefleet.worker.settler import Settler
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
@@ -68,8 +68,14 @@ class Bench:
         return RunningAttempts(handlers, self.around)
 
     def unclaimed(self, dead_letters: FakeQueue) -> Unclaimed:
-        redrives = Redrives(self.pool, {NOOP.name: NOOP}, self.equipment.doorbell)
-        return Unclaimed(self.messages, dead_letters.as_queue(), redrives, self.equipment.metrics)
+        return Unclaimed(
+            self.messages,
+            dead_letters.as_queue(),
+            {NOOP.name: NOOP},
+            self.pool,
+            self.equipment.doorbell,
+            self.equipment.metrics,
+        )
 
     async def submit(self, submission: Submission | None = None) -> Submission:
         wanted = submission or a_submission()

@@ -87,7 +87,9 @@ class Place:
 
     async def ring_all(self, submissions: Sequence[Submission]) -> None:
         """Send the messages of many jobs of the fast lane, ten to a call."""
-        bodies = [encode_message(JobMessage(job_id=one.job_id)) for one in submissions]
+        bodies = [
+            encode_message(JobMessage(job_id=submission.job_id)) for submission in submissions
+        ]
         await self.send(Lane.FAST, *bodies)
 
     async def store(self, objects: Objects, key: str, body: bytes) -> Stored:
@@ -199,9 +201,9 @@ class Running:
         """Wait until it has written this event so often; the newest of them."""
 
         def enough() -> Line | None:
-            found = self.told(event)
-            assert len(found) >= times, f"{len(found)} {event}; {self.story()}"
-            return found[-1]
+            lines = self.told(event)
+            assert len(lines) >= times, f"{len(lines)} {event}; {self.story()}"
+            return lines[-1]
 
         return await eventually(enough, within=within)
 
@@ -296,9 +298,9 @@ class Inside:
         """Wait until it has written this event so often; the newest of them."""
 
         def enough() -> MutableMapping[str, object]:
-            found = self.told(event)
-            assert len(found) >= times, f"{len(found)} {event}; {self.lines[-20:]}"
-            return found[-1]
+            lines = self.told(event)
+            assert len(lines) >= times, f"{len(lines)} {event}; {self.lines[-20:]}"
+            return lines[-1]
 
         return await eventually(enough, within=within)
 

@@ -11,9 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from imagefleet.store.database import Connection
-from tests.support.database import Database, driver_of, refuse_leaked_sessions
+from tests.support.database import Database, Role, driver_of, refuse_leaked_sessions
 from tests.support.eventually import eventually
-from tests.support.roles import Role
 
 T = TypeVar("T")
 

@@ -1,5 +1,7 @@
 """What the database holds, row by row, for expectations."""
 
+from typing import Any
+
 from asyncpg import Record
 
 from imagefleet.jobs.model import JobId
@@ -33,3 +35,15 @@ async def running_job(connection: Connection, target: str) -> JobId | None:
         "SELECT running_job FROM targets WHERE tenant_id = $1 AND target = $2", TENANT, target
     )
     return running
+
+
+async def audit_rows(connection: Connection, after: int = 0) -> list[dict[str, Any]]:
+    """What was done, as the audit tells it; after the line of this number, oldest first."""
+    rows = await connection.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
+    return [dict(row) for row in rows]
+
+
+async def newest_audit(connection: Connection) -> int:
+    """The number of its last line."""
+    newest: int = await connection.fetchval("SELECT coalesce(max(id), 0) FROM audit")
+    return newest

@@ -32,8 +32,8 @@ class Environment:
 
     @cached_property
     def packages(self) -> Path:
-        (found,) = self.folder.glob("lib/python3*/site-packages")
-        return found
+        (packages,) = self.folder.glob("lib/python3*/site-packages")
+        return packages
 
     def install(self, *wheels: Path) -> None:
         """These files and nothing that they depend on."""
@@ -81,9 +81,9 @@ def install_as_told(command: str, into: Path) -> None:
     """A documented line that installs something with uv into `.venv`, into that folder instead."""
     name, *arguments = shlex.split(command)
     assert name == ".tools/bin/uv", command
-    arguments = [str(into) if one == ".venv" else one for one in arguments]
+    arguments = [str(into) if word == ".venv" else word for word in arguments]
     settings = {} if (index := _index()) is None else {"UV_DEFAULT_INDEX": index}
-    run_uv(*(str(ROOT / one) if one.startswith("./") else one for one in arguments), **settings)
+    run_uv(*(str(ROOT / word) if word.startswith("./") else word for word in arguments), **settings)
 
 
 def run_uv(*arguments: str, **settings: str) -> None:
@@ -110,9 +110,9 @@ def _failure_of(arguments: Sequence[str], settings: Mapping[str, str]) -> str | 
 
 def _uv() -> str:
     ours = ROOT / ".tools" / "bin" / "uv"
-    found = str(ours) if os.access(ours, os.X_OK) else shutil.which("uv")
-    assert found is not None, "neither .tools nor the PATH has uv: run .ci/setup"
-    return found
+    uv = str(ours) if os.access(ours, os.X_OK) else shutil.which("uv")
+    assert uv is not None, "neither .tools nor the PATH has uv: run .ci/setup"
+    return uv
 
 
 def _index() -> str | None:

@@ -20,7 +20,8 @@ from imagefleet.worker import attempt as attempt_module
 from imagefleet.worker import lease as lease_module
 from imagefleet.worker.attempt import RunningAttempts, Stop
 from imagefleet.worker.handling import Handler, JobContext
-from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.lease import Lease
+from imagefleet.worker.slots import Hearing
 from tests.support.bench import NOOP, Bench, Run, never
 from tests.support.eventually import eventually
 from tests.support.factories import claim_job, expire_lock
@@ -73,7 +74,7 @@ async def test_it_beats_and_knows_how_long_ago(bench: Bench, superuser: Connecti
         assert lease.age < 2
         assert lease.stale() is None
         assert lease.pulse() is None
-        await lease.fresh()
+        await lease.until_fresh()
 
 
 async def test_a_cancelled_job_is_stopped_and_ends_as_cancelled(
@@ -223,7 +224,7 @@ async def test_without_beats_the_work_stops_and_comes_back_uncharged_once_it_can
         await eventually(lambda: not attempts.running)
 
         wire.cut.clear()
-        await lease.fresh()
+        await lease.until_fresh()
 
     (attempt,) = await attempts_rows(superuser, claim.job_id)
     assert ("released", "beat_lost", False) == (

@@ -20,7 +20,6 @@ OPERATORS: Final = "For operators (IMAGEFLEET_URL, IMAGEFLEET_KEY with the scope
 OPERATIONS: Final = "For operations (DATABASE_URL)"
 PROCESSES: Final = "Processes (configured by the environment alone)"
 
-STATE_DIR: Final = Path(".imagefleet")
 
 StateDir = Annotated[
     Path, typer.Option(help="Everything is kept here, and gone on with next time.")
@@ -64,7 +63,7 @@ app = typer.Typer(
 
 @app.command(rich_help_panel=HERE)
 def up(
-    state_dir: StateDir = STATE_DIR,
+    state_dir: StateDir = Path(".imagefleet"),
     workers: Workers = 1,
     api_port: Port = 8080,
     edge_port: EdgePort = 8082,
@@ -88,20 +87,19 @@ def up(
     """
     begun = time.monotonic()
     # Imported here: every other verb would wait for it.
-    from imagefleet.embedded.machine import Ports  # noqa: PLC0415 - only this verb
-    from imagefleet.embedded.up import Wishes  # noqa: PLC0415 - only this verb
-    from imagefleet.embedded.up import up as run  # noqa: PLC0415 - only this verb
+    from imagefleet.embedded import machine  # noqa: PLC0415 - only this verb
+    from imagefleet.embedded import up as embedded  # noqa: PLC0415 - only this verb
 
-    wishes = Wishes(
+    wishes = embedded.Wishes(
         state=state_dir,
-        ports=Ports(api=api_port, edge=edge_port, postgres=postgres_port, aws=aws_port),
+        ports=machine.Ports(api=api_port, edge=edge_port, postgres=postgres_port, aws=aws_port),
         workers=workers,
         ready_file=ready_file,
         demo=demo,
         exit_after=exit_after,
         as_json=as_json,
     )
-    raise typer.Exit(run(wishes, begun=begun))
+    raise typer.Exit(embedded.up(wishes, begun=begun))
 
 
 app.command(rich_help_panel=PRODUCERS)(submit)
@@ -111,13 +109,13 @@ app.add_typer(settings.app, name="settings", rich_help_panel=OPERATORS)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
 app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=OPERATORS)
-app.add_typer(fleet.breaker, name="breaker", rich_help_panel=OPERATORS)
+app.add_typer(queue.breaker, name="breaker", rich_help_panel=OPERATORS)
 app.add_typer(edge.app, name="edge", rich_help_panel=OPERATORS)
 app.add_typer(fleet.workers, name="workers", rich_help_panel=OPERATORS)
 app.command(rich_help_panel=OPERATORS)(fleet.audit)
 app.command(rich_help_panel=OPERATORS)(fleet.ledger)
 app.command(rich_help_panel=OPERATORS)(fleet.prune)
-app.command(rich_help_panel=OPERATORS)(edge.sweep)
+app.command(rich_help_panel=OPERATORS)(fleet.sweep)
 app.command(rich_help_panel=OPERATIONS)(doctor)
 app.add_typer(database.migrate, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
@@ -129,16 +127,14 @@ def version() -> None:
     say(installed_version("imagefleet"))
 
 
-def _list_process(name: str, does: str) -> None:
-    def started_elsewhere() -> None:
-        detail = f"`imagefleet {name}` takes no options: docs/settings.md lists its variables"
-        raise Misconfigured(detail)
-
-    app.command(name, help=does, rich_help_panel=PROCESSES)(started_elsewhere)
+def _started_elsewhere(context: typer.Context) -> None:
+    name = context.info_name
+    detail = f"`imagefleet {name}` takes no options: docs/settings.md lists its variables"
+    raise Misconfigured(detail)
 
 
 for _name, _does in STARTED_ELSEWHERE.items():
-    _list_process(_name, _does)
+    app.command(_name, help=_does, rich_help_panel=PROCESSES)(_started_elsewhere)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -147,10 +143,8 @@ def run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="imagefleet")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except Misconfigured as error:
-        complain(*told(error).splitlines())  # a line for each variable
-        return exit_code_of(error)
     except FleetError as error:
-        complain(told(error))
+        lines = told(error).splitlines() if isinstance(error, Misconfigured) else [told(error)]
+        complain(*lines)  # of what is misconfigured, one for each variable
         return exit_code_of(error)
     return ExitCode.DONE

@@ -8,15 +8,7 @@ from typing import Annotated, Final
 import orjson
 import typer
 
-from imagefleet.cli.output import (
-    ExitCode,
-    complain,
-    counting,
-    filled,
-    finish,
-    run_async,
-    show,
-)
+from imagefleet.cli.output import ExitCode, complain, counting, filled, finish, run_async, show
 from imagefleet.cli.verbs import WITHIN, Json, Result, WithinEach, call, each, tell, why
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured
@@ -131,16 +123,16 @@ def submit_job(
 
 def _payload(text: str) -> dict[str, object]:
     try:
-        found = orjson.loads(_file(Path(text[1:])) if text.startswith("@") else text)
+        payload = orjson.loads(_file(Path(text[1:])) if text.startswith("@") else text)
     except OSError as error:
         detail = f"{text[1:]} cannot be read: {error.strerror}"
         raise Misconfigured(detail) from None
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        payload = None
+    if not isinstance(payload, dict):
         detail = "--payload is a JSON object, or @ and the name of a file with one"
         raise Misconfigured(detail)
-    return found
+    return payload
 
 
 def _file(path: Path) -> bytes:

@@ -50,19 +50,6 @@ class Tried:
         return self.fault is None and self.status == JobState.COMPLETED and self.variants > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What came of all of them."""
-
-    tried: Sequence[Tried]
-    seconds: float
-
-    @property
-    def completed(self) -> int:
-        """How many were completed."""
-        return sum(one.completed for one in self.tried)
-
-
 class Demo:
     """Uploads samples and looks at what is published."""
 
@@ -119,15 +106,14 @@ class Demo:
         if answer.is_error:
             return f"GET {variant.url}: {answer.status_code}"
         content = answer.content
-        found = await in_thread(lambda: decode(content))
+        decoded = await in_thread(lambda: decode(content))
         said = (variant.format, variant.width, variant.height, variant.bytes)
-        seen = (found.format, found.width, found.height, len(content))
+        seen = (decoded.format, decoded.width, decoded.height, len(content))
         return None if said == seen else f"said to be {said}, is {seen}"
 
 
-async def run_demo(client: ApiClient, count: int, messages: Console) -> Shown:
+async def run_demo(client: ApiClient, count: int, messages: Console) -> list[Tried]:
     """Try that many samples, with a bar."""
-    begun = time.monotonic()
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )  # fmt: skip
@@ -138,25 +124,26 @@ async def run_demo(client: ApiClient, count: int, messages: Console) -> Shown:
         ) as progress:
             bar = progress.add_task("demo", total=count)
 
-            async def one(number: int) -> Tried:
+            async def counted(number: int) -> Tried:
                 tried = await demo.run(number)
                 progress.advance(bar)
                 return tried
 
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(number)) for number in range(count)]
-    return Shown([task.result() for task in tasks], round(time.monotonic() - begun, 2))
+                tasks = [group.create_task(counted(number)) for number in range(count)]
+    return [task.result() for task in tasks]
 
 
-def table_of(shown: Shown) -> Table:
+def table_of(tried: Sequence[Tried]) -> Table:
     """The results for people."""
     table = Table(
         "sample", "source", "bytes", "variants", "their bytes", "seconds", "result", box=None
     )
-    for one in shown.tried:
-        result = "[green]completed[/]" if one.completed else f"[red]{one.fault or one.status}[/]"
+    for image in tried:
+        why = image.fault or image.status
         table.add_row(
-            one.name, one.size, f"{one.bytes:,}", str(one.variants), f"{one.variant_bytes:,}",
-            f"{one.seconds:.2f}", result,
+            image.name, image.size, f"{image.bytes:,}", str(image.variants),
+            f"{image.variant_bytes:,}", f"{image.seconds:.2f}",
+            "[green]completed[/]" if image.completed else f"[red]{why}[/]",
         )  # fmt: skip
     return table

@@ -1,8 +1,9 @@
-"""What one embedded stack takes of this machine: a folder with a lock, and some ports.
+"""What one embedded stack takes of this machine: a locked folder, some ports, a little environment.
 
 Whatever is secret is in a file of its own that only the owner reads. Nothing here is needed to find
 what is in Postgres: a lost password is made anew and set, a lost key is replaced by another. What
-somebody else has already is said no to before anything starts.
+somebody else has already is said no to before anything starts. Of the environment processes are
+given what stands here.
 """
 
 import fcntl
@@ -24,12 +25,22 @@ from typing import Final, Self
 from imagefleet.errors import Misconfigured
 
 HOST: Final = "127.0.0.1"
-DEFAULT_FOLDER: Final = Path(".imagefleet")
 PASSWORD_BYTES: Final = 24
 NOT_GIVEN: Final = range(
     20_000, 32_000
 )  # ports: Linux gives those from 32768 to whoever asks for any
 MOST_TAKEN: Final = 100  # of those, before any other will do
+
+# No terminal's, user's or cloud account's settings reach a process: what works here then works
+# because of what is written here.
+PASSED_ON: Final = ("LANG", "LC_ALL", "TMPDIR", "TZ")
+
+# The AWS SDK would look for a user's profiles and for a cloud machine's credentials.
+NO_CLOUD: Final = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 class StateFolder:
@@ -234,3 +245,22 @@ def chosen(port: int, *, what: str, option: str) -> int:
             f"choose another with {option} PORT, or any free one with {option} 0"
         )
         raise Misconfigured(detail) from error
+
+
+def forget_cloud_account() -> None:
+    """Let the SDK in this process see nothing of the user's own AWS account."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(NO_CLOUD)
+
+
+def base_environment() -> dict[str, str]:
+    """What every process has."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {
+        "PATH": os.defpath,
+        "PYTHONUNBUFFERED": "1",  # the last words of a process that dies are the ones that matter
+        "LOG_FORMAT": "console",
+        **NO_CLOUD,
+        **passed_on,
+    }

@@ -4,7 +4,6 @@ Each is given exactly what it reads, and nothing of ours.
 """
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Final
 
 import httpx
 
-from imagefleet.embedded.machine import HOST, free_port
+from imagefleet.embedded.machine import HOST, base_environment, free_port
 from imagefleet.embedded.supervisor import Keeper, Program
 from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured, Unavailable
@@ -22,17 +21,6 @@ from imagefleet.telemetry.health import LONGEST_STAY
 API_GRACE: Final = 10  # seconds; the longest poll of a job's state ends at once
 WORKER_GRACE: Final = 20  # an image takes less; what is left is given back and goes on next time
 RECEIVE_WAIT: Final = 1  # seconds that a drain waits for the receive on its way
-
-# No terminal's, user's or cloud account's settings reach a process: what works here then works
-# because of what is written here.
-PASSED_ON: Final = ("LANG", "LC_ALL", "TMPDIR", "TZ")
-
-# The AWS SDK would look for a user's profiles and for a cloud machine's credentials.
-NO_CLOUD: Final = {
-    "AWS_CONFIG_FILE": os.devnull,
-    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
 
 GRACES: Final = {"api": API_GRACE, "worker": WORKER_GRACE, "maintenance": WORKER_GRACE}
 # Seconds a process has beyond its own grace: to close what it opened, and for its last scrape.
@@ -111,25 +99,6 @@ async def _unready(http: httpx.AsyncClient, url: str) -> str | None:
     except httpx.HTTPError as error:
         return f"no answer at {url} ({type(error).__name__})"
     return None if answer.is_success else answer.text
-
-
-def forget_cloud_account() -> None:
-    """Let the SDK in this process see nothing of the user's own AWS account."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        del os.environ[name]
-    os.environ.update(NO_CLOUD)
-
-
-def base_environment() -> dict[str, str]:
-    """What every process has."""
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return {
-        "PATH": os.defpath,
-        "PYTHONUNBUFFERED": "1",  # the last words of a process that dies are the ones that matter
-        "LOG_FORMAT": "console",
-        **NO_CLOUD,
-        **passed_on,
-    }
 
 
 def environment_of(

@@ -85,9 +85,9 @@ async def ensure_distribution(
     api_domain: str,
 ) -> tuple[str, str]:
     """Id and ARN of the distribution with this prefix as its comment; it is made when missing."""
-    found = await _find_distribution(client, prefix)
-    if found is not None:
-        return found
+    existing = await _find_distribution(client, prefix)
+    if existing is not None:
+        return existing
     access_control = await _ensure_access_control(client, prefix)
     config = _config(
         edge,

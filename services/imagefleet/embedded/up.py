@@ -21,8 +21,14 @@ from rich.console import Console
 from rich.text import Text
 
 from imagefleet.client.api import open_client
-from imagefleet.embedded.machine import DEFAULT_FOLDER, Ports, StateFolder, chosen, write_private
-from imagefleet.embedded.processes import Processes, forget_cloud_account
+from imagefleet.embedded.machine import (
+    Ports,
+    StateFolder,
+    chosen,
+    forget_cloud_account,
+    write_private,
+)
+from imagefleet.embedded.processes import Processes
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.supervisor import Supervisor
 from imagefleet.embedded.topology import Facts
@@ -39,7 +45,7 @@ NAME_WIDTH: Final = 11  # of `maintenance`
 class Wishes:
     """What `up` was asked for."""
 
-    state: Path = DEFAULT_FOLDER
+    state: Path
     ports: Ports = field(default_factory=Ports)
     workers: int = 1
     ready_file: Path | None = None
@@ -119,9 +125,7 @@ class Up:
         self._terminal.say(f"postgres and aws are ready after {self._elapsed():.1f} s")
         invalidations = await stack.enter_async_context(
             serve_edge(
-                self._ports.edge,
-                facts=lambda: self._stack.facts,
-                api_url=self._processes.api_url,
+                self._ports.edge, facts=lambda: self._stack.facts, api_url=self._processes.api_url
             )
         )
         supervisor = self._supervisor = Supervisor(
@@ -174,27 +178,30 @@ class Up:
         self.code = 1  # until the last of them was seen
         restarts = self._restarts(supervisor)
         async with open_client(self._processes.api_url, self._stack.keys["api-key"]) as client:
-            shown = await run_demo(client, self._wishes.demo, self._terminal.messages)
+            begun = time.monotonic()
+            tried = await run_demo(client, self._wishes.demo, self._terminal.messages)
+            seconds = time.monotonic() - begun
+        completed = sum(image.completed for image in tried)
         restarts = self._restarts(supervisor) - restarts
-        self.code = 0 if shown.completed == len(shown.tried) and restarts == 0 else 1
+        self.code = 0 if completed == len(tried) and restarts == 0 else 1
         results: dict[str, object] = {
             "ok": self.code == 0,
-            "submitted": len(shown.tried),
-            "completed": shown.completed,
-            "variants": sum(one.variants for one in shown.tried),
+            "submitted": len(tried),
+            "completed": completed,
+            "variants": sum(image.variants for image in tried),
             "restarts": restarts,
             "ready_seconds": round(ready_after, 2),
-            "demo_seconds": shown.seconds,
+            "demo_seconds": round(seconds, 2),
             "total_seconds": round(self._elapsed(), 2),
         }
         if self._wishes.as_json:
-            _print_json({**results, "images": [asdict(one) for one in shown.tried]})
+            _print_json({**results, "images": [asdict(image) for image in tried]})
             return
-        self._terminal.results.print(table_of(shown))
+        self._terminal.results.print(table_of(tried))
         self._terminal.results.print(
-            f"{shown.completed} of {len(shown.tried)} completed, {results['variants']} variants "
+            f"{completed} of {len(tried)} completed, {results['variants']} variants "
             f"fetched and decoded, {restarts} restarts; ready after {ready_after:.1f} s, "
-            f"demo {shown.seconds:.1f} s, {self._elapsed():.1f} s in all"
+            f"demo {seconds:.1f} s, {self._elapsed():.1f} s in all"
         )
 
     def _restarts(self, supervisor: Supervisor) -> int:

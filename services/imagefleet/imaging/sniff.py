@@ -82,10 +82,10 @@ def _recognise(data: bytes) -> ImageFormat:
         return ImageFormat.GIF
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return ImageFormat.WEBP
-    found = brands(data)
-    if found & {b"avif", b"avis"}:
+    branded = brands(data)
+    if branded & {b"avif", b"avis"}:
         return ImageFormat.AVIF
-    if found & _HEIC_BRANDS:
+    if branded & _HEIC_BRANDS:
         raise unsupported(
             "HEIC", "brand", "HEIC images are not accepted; export the image as JPEG."
         )

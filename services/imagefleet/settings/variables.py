@@ -75,7 +75,7 @@ def written(value: object) -> str:
         case timedelta():
             return f"{value.total_seconds():g}"
         case dict():
-            numbers = {name: one.model_dump(exclude_none=True) for name, one in value.items()}
+            numbers = {name: limits.model_dump(exclude_none=True) for name, limits in value.items()}
             return json.dumps(numbers)
         case tuple():
             return ",".join(str(item) for item in value)
@@ -210,13 +210,14 @@ def _live_reference() -> Iterator[str]:
     yield LIVE_FOREWORD
     yield "| setting | value | default | read by | meaning |"
     yield "|---|---|---|---|---|"
-    for one in DECLARED:
+    for setting in DECLARED:
+        is_variable = setting.default.isupper() and "," not in setting.default
         cells = (
-            f"`{one.name}`",
-            one.allowed,
-            f"`{one.default}`" if one.default.isupper() and "," not in one.default else one.default,
-            ", ".join(one.read_by),
-            one.meaning,
+            f"`{setting.name}`",
+            setting.allowed,
+            f"`{setting.default}`" if is_variable else setting.default,
+            ", ".join(setting.read_by),
+            setting.meaning,
         )
         yield f"| {' | '.join(cells)} |"
     yield ""

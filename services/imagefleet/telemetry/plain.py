@@ -1,13 +1,20 @@
-"""Text of strangers, for a terminal: what would steer that is written down.
+"""Text of strangers: on a terminal it steers nothing, as a label's value there is an end of it.
 
-By itself, so that the command line has it without the library of log lines.
+By itself, so that the command line has it without the libraries of log lines and of series.
 """
 
+import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _CACHED: Final = 0x3000  # characters, what is written most; of the rest there are a million
+
+OTHER: Final = "other"
+UNMATCHED: Final = "unmatched"
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/{}-]{1,100}")
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 class Visible(dict[int, str]):
@@ -25,10 +32,10 @@ class Visible(dict[int, str]):
     def __missing__(self, code: int) -> str:
         character = chr(code)
         harmless = character.isprintable() or unicodedata.category(character) == "Zs"
-        found = character if harmless else self._written(character)
+        shown = character if harmless else self._written(character)
         if code < _CACHED:
-            self[code] = found
-        return found
+            self[code] = shown
+        return shown
 
 
 def escaped(character: str) -> str:
@@ -42,3 +49,46 @@ _IN_TEXT: Final = Visible(escaped)
 def plain(text: str) -> str:
     """A stranger's text on one line, with escapes for what would steer a terminal."""
     return text if text.isprintable() else text.translate(_IN_TEXT)
+
+
+class Vocabulary:
+    """The values of one label: the known ones, and the first few plain ones that come beyond.
+
+    A series is kept for ever, so nobody may invent values without end.
+    """
+
+    def __init__(self, known: Iterable[str] = (), *, room: int = 0, other: str = OTHER) -> None:
+        self._words = set(known)
+        self._most = len(self._words) + room
+        self._other = other
+
+    def __call__(self, value: str | None) -> str:
+        """Return the value, or the word that stands for all others."""
+        if value is None:
+            return self._other
+        if value in self._words:
+            return value
+        if len(self._words) < self._most and _PLAIN.fullmatch(value):
+            self._words.add(value)
+            return value
+        return self._other
+
+
+def methods() -> Vocabulary:
+    """HTTP methods: the standard ones."""
+    return Vocabulary(_METHODS)
+
+
+def routes() -> Vocabulary:
+    """Templates of routes, such as `/v1/jobs/{job_id}`; there are far fewer than this."""
+    return Vocabulary(room=200, other=UNMATCHED)
+
+
+def codes() -> Vocabulary:
+    """Codes of errors, names of statements and operations: ours are fixed, a handler's are not."""
+    return Vocabulary(room=100)
+
+
+def names() -> Vocabulary:
+    """Names from the settings: buckets, services."""
+    return Vocabulary(room=20)

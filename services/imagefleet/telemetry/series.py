@@ -1,10 +1,6 @@
-"""How series are made and shown; which ones there are is said in `metrics.py`.
-
-A series is kept for ever, so nobody may invent values of labels without end.
-"""
+"""How series are made and shown; which ones there are is said in `metrics.py`."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -24,12 +20,6 @@ from prometheus_client.registry import Collector
 from imagefleet.errors import ClaimLost, FleetError, RequestRejected
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-OTHER: Final = "other"
-UNMATCHED: Final = "unmatched"
-
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/{}-]{1,100}")
-_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 Values: TypeAlias = Mapping[tuple[str, ...], float]
 Family: TypeAlias = GaugeMetricFamily | CounterMetricFamily
@@ -141,46 +131,6 @@ class SampledSeries(Collector):
             for told, value in values.items():
                 shown.add_metric(told, value)
             yield shown
-
-
-class Vocabulary:
-    """The values of one label: the known ones, and the first few plain ones that come beyond."""
-
-    def __init__(self, known: Iterable[str] = (), *, room: int = 0, other: str = OTHER) -> None:
-        self._words = set(known)
-        self._most = len(self._words) + room
-        self._other = other
-
-    def __call__(self, value: str | None) -> str:
-        """Return the value, or the word that stands for all others."""
-        if value is None:
-            return self._other
-        if value in self._words:
-            return value
-        if len(self._words) < self._most and _PLAIN.fullmatch(value):
-            self._words.add(value)
-            return value
-        return self._other
-
-
-def methods() -> Vocabulary:
-    """HTTP methods: the standard ones."""
-    return Vocabulary(_METHODS)
-
-
-def routes() -> Vocabulary:
-    """Templates of routes, such as `/v1/jobs/{job_id}`; there are far fewer than this."""
-    return Vocabulary(room=200, other=UNMATCHED)
-
-
-def codes() -> Vocabulary:
-    """Codes of errors, names of statements and operations: ours are fixed, a handler's are not."""
-    return Vocabulary(room=100)
-
-
-def names() -> Vocabulary:
-    """Names from the settings: buckets, services."""
-    return Vocabulary(room=20)
 
 
 def error_code(error: BaseException | None) -> str | None:

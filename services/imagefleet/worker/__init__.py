@@ -2,7 +2,7 @@
 
     main        what is opened in which order; the shift, from the registry to the drain's end
     consumer    listens to a lane: receives into free slots, claims, starts what is ours
-    slots       how many at once, of a lane and of a type; a suspect alone
+    slots       how many at once, of a lane and of a type; a suspect alone; what was heard
     attempt     one attempt: work, settle, let go of the message
     handling    what a handler is given; handlers: what the built-in types do with it
     outcomes    what an error means for its job

@@ -21,10 +21,10 @@ from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.claims import claim_jobs, find_types
 from imagefleet.telemetry.metrics import WorkerMetrics
-from imagefleet.worker.lease import Hearing, Lease
+from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
 from imagefleet.worker.settler import Takeovers
-from imagefleet.worker.slots import Slots, Solitude, TypeSlots
+from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
@@ -158,7 +158,7 @@ class Consumer:
             await solitude.others_had_their_turn()
         else:
             await solitude.opened()
-        await self._ears.lease.fresh()
+        await self._ears.lease.until_fresh()
 
     async def _take(
         self, lane: Lane, queue: Queue, received: Sequence[Received], drain: Drain
@@ -209,7 +209,7 @@ class Consumer:
         """Claim, and start what is ours; each start ends once."""
         unclaimed = self._ears.unclaimed
         # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
-        if drain.requested or self._ears.lease.stale():
+        if drain.requested or not self._ears.lease.fresh:
             unclaimed.give_back(queue, received)
             return
         unanswered = await unclaimed.readable(queue, received)
@@ -225,10 +225,14 @@ class Consumer:
                     # What was answered is committed: it is not lost with the next question.
                     left += self._start_ours(lane, answers, ended)
                     self._unreserve(reserved)
-                    unanswered = [one for question in questions for one in question.deliveries]
+                    unanswered = [
+                        delivery for question in questions for delivery in question.deliveries
+                    ]
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            unclaimed.give_back(queue, [one.received for one in unanswered], CONTENDED_FOR)
+            unclaimed.give_back(
+                queue, [delivery.received for delivery in unanswered], CONTENDED_FOR
+            )
             await self._dismiss(left)
             raise
         finally:
@@ -242,26 +246,30 @@ class Consumer:
         type_slots, types = self._ears.type_slots, self._ears.types
         if not type_slots.bound:
             return [Question(deliveries, types)]
-        found = await find_types(connection, [one.message.job_id for one in deliveries])
+        type_of = await find_types(connection, [delivery.message.job_id for delivery in deliveries])
         full: set[str] = set()
         waiting: set[JobId] = set()
-        for job_id, job_type in found.items():
+        for job_id, job_type in type_of.items():
             if type_slots.has_room(job_type):
                 type_slots.occupy(job_type)
                 reserved.append(job_type)
             else:
                 full.add(job_type)
                 waiting.add(job_id)
-        now = [one for one in deliveries if one.message.job_id not in waiting]
-        later = [one for one in deliveries if one.message.job_id in waiting]
-        others = [one for one in types if one not in full]
-        return [one for one in (Question(now, types), Question(later, others)) if one.deliveries]
+        now = [delivery for delivery in deliveries if delivery.message.job_id not in waiting]
+        later = [delivery for delivery in deliveries if delivery.message.job_id in waiting]
+        others = [name for name in types if name not in full]
+        return [
+            question
+            for question in (Question(now, types), Question(later, others))
+            if question.deliveries
+        ]
 
     async def _claim(
         self, connection: Connection, lane: Lane, question: Question
     ) -> list[tuple[Delivery, ClaimAnswer]]:
         """Claim, and tell whose claims that ended."""
-        job_ids = [one.message.job_id for one in question.deliveries]
+        job_ids = [delivery.message.job_id for delivery in question.deliveries]
         try:
             answers = await claim_jobs(
                 connection,
@@ -275,7 +283,7 @@ class Consumer:
         except BaseException:
             self._ears.takeovers.not_answered(job_ids)
             raise
-        self._ears.takeovers.tell(one.ended for one in answers if one.ended is not None)
+        self._ears.takeovers.tell(answer.ended for answer in answers if answer.ended is not None)
         return list(zip(question.deliveries, answers, strict=True))
 
     def _start_ours(
@@ -327,9 +335,9 @@ def consumers_of(
             lane,
             own,
             [
-                (one, queues[one])
-                for one in (lane, Lane.FAST)
-                if one is lane or (lane is Lane.GENERAL and one in slots)
+                (heard, queues[heard])
+                for heard in (lane, Lane.FAST)
+                if heard is lane or (lane is Lane.GENERAL and heard in slots)
             ],
             ears,
             wait,

@@ -9,32 +9,31 @@ A worker that cannot beat stops its own work 20 s after it *sent* the last beat 
 acknowledged, well before a rescuer can give the jobs to others (30 s of silence), and by its own
 monotonic clock.
 
-With the beat goes what this worker has heard of each lane: by it dispatchers know what is lost. A
-long poll that brings nothing says that no message was there to be had since it began. A message by
-which a job was claimed says that those announced well before it should have come through too.
+With the beat goes what this worker has heard of each lane.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import structlog
 
 from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.lifecycle import Released
-from imagefleet.jobs.model import Fence, JobMessage, Lane, WorkerId
+from imagefleet.jobs.model import Fence, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.jobs.leases import Beat, Heard, renew_claims
+from imagefleet.store.jobs.leases import Beat, renew_claims
 from imagefleet.store.settling import Settlement
 from imagefleet.telemetry.health import Pulse
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.attempt import RunningAttempts, Stop
 from imagefleet.worker.messages import Messages
 from imagefleet.worker.settler import Settler
+from imagefleet.worker.slots import Hearing
 
 BEAT_EVERY: Final = 2.0  # seconds
 BEAT_WITHIN: Final = 4.0  # a beat that takes longer is given up, and its connection with it
@@ -43,38 +42,6 @@ STOP_AFTER: Final = 20.0  # see above; must stay well under the rescuer's patien
 LONGEST_SILENCE: Final = timedelta(seconds=60)  # between two tries to beat: this loop is stuck
 
 log = structlog.get_logger()
-
-
-class Hearing:
-    """The newest silence and the newest announcement, by lane."""
-
-    def __init__(self, lanes: Iterable[Lane]) -> None:
-        """Listen to these lanes; what is told of them is told in their order."""
-        self._lanes = tuple(lanes)
-        self._now = asyncio.get_running_loop().time
-        self._silent: dict[Lane, float] = {}
-        self._heard: dict[Lane, datetime] = {}
-
-    def silence(self, lane: Lane, began: float) -> None:
-        """Take it that a long poll which began then, by this loop's clock, brought nothing."""
-        self._silent[lane] = max(began, self._silent.get(lane, began))
-
-    def claimed(self, lane: Lane, message: JobMessage) -> None:
-        """Take it that this message came through."""
-        at = message.announced_at
-        if at is not None:
-            self._heard[lane] = max(at, self._heard.get(lane, at))
-
-    def told(self) -> Heard:
-        """All of it. A span, as no clock of ours is to be compared with the database's."""
-        now = self._now()
-        return Heard(
-            silent_for=[
-                timedelta(seconds=now - self._silent[lane]) if lane in self._silent else None
-                for lane in self._lanes
-            ],
-            heard_at=[self._heard.get(lane) for lane in self._lanes],
-        )
 
 
 class Lease:
@@ -110,13 +77,18 @@ class Lease:
         """Seconds since the last acknowledged beat was sent."""
         return asyncio.get_running_loop().time() - self._acknowledged_at
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the last beat is young enough to receive anything new."""
+        return self.age <= FRESH_FOR
+
     def stale(self) -> str | None:
         """Why nothing new may be received, if so."""
-        return f"last beat {self.age:.0f} s ago" if self.age > FRESH_FOR else None
+        return None if self.fresh else f"last beat {self.age:.0f} s ago"
 
-    async def fresh(self) -> None:
-        """Return when the last beat is young enough to receive anything new."""
-        while self.age > FRESH_FOR:
+    async def until_fresh(self) -> None:
+        """Return when something new may be received."""
+        while not self.fresh:
             self._beaten.clear()
             await self._beaten.wait()
 

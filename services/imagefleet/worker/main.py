@@ -48,10 +48,10 @@ from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
-from imagefleet.worker.lease import Hearing, Lease
-from imagefleet.worker.messages import Messages, Redrives, Unclaimed
+from imagefleet.worker.lease import Lease
+from imagefleet.worker.messages import Messages, Unclaimed
 from imagefleet.worker.settler import Settler, Takeovers
-from imagefleet.worker.slots import Slots, Solitude, TypeSlots, slots_of, use_slots
+from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots, slots_of, use_slots
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
 
@@ -168,14 +168,16 @@ async def assemble(
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
     dead_letters = await outside.session.queue(settings.aws.dead_letter_queue_url)
     takeovers = Takeovers(pool, worker_id, metrics)
-    redrives = Redrives(pool, kinds_of(handlers), equipment.doorbell)
+    unclaimed = Unclaimed(
+        messages, dead_letters, kinds_of(handlers), pool, equipment.doorbell, metrics
+    )
     ears = Ears(
         pool=pool,
         worker_id=worker_id,
         types=tuple(handlers),
         lease=lease,
         solitude=Solitude(shared=len(slots) > 1),
-        unclaimed=Unclaimed(messages, dead_letters, redrives, metrics),
+        unclaimed=unclaimed,
         hearing=hearing,
         metrics=metrics,
         takeovers=takeovers,
@@ -209,12 +211,14 @@ class Shift:
 
     def vitals(self) -> dict[str, Vital]:
         """What a restart would cure."""
-        stuck = {f"receive {lane}": one.stuck for lane, one in self.consumers.items()}
+        stuck = {f"receive {lane}": consumer.stuck for lane, consumer in self.consumers.items()}
         return {"beat": self.lease.pulse, "attempts": self.attempts.late, **stuck}
 
     def readiness(self, drain: Drain) -> dict[str, Check]:
         """What keeps this worker from taking jobs; all of it known without asking anybody."""
-        deaf = {f"queue {lane}": partial(_deaf, one) for lane, one in self.consumers.items()}
+        deaf = {
+            f"queue {lane}": partial(_deaf, consumer) for lane, consumer in self.consumers.items()
+        }
         return {"database": self.lease.stale, "drain": lambda: drain.reason, **deaf}
 
     async def register(self, handlers: Handlers, health: HealthServer) -> None:
@@ -225,7 +229,7 @@ class Shift:
             pid=os.getpid(),
             version=version("imagefleet"),
             types=tuple(handlers),
-            slots={lane: one.total for lane, one in self.slots.items()},
+            slots={lane: slots.total for lane, slots in self.slots.items()},
         )
         async with self.pool.connection() as connection:
             await register_worker(connection, card)
@@ -279,8 +283,8 @@ class Shift:
     async def _all_free(self, within: timedelta) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
-                for one in self.slots.values():
-                    await one.all_free()
+                for slots in self.slots.values():
+                    await slots.all_free()
                 return True
         return False
 

@@ -16,12 +16,12 @@ there is one, however many messages come back.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 import structlog
 
@@ -53,6 +53,7 @@ PUT_OFF_FOR: Final = timedelta(minutes=10)  # at most, of the first receives
 MOST_DEFERRED: Final = timedelta(hours=11)  # SQS refuses what ends 12 hours after the receive
 
 Change: TypeAlias = tuple[Receipt, timedelta]
+Said = TypeVar("Said", Receipt, Change)
 
 log = structlog.get_logger()
 
@@ -85,7 +86,7 @@ class Messages:
         """The message has said what it had to say."""
         if queue not in self._deletes:
             self._deletes[queue] = Batcher(
-                partial(_delete, queue),
+                partial(_say, "delete", queue, queue.delete),
                 name="deletes",
                 linger=self._deletes_linger,
                 most=MOST_ENTRIES,
@@ -96,7 +97,10 @@ class Messages:
         """Let the message come back after this long from now; zero gives it back at once."""
         if queue not in self._changes:
             self._changes[queue] = Batcher(
-                partial(_defer, queue), name="changes", linger=CHANGES_LINGER, most=MOST_ENTRIES
+                partial(_say, "defer", queue, queue.change_visibility),
+                name="changes",
+                linger=CHANGES_LINGER,
+                most=MOST_ENTRIES,
             )
         self._changes[queue].put((received.receipt, span))
 
@@ -133,23 +137,20 @@ async def _close(batcher: Batcher[Receipt, None] | Batcher[Change, None]) -> Non
         log.warning("message.unsaid", what=batcher.name)
 
 
-async def _delete(queue: Queue, receipts: Sequence[Receipt]) -> Sequence[None]:
-    return await _say("delete", queue, len(receipts), queue.delete(receipts))
-
-
-async def _defer(queue: Queue, changes: Sequence[Change]) -> Sequence[None]:
-    return await _say("defer", queue, len(changes), queue.change_visibility(changes))
-
-
-async def _say(what: str, queue: Queue, count: int, call: Awaitable[Failures]) -> Sequence[None]:
+async def _say(
+    what: str,
+    queue: Queue,
+    say: Callable[[Sequence[Said]], Awaitable[Failures]],
+    said: Sequence[Said],
+) -> Sequence[None]:
     codes: Counter[str] = Counter()
     try:
-        codes.update(failure.code for failure in await call if failure)
+        codes.update(failure.code for failure in await say(said) if failure)
     except FleetError as error:
-        codes[error.code] += count
+        codes[error.code] += len(said)
     if codes:  # those messages come again, and get a verdict
         log.warning("message.unsaid", what=what, queue=queue.name, codes=dict(codes))
-    return [None] * count
+    return [None] * len(said)
 
 
 def busy_for(receives: int, wait: timedelta) -> timedelta:
@@ -173,38 +174,42 @@ class Unclaimed:
         self,
         messages: Messages,
         dead_letters: Queue,
-        redrives: "Redrives",
+        kinds: Mapping[str, JobKind],
+        pool: Pool,
+        doorbell: Doorbell,
         metrics: WorkerMetrics,
     ) -> None:
         self._messages = messages
         self._dead_letters = dead_letters
-        self._redrives = redrives
+        self._kinds = kinds
+        self._pool = pool
+        self._doorbell = doorbell
         self._metrics = metrics
 
     def give_back(
         self, queue: Queue, received: Sequence[Received], span: timedelta = AT_ONCE
     ) -> None:
         """Let messages come back after this long."""
-        for one in received:
-            self._messages.defer(queue, one, span)
+        for message in received:
+            self._messages.defer(queue, message, span)
 
     def put_off(self, queue: Queue, received: Sequence[Received]) -> None:
         """Let messages come back, for others at first, and more seldom with every receive."""
-        for one in received:
-            self._messages.defer(queue, one, busy_for(one.receive_count, PUT_OFF_FOR))
+        for message in received:
+            self._messages.defer(queue, message, busy_for(message.receive_count, PUT_OFF_FOR))
 
     async def readable(self, queue: Queue, received: Sequence[Received]) -> list[Delivery]:
         """Read every message; what is not ours is buried, the rest is returned in order."""
         deliveries: list[Delivery] = []
-        for one in received:
+        for raw in received:
             try:
-                message = parse_message(one.body)
+                message = parse_message(raw.body)
             except InputRejected as error:
                 self._metrics.claimed(Verdict.UNREADABLE)
                 log.warning("message.unreadable", queue=queue.name, why=error.detail)
-                await self._bury(queue, one, Verdict.UNREADABLE.value)
+                await self._bury(queue, raw, Verdict.UNREADABLE.value)
             else:
-                deliveries.append(Delivery(queue=queue, received=one, message=message))
+                deliveries.append(Delivery(queue=queue, received=raw, message=message))
         return deliveries
 
     async def dismiss(self, delivery: Delivery, answer: ClaimAnswer) -> None:
@@ -219,9 +224,12 @@ class Unclaimed:
                 self._defer(delivery, span * spread)
             case Verdict.CONTENDED:
                 self._defer(delivery, CONTENDED_FOR)
+            case Verdict.UNKNOWN if delivery.received.receive_count < UNKNOWN_RECEIVES:
+                self._defer(delivery, UNKNOWN_FOR)
             case Verdict.UNKNOWN:
-                await self._dismiss_unknown(delivery)
-            case Verdict.FINISHED if not await self._redrives.replay(delivery.message):
+                log.warning("message.unknown", job_id=str(delivery.message.job_id))
+                await self._bury(delivery.queue, delivery.received, "unknown_job")
+            case Verdict.FINISHED if not await self._replay(delivery.message):
                 self._defer(delivery, CONTENDED_FOR)
             case (
                 Verdict.FINISHED
@@ -237,13 +245,6 @@ class Unclaimed:
             case _:
                 assert_never(answer.verdict)
 
-    async def _dismiss_unknown(self, delivery: Delivery) -> None:
-        if delivery.received.receive_count < UNKNOWN_RECEIVES:
-            self._defer(delivery, UNKNOWN_FOR)
-        else:
-            log.warning("message.unknown", job_id=str(delivery.message.job_id))
-            await self._bury(delivery.queue, delivery.received, "unknown_job")
-
     def _defer(self, delivery: Delivery, span: timedelta) -> None:
         self.give_back(delivery.queue, [delivery.received], min(span, MOST_DEFERRED))
 
@@ -258,16 +259,7 @@ class Unclaimed:
         else:
             log.warning("message.unburied", queue=queue.name, reason=reason, code=failure.code)
 
-
-class Redrives:
-    """Replays what is moved back."""
-
-    def __init__(self, pool: Pool, kinds: Mapping[str, JobKind], doorbell: Doorbell) -> None:
-        self._pool = pool
-        self._kinds = kinds
-        self._doorbell = doorbell
-
-    async def replay(self, message: JobMessage) -> bool:
+    async def _replay(self, message: JobMessage) -> bool:
         """See to the replay of a finished job; False: the message must come again for that."""
         if message.dead_letter is None:
             return True

@@ -1,24 +1,30 @@
-"""How many jobs at once: slots are reserved before a receive is sent, never more than are free.
+"""The lanes of a worker: how many jobs at once, and what was heard of each.
 
-Operators may have fewer of them used, of a lane or of a job type, while the worker runs.
+Slots are reserved before a receive is sent, never more than are free. Operators may have fewer of
+them used, of a lane or of a job type, while the worker runs.
 
 A suspect has its worker to itself: while one runs there, that worker begins nothing else. Whoever
 died with a killer is a suspect as well, so a crash may only be blamed on a job that had its worker
 to itself. Before a suspect is claimed this worker stops beginning jobs and lets those that run come
 to their end. It does not wait for long ones at first, and longer each time. Nor do suspects,
 however many wait, take more than half of a worker's time from all the others.
+
+What came, and what did not, is told with the beat: by it dispatchers know what is lost. A long poll
+that brings nothing says that no message was there to be had since it began. A message by which a
+job was claimed says that those announced well before it should have come through too.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
-from imagefleet.jobs.model import Lane
+from imagefleet.jobs.model import JobMessage, Lane
 from imagefleet.settings import Worker
 from imagefleet.settings.in_force import Overlay
+from imagefleet.store.jobs.leases import Heard
 from imagefleet.telemetry.metrics import WorkerMetrics
 
 QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself
@@ -211,6 +217,37 @@ class Solitude:
     async def _until_changed(self) -> None:
         self._changed.clear()
         await self._changed.wait()
+
+
+class Hearing:
+    """The newest silence and the newest announcement, by lane."""
+
+    def __init__(self, lanes: Iterable[Lane]) -> None:
+        """Listen to these lanes; what is told of them is told in their order."""
+        self._now = asyncio.get_running_loop().time
+        self._silent: dict[Lane, float | None] = dict.fromkeys(lanes)
+        self._heard: dict[Lane, datetime | None] = dict.fromkeys(self._silent)
+
+    def silence(self, lane: Lane, began: float) -> None:
+        """Take it that a long poll which began then, by this loop's clock, brought nothing."""
+        self._silent[lane] = max(began, self._silent[lane] or began)
+
+    def claimed(self, lane: Lane, message: JobMessage) -> None:
+        """Take it that this message came through."""
+        if message.announced_at is not None:
+            newest = self._heard[lane] or message.announced_at
+            self._heard[lane] = max(message.announced_at, newest)
+
+    def told(self) -> Heard:
+        """All of it. A span, as no clock of ours is to be compared with the database's."""
+        now = self._now()
+        return Heard(
+            silent_for=[
+                None if began is None else timedelta(seconds=now - began)
+                for began in self._silent.values()
+            ],
+            heard_at=[*self._heard.values()],
+        )
 
 
 def slots_of(settings: Worker, metrics: WorkerMetrics) -> dict[Lane, Slots]:

@@ -14,7 +14,7 @@ from tests.api.producers.test_events import listening
 from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
-from tests.support.image_sets import bury, renewal_of
+from tests.support.image_rows import bury, renewal_of
 from tests.support.rows import job_row
 
 

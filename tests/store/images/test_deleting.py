@@ -1,24 +1,20 @@
 """The tombstone: with its job or not at all, seen by all who are about to publish or submit."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.lifecycle import Completed, Released
-from imagefleet.jobs.model import (
-    CancelCode,
-    JobState,
-    TenantId,
-    Verdict,
-    new_job_id,
-)
+from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
+from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId, Verdict, new_job_id
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
     Accepted,
+    BatchLimits,
     accept_batch,
     begin_send,
     commit_batch,
@@ -36,35 +32,29 @@ from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.letters import get_dead_letter
-from imagefleet.store.letters.replays import (
-    replay_letters,
-    replay_redriven,
-)
+from imagefleet.store.letters.replays import replay_letters, replay_redriven
 from tests.conftest import OpenConnection
 from tests.store.images.deletions import (
-    ROOMY,
     a_deletion,
     a_receipt,
     an_upload,
-    counts,
     deleted,
     failing,
     publication,
-    published,
     taken,
     uploaded,
 )
 from tests.support.database import driver_of
-from tests.support.factories import (
-    CORRUPT,
-    TENANT,
-    a_worker,
-    claim_job,
-    settle_job,
-)
+from tests.support.factories import CORRUPT, TENANT, a_worker, claim_job, settle_job
 from tests.support.rows import job_row, ring_row
 
 ORDER = ReplayOrder(by="ada", reason="fixed")
+ROOMY = BatchLimits(paths=3000, wildcards=15)
+
+
+async def counts(owner: Connection) -> tuple[int, ...]:
+    tables = ("jobs", "rings", "image_tombstones")
+    return tuple([await owner.fetchval(f"SELECT count(*) FROM {table}") for table in tables])  # noqa: S608
 
 
 async def test_the_tombstone_its_job_and_the_ring_are_one(
@@ -239,6 +229,13 @@ async def dark_by_the_edge(maintenance: Connection) -> None:
     dark = await complete_batch(maintenance, Accepted(batch.id, "I1"))
     assert dark is not None
     assert len(dark) == 1
+
+
+async def published(worker: Connection, image_id: UUID, job_id: JobId) -> ResultReason | None:
+    job = await taken(worker, job_id)
+    outcome = Completed(publication=await publication(worker, image_id, job))
+    receipt = await settle_job(worker, job, outcome)
+    return receipt.outcome.reason if isinstance(receipt.outcome, Completed) else None
 
 
 async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dark_with_the_edge(

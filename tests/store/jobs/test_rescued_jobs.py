@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane
-from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescued, Rescuer
+from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescuer
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rescue import Rescue, look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settled
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -30,7 +30,7 @@ from tests.support.races import wait_until_blocked
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
 from tests.support.wires import a_wire
 
-NOBODY = Rescued(workers=0, retried=0, failed=0, rings=())
+NOBODY: list[Rescue] = []
 
 
 def a_rescuer(
@@ -226,7 +226,7 @@ async def test_a_rescue_that_never_arrived_is_told_by_the_next_one_alone(
             await holder.rollback()
         condemned = 0
         for _ in range(4):
-            condemned += (await rescuer.run_once(maintenance)).workers
+            condemned += len(await rescuer.run_once(maintenance))
 
     assert 1 == condemned
     assert ["rescued"] == [line["outcome"] for line in lines if "outcome" in line]

@@ -79,6 +79,7 @@ $$
 # few that wait, the deep one 2,600 that wait. One tenant has most of everything.
 LOAD = f"""
 SET LOCAL session_replication_role = replica;
+SET LOCAL synchronous_commit = on; -- VACUUM calls no row visible whose commit is not written yet
 INSERT INTO workers (id, host, pid, version, lanes, types, slots)
 SELECT id_of(n), 'h', 1, '0', '{{fast,general,quarantine}}',
        '{{noop,process_image,delete_image,cancel_job}}', '{{3,5,1}}'

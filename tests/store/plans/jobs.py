@@ -280,9 +280,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         # As many as the tenant has open; for a key they are read, and no history.
         "room for jobs": Case(
-            lambda c: room_for_jobs(c, TENANT, "load", MOST_OPEN_JOBS), "api", 45_400, 3_200
+            lambda c: room_for_jobs(c, TENANT, "load", MOST_OPEN_JOBS), "api", 45_400, 600
         ),
-        "room of a key": Case(lambda c: room_for_jobs(c, TENANT, "load", 10), "api", 45_400, 3_200),
+        "room of a key": Case(lambda c: room_for_jobs(c, TENANT, "load", 10), "api", 45_400, 600),
         "room of a key that has few": Case(
             lambda c: room_for_jobs(c, TENANT, "few", 10), "api", 91_000, 3_200
         ),

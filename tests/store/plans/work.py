@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 import asyncpg
 
 from imagefleet.store.database import Connection
-from tests.support.database import Database, driver_of
-from tests.support.roles import Role, login
+from tests.support.database import Database, Role, driver_of, login
 
 SCANS = frozenset(
     {
@@ -90,6 +89,40 @@ SET client_min_messages = log;
 """
 
 
+# Also what was undone: it leaves dead rows behind, and pages that are no longer known to hold none.
+WRITTEN = """
+SELECT string_agg(relid::regclass::text, ', ')
+  FROM pg_stat_user_tables AS told JOIN pg_class ON pg_class.oid = told.relid
+ WHERE n_tup_ins + n_tup_upd + n_tup_del > 0 OR relallvisible < relpages
+"""
+UNSURE = """
+SELECT format('%s: %s of %s pages', relname, relpages - relallvisible, relpages)
+  FROM pg_class
+ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relallvisible < relpages
+"""
+SNAPSHOTS = """
+SELECT format('%s %s %s in %s: %s', pid, backend_type, application_name, datname, left(query, 80))
+  FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+ ORDER BY age(backend_xmin) DESC
+"""
+
+
+async def tidy(connection: Connection) -> None:
+    """Make every row one that all can see, so that nobody looks for it behind its index.
+
+    Without it the pages of an index-only scan depend on what was tried and undone before.
+    """
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    if written := await connection.fetchval(WRITTEN):
+        driver = driver_of(connection)
+        await driver.execute(f"VACUUM (INDEX_CLEANUP ON) {written}", timeout=60)
+    unsure = [row[0] for row in await connection.fetch(UNSURE)]
+    if unsure:
+        message = f"{unsure}; snapshots, oldest first: {await connection.fetch(SNAPSHOTS)}"
+        raise AssertionError(message)
+    await connection.execute("SELECT pg_stat_reset()")
+
+
 @asynccontextmanager
 async def watched(
     database: Database, role: Role, mode: PlanMode
@@ -110,6 +143,8 @@ async def watched(
         finally:
             driver_of(connection).remove_log_listener(work.listen)
             await undo.rollback()
+            await connection.execute("RESET ROLE")
+            await tidy(connection)
 
 
 @dataclass(frozen=True)

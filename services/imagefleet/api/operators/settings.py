@@ -14,17 +14,8 @@ from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.shapes.rules import Settings, SettingView
-from imagefleet.settings.in_force import contradictions, in_force
-from imagefleet.settings.live import (
-    DECLARED,
-    EVERYTHING_ELSE,
-    RETENTION,
-    LiveSetting,
-    Value,
-    about,
-    find_setting,
-    named,
-)
+from imagefleet.settings.in_force import about, contradictions, find_setting, in_force, named
+from imagefleet.settings.live import DECLARED, EVERYTHING_ELSE, RETENTION, LiveSetting, Value
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.live_settings import (

@@ -65,7 +65,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
     )
     async with tools.pool.use("create_upload", "uploads") as connection:
         try:
-            upload = await create_upload(
+            expires_at = await create_upload(
                 connection,
                 upload_id=upload_id,
                 tenant_id=key.tenant_id,
@@ -81,12 +81,12 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
         except TooManyForms as error:
             raise refusal(error.limit, VALID_FOR.total_seconds()) from None
     shown = UploadView(
-        upload_id=upload.id,
-        image_id=upload.image_id,
+        upload_id=upload_id,
+        image_id=image_id,
         url=form.url,
         fields=dict(form.fields),
-        max_bytes=upload.max_bytes,
-        expires_at=upload.expires_at,
+        max_bytes=most_bytes,
+        expires_at=expires_at,
     )
     return answer(shown, 201)
 

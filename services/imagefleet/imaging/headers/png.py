@@ -16,10 +16,11 @@ from imagefleet.imaging.headers.facts import (
 from imagefleet.jobs.images import ImageFormat
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_HEADER_BYTES = 13
-_CHUNK_OVERHEAD_BYTES = 12  # length, name, checksum
 _MAX_SIDE = 2**31 - 1
-_CHUNK = struct.Struct(">I4s")
+_CHUNK = struct.Struct(">I4s")  # length and name, before the content
+_HEADER = struct.Struct(">IIBBxxB")  # width, height, bits a sample, type of colour, interlaced
+_HEADER_AT = len(SIGNATURE) + _CHUNK.size
+_CHECKSUM_BYTES = 4  # behind the content
 # Before the pixels: text and metadata, of which an editor that keeps everything writes some dozens.
 _MAX_HEADER_CHUNKS = 1_000
 # In all. An encoder writes pixels in chunks of 4 KB or more; Pillow pays for every chunk in Python.
@@ -43,14 +44,14 @@ def png_facts(data: bytes) -> HeaderFacts:
     facts = _header(data)
     orientation: int | None = None
     frames, metadata_bytes = 1, 0
-    for at, length, name in _chunks(data, _MAX_HEADER_CHUNKS):
+    for name, start, end in _chunks(data, _MAX_HEADER_CHUNKS):
         if name in (b"IDAT", b"IEND"):
             break
-        metadata_bytes += length
+        metadata_bytes += end - start
         if name == b"eXIf":
-            orientation = orientation or orientation_of(data[at + 8 : at + 8 + length])
-        elif name == b"acTL" and at + 12 <= len(data):
-            frames = max(1, uint(data, at + 8, 4))
+            orientation = orientation or orientation_of(data[start:end])
+        elif name == b"acTL" and start + 4 <= len(data):
+            frames = max(1, uint(data, start, 4))
     return replace(
         facts,
         orientation=orientation or 1,
@@ -64,12 +65,12 @@ def check_pixels(data: bytes) -> None:
     """Refuse a whole PNG whose pixels were changed. Pillow checks every chunk but these."""
     if not data.startswith(SIGNATURE):
         return
-    for at, length, name in _chunks(data, _MAX_CHUNKS):
+    for name, start, end in _chunks(data, _MAX_CHUNKS):
         if name == b"IEND":
             return
         if name == b"IHDR":  # Pillow would go by this one, and nobody has judged it
             raise corrupt(ImageFormat.PNG, "a second header")
-        if name == b"IDAT" and _damaged(data, at, length):
+        if name == b"IDAT" and _damaged(data, start, end):
             raise corrupt(ImageFormat.PNG, "wrong checksum of pixels")
 
 
@@ -96,22 +97,21 @@ def check_rows(data: bytes) -> None:
 def _coded_pieces(data: bytes) -> Iterator[bytes]:
     """What stands in the chunks of pixels, up to the first other chunk behind them."""
     begun = False
-    for at, length, name in _chunks(data, _MAX_CHUNKS):
+    for name, start, end in _chunks(data, _MAX_CHUNKS):
         if name == b"IDAT":
             begun = True
-            for start in range(at + 8, at + 8 + length, _PIECE_BYTES):
-                yield data[start : min(start + _PIECE_BYTES, at + 8 + length)]
+            for at in range(start, end, _PIECE_BYTES):
+                yield data[at : min(at + _PIECE_BYTES, end)]
         elif begun:
             return
 
 
 def _pixel_bytes(data: bytes) -> int:
     """What the pixels take when they are inflated: a byte of its own begins every row."""
-    at = len(SIGNATURE) + 8
-    width, height, depth, colour = struct.unpack_from(">IIBB", data, at)
+    width, height, depth, colour, interlaced = _HEADER.unpack_from(data, _HEADER_AT)
     bits = depth * _CHANNELS.get(colour, 0)  # of no other type, and Pillow reads none
     total = 0
-    for left, top, across, down in _ADAM7 if data[at + 12] else _WHOLE:
+    for left, top, across, down in _ADAM7 if interlaced else _WHOLE:
         columns, rows = -(-(width - left) // across), -(-(height - top) // down)
         if columns > 0 and rows > 0:
             total += rows * (1 + -(-columns * bits // 8))
@@ -119,36 +119,31 @@ def _pixel_bytes(data: bytes) -> int:
 
 
 def _header(data: bytes) -> HeaderFacts:
-    at = len(SIGNATURE)
-    if take(data, at + 4, 4) != b"IHDR" or uint(data, at, 4) != _HEADER_BYTES:
+    if take(data, len(SIGNATURE), 8) != _CHUNK.pack(_HEADER.size, b"IHDR"):
         raise corrupt(ImageFormat.PNG, "the first chunk is not IHDR")
-    width, height = uint(data, at + 8, 4), uint(data, at + 12, 4)
+    header = take(data, _HEADER_AT, _HEADER.size)
+    width, height, depth, _, interlaced = _HEADER.unpack(header)
     if max(width, height) > _MAX_SIDE:
         raise corrupt(ImageFormat.PNG, "impossible dimensions")
-    return HeaderFacts(
-        ImageFormat.PNG,
-        width,
-        height,
-        progressive=uint(data, at + 20, 1) != 0,
-        deep=uint(data, at + 16, 1) == 16,  # noqa: PLR2004 - bits a sample
-    )
+    deep = depth == 16  # noqa: PLR2004 - bits a sample
+    return HeaderFacts(ImageFormat.PNG, width, height, progressive=interlaced != 0, deep=deep)
 
 
-def _chunks(data: bytes, most: int) -> Iterator[tuple[int, int, bytes]]:
-    """Where each chunk behind the header is, how long its content is, and its name."""
-    at = len(SIGNATURE) + _CHUNK_OVERHEAD_BYTES + _HEADER_BYTES
+def _chunks(data: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
+    """The name of each chunk behind the header, and where its content starts and ends."""
+    at = _HEADER_AT + _HEADER.size + _CHECKSUM_BYTES
     for _ in range(most):
-        if at + 8 > len(data):
+        if at + _CHUNK.size > len(data):
             return
         length, name = _CHUNK.unpack_from(data, at)
-        yield at, length, name
-        at += _CHUNK_OVERHEAD_BYTES + length
+        start, end = at + _CHUNK.size, at + _CHUNK.size + length
+        yield name, start, end
+        at = end + _CHECKSUM_BYTES
     raise too_many_parts(ImageFormat.PNG, f"more than {most} chunks")
 
 
-def _damaged(data: bytes, at: int, length: int) -> bool:
-    """Whether a chunk that is wholly here was changed. Pillow checks all of them but the pixels."""
-    end = at + 8 + length
-    if end + 4 > len(data):
+def _damaged(data: bytes, start: int, end: int) -> bool:
+    """Whether a chunk that is wholly here was changed; its name is checked with its content."""
+    if end + _CHECKSUM_BYTES > len(data):
         return False
-    return zlib.crc32(memoryview(data)[at + 4 : end]) != uint(data, end, 4)
+    return zlib.crc32(memoryview(data)[start - 4 : end]) != uint(data, end, _CHECKSUM_BYTES)

@@ -1,4 +1,4 @@
-"""What operators turned, as every process follows it, and how operators turn it."""
+"""What operators turned, as every process follows it, and how it is turned, in a transaction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,8 +39,7 @@ class LiveRows:
 
 async def read_live(connection: Connection, known: int | None) -> LiveRows | None:
     """Read everything that is turned; None while the version that is known stands."""
-    row = await connection.fetchrow(READ_LIVE, known, MOST_SETTINGS, MOST_LIMITS)
-    assert row is not None  # noqa: S101 - of one row
+    (row,) = await connection.fetch(READ_LIVE, known, MOST_SETTINGS, MOST_LIMITS)
     if row["settings"] is None:
         return None
     return LiveRows(
@@ -133,20 +132,17 @@ UPDATE fleet
 
 
 async def turn(connection: Connection, name: str, value: object, *, by: str, reason: str) -> None:
-    """Write a row, in the caller's transaction."""
+    """Write a row."""
     await connection.execute(TURN, name, value, by, reason)
 
 
 async def turn_back(connection: Connection, name: str) -> None:
-    """Delete it, in the caller's transaction."""
+    """Delete it."""
     await connection.execute(TURN_BACK, name)
 
 
 async def turn_retention(connection: Connection, days: int | None) -> None:
-    """Let every statement keep finished jobs for so long; None: as long as before the first turn.
-
-    In the caller's transaction, as its row is.
-    """
+    """Keep finished jobs for so long from now on; None: as long as before the first turn."""
     if days is None:
         await connection.execute(TURN_RETENTION_BACK)
     else:

@@ -281,8 +281,8 @@ SELECT count(*) FROM gone
 
 async def record_swept(connection: Connection, swept: Sequence[Superseded]) -> int:
     """Forget the objects of these revisions; how many were not forgotten before."""
-    images = [one.image_id for one in swept]
-    gone: int = await connection.fetchval(RECORD_SWEPT, images, [one.revision for one in swept])
+    images = [old.image_id for old in swept]
+    gone: int = await connection.fetchval(RECORD_SWEPT, images, [old.revision for old in swept])
     return gone
 
 

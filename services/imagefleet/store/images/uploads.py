@@ -47,9 +47,9 @@ created AS (
     SELECT $1::uuid, $2, $3::uuid, $4, $5, $6::bigint, $7, now() + $8::interval
       FROM taken
      WHERE taken.forms < $9 AND taken.bytes + $6::bigint <= $10::bigint
-    RETURNING id, tenant_id, image_id, key, content_type, max_bytes, expires_at, job_id
+    RETURNING expires_at
 )
-SELECT taken.forms, created.*
+SELECT taken.forms, created.expires_at
   FROM taken
   LEFT JOIN created ON true
 """
@@ -76,9 +76,9 @@ async def create_upload(
     valid_for: timedelta,
     most_forms: int = LIMITS["forms"].default,
     most_bytes: int = LIMITS["form_bytes"].default,
-) -> Upload:
-    """Give leave to upload; TooManyForms where so much was left unused."""
-    row = await connection.fetchrow(
+) -> datetime:
+    """Give leave to upload, until then; TooManyForms where so much was left unused."""
+    (row,) = await connection.fetch(
         CREATE_UPLOAD,
         upload_id,
         tenant_id,
@@ -91,12 +91,10 @@ async def create_upload(
         most_forms,
         most_bytes,
     )
-    if row is None or row["id"] is None:
-        is_full = row is not None and row["forms"] >= most_forms
-        raise TooManyForms("forms" if is_full else "form_bytes")
-    columns = dict(row)
-    del columns["forms"]
-    return Upload(**columns)
+    expires_at: datetime | None = row["expires_at"]
+    if expires_at is None:
+        raise TooManyForms("forms" if row["forms"] >= most_forms else "form_bytes")
+    return expires_at
 
 
 GET_UPLOAD: Final = """
@@ -122,11 +120,6 @@ RETURNING id
 """
 
 
-async def use_upload(connection: Connection, upload_id: UUID, job_id: JobId) -> bool:
-    """Pass the gate with this job, in the transaction that submits it; False: another job has."""
-    return await connection.fetchrow(USE_UPLOAD, upload_id, job_id) is not None
-
-
 async def submit_upload(
     connection: Connection, submission: Submission, source: NewSource, upload_id: UUID
 ) -> Submitted:
@@ -136,7 +129,7 @@ async def submit_upload(
     """
     async with connection.transaction():
         # First of all, so that two requests about one upload go through one after the other.
-        if not await use_upload(connection, upload_id, submission.job_id):
+        if await connection.fetchval(USE_UPLOAD, upload_id, submission.job_id) is None:
             await _refuse_others(connection, submission)
         return await submit_image(connection, submission, source)
 

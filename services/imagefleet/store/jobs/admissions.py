@@ -8,28 +8,8 @@ from imagefleet.jobs.model import JobId, Lane, Submission, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import pauses_job
 
-IS_STANDING: Final = """
-SELECT EXISTS (SELECT FROM jobs
-                WHERE jobs.tenant_id = $1 AND jobs.idempotency_key = $2)
-       OR EXISTS (SELECT FROM idempotency_aliases
-                   WHERE idempotency_aliases.tenant_id = $1
-                     AND idempotency_aliases.idempotency_key = $2)
-       OR EXISTS (SELECT FROM jobs
-                   WHERE jobs.tenant_id = $1 AND jobs.type = $3 AND jobs.dedup_key = $4
-                     AND jobs.state IN ('queued', 'processing', 'failed_retryable'))
-"""
-
-
-async def is_standing(connection: Connection, asked: Submission | Draft) -> bool:
-    """Whether a job stands for this request already, so that it would add none."""
-    found: bool = await connection.fetchval(
-        IS_STANDING, asked.tenant_id, asked.idempotency_key, asked.type, asked.dedup_key
-    )
-    return found
-
-
-# The same of all jobs of a batch at once: which of them, by their places. No EXISTS, since
-# the planner would rather read the whole of a table than look into it a hundred times.
+# No EXISTS, since the planner would rather read the whole of a table than look into it a hundred
+# times.
 LIST_STANDING: Final = """
 SELECT asked.place
   FROM unnest($2::text[], $3::text[], $4::text[])
@@ -49,15 +29,20 @@ SELECT asked.place
 async def list_standing(
     connection: Connection, tenant_id: TenantId, asked: Sequence[Submission | Draft]
 ) -> set[int]:
-    """The places, from 0, of what a job stands for already."""
+    """The places, from 0, of those requests that a job stands for already, which would add none."""
     rows = await connection.fetch(
         LIST_STANDING,
         tenant_id,
-        [one.idempotency_key for one in asked],
-        [one.type for one in asked],
-        [one.dedup_key for one in asked],
+        [request.idempotency_key for request in asked],
+        [request.type for request in asked],
+        [request.dedup_key for request in asked],
     )
     return {row["place"] - 1 for row in rows}
+
+
+async def is_standing(connection: Connection, asked: Submission | Draft) -> bool:
+    """Whether a job stands for this request already."""
+    return bool(await list_standing(connection, asked.tenant_id, [asked]))
 
 
 LIST_PARENTS: Final = """

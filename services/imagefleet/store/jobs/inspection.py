@@ -1,14 +1,15 @@
 """What operators see of jobs, of any tenant: lists, the whole of one, and why it does not run."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
 from imagefleet.jobs.shapes.jobs import AttemptView, OverseenJobView, WholeJob
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.reports import JobFilter, Listings, newest_first
+from imagefleet.store.jobs.reports import JobFilter, newest_first
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 
 _COLUMNS: Final = """
@@ -76,15 +77,17 @@ SELECT {_COLUMNS}
 """  # noqa: S608 - composed at import from the constants above
 
 
-_OF_ALL_TENANTS: Final = Listings(
-    unfiltered=OVERSEE_ALL,
-    by_state=OVERSEE_BY_STATE,
-    by_type=OVERSEE_BY_TYPE,
-    by_correlation=OVERSEE_BY_CORRELATION,
-    by_target=OVERSEE_BY_TARGET,
-    children=OVERSEE_CHILDREN,
+_OF_ALL_TENANTS: Final = MappingProxyType(
+    {
+        "nothing": OVERSEE_ALL,
+        "state": OVERSEE_BY_STATE,
+        "type": OVERSEE_BY_TYPE,
+        "correlation_id": OVERSEE_BY_CORRELATION,
+        "target": OVERSEE_BY_TARGET,
+        "parent_job_id": OVERSEE_CHILDREN,
+    }
 )
-_OF_ONE_TENANT: Final = replace(_OF_ALL_TENANTS, unfiltered=OVERSEE_TENANT)
+_OF_ONE_TENANT: Final = MappingProxyType({**_OF_ALL_TENANTS, "nothing": OVERSEE_TENANT})
 
 
 async def oversee_jobs(
@@ -97,7 +100,7 @@ async def oversee_jobs(
 ) -> list[OverseenJobView]:
     """A page of jobs of one tenant or of all, newest first; the next begins `before` its last."""
     listings = _OF_ALL_TENANTS if tenant_id is None else _OF_ONE_TENANT
-    statement, arguments = listings.choose(filters)
+    statement, arguments = filters.choose(listings)
     rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [OverseenJobView.of(row) for row in rows]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from imagefleet.errors import NotFound, RequestRejected
@@ -51,8 +52,7 @@ def newest_first(rows: str) -> str:
 """
 
 
-# One statement for each way to ask, so that each has its index and reads one page, whatever the
-# history.
+# One statement for each way to ask, so that each reads one page of an index, whatever the history.
 _PAGE: Final = newest_first("jobs")
 
 _OF_TENANT: Final = f"""
@@ -79,6 +79,9 @@ SELECT {_PUBLIC_COLUMNS}
 """  # noqa: S608 - composed at import from the constants above
 
 
+_EXCLUSIVE: Final = "Filter by state and type, or by one of correlation id, target and parent job."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
     """What to list: everything, by state and type, or by exactly one of the others."""
@@ -89,47 +92,36 @@ class JobFilter:
     target: str | None = None
     parent_job_id: JobId | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listings:
-    """The statements of a list of jobs, one a filter; their first three arguments are the page."""
-
-    unfiltered: str
-    by_state: str
-    by_type: str
-    by_correlation: str
-    by_target: str
-    children: str
-
-    def choose(self, filters: JobFilter) -> tuple[str, tuple[object, ...]]:
-        """The statement for these filters and its further arguments; RequestRejected for two."""
+    def choose(self, listings: Mapping[str, str]) -> tuple[str, tuple[object, ...]]:
+        """The one of these, by what they filter, and its arguments behind those of the page."""
         single = {
-            self.by_correlation: filters.correlation_id,
-            self.by_target: filters.target,
-            self.children: filters.parent_job_id,
+            "correlation_id": self.correlation_id,
+            "target": self.target,
+            "parent_job_id": self.parent_job_id,
         }
-        asked = [(statement, value) for statement, value in single.items() if value is not None]
-        by_state_or_type = filters.state is not None or filters.type is not None
+        asked = {name: value for name, value in single.items() if value is not None}
+        by_state_or_type = self.state is not None or self.type is not None
         if len(asked) + by_state_or_type > 1:
-            raise RequestRejected("invalid_filter", FILTERS_EXCLUDE_EACH_OTHER)
-        if asked:
-            ((statement, value),) = asked
-            return statement, (value,)
-        if filters.type is not None:
-            states = [filters.state] if filters.state is not None else list(JobState)
-            return self.by_type, (filters.type, states)
-        if filters.state is not None:
-            return self.by_state, (filters.state,)
-        return self.unfiltered, ()
+            raise RequestRejected("invalid_filter", _EXCLUSIVE)
+        for name, value in asked.items():
+            return listings[name], (value,)
+        if self.type is not None:
+            states = [self.state] if self.state is not None else list(JobState)
+            return listings["type"], (self.type, states)
+        if self.state is not None:
+            return listings["state"], (self.state,)
+        return listings["nothing"], ()
 
 
-_LISTINGS: Final = Listings(
-    unfiltered=LIST_JOBS,
-    by_state=LIST_BY_STATE,
-    by_type=LIST_BY_TYPE,
-    by_correlation=LIST_BY_CORRELATION,
-    by_target=LIST_BY_TARGET,
-    children=LIST_CHILDREN,
+_LISTINGS: Final = MappingProxyType(
+    {
+        "nothing": LIST_JOBS,
+        "state": LIST_BY_STATE,
+        "type": LIST_BY_TYPE,
+        "correlation_id": LIST_BY_CORRELATION,
+        "target": LIST_BY_TARGET,
+        "parent_job_id": LIST_CHILDREN,
+    }
 )
 
 
@@ -142,14 +134,9 @@ async def list_jobs(
     limit: int = 50,
 ) -> list[JobView]:
     """A page of a tenant's jobs, newest first; the next one begins `before` its last id."""
-    statement, arguments = _LISTINGS.choose(filters)
+    statement, arguments = filters.choose(_LISTINGS)
     rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
     return [JobView.of(row) for row in rows]
-
-
-FILTERS_EXCLUDE_EACH_OTHER: Final = (
-    "Filter by state and type, or by one of correlation id, target and parent job."
-)
 
 
 WATCH_JOBS: Final = """

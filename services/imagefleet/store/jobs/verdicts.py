@@ -2,7 +2,6 @@
 
 Both statements bring a relation `job` (the row), `target` (its target's `running_job`) and `fleet`
 (the lock timeout), join what may hold a job back (HOLDS) and read the answer off one CASE.
-They cannot disagree, because there is no second place to disagree with.
 """
 
 from typing import Final
@@ -25,10 +24,7 @@ def pauses_tenant(job: str) -> str:
 
 
 def pauses_job(job: str) -> str:
-    """Whether a row of `pauses` is about this row: the rule, and every statement that asks has it.
-
-    The dispatcher alone asks for whole groups (LOOK_AT_HOLDS), and leaves their jobs unsent.
-    """
+    """Whether a row of `pauses` is about this row; LOOK_AT_HOLDS alone asks for whole groups."""
     return f"""(pauses.scope = 'all'
           OR (pauses.scope = 'lane' AND pauses.name = {job}.lane)
           OR (pauses.scope = 'type' AND pauses.name = {job}.type)
@@ -58,10 +54,9 @@ HOLDS: Final = f"""
        LIMIT 1
   ) AS breaker ON true
   LEFT JOIN LATERAL (
-      -- Who must go first: an older open job of the target. A retry in backoff blocks, a run_at in
-      -- the future does not, and neither does a job that is only waiting to be settled as
-      -- cancelled. Nobody goes before the job that has the target: it may be taken over though an
-      -- older one has become due meanwhile.
+      -- Who must go first: an older open job of the target, also a retry in backoff, but none whose
+      -- run_at is in the future or that is only waiting to be settled as cancelled. Nobody goes
+      -- before the job that has the target, though an older one may have become due meanwhile.
       SELECT elders.id
         FROM jobs AS elders
        WHERE elders.tenant_id = job.tenant_id
