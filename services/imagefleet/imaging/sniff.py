@@ -12,17 +12,8 @@ from imagefleet.imaging.headers.gif import gif_facts
 from imagefleet.imaging.headers.jpeg import check_restarts, count_scans, jpeg_facts
 from imagefleet.imaging.headers.png import SIGNATURE, check_pixels, png_facts
 from imagefleet.imaging.headers.webp import webp_facts
+from imagefleet.imaging.limits import Limits, judge_density, judge_header, judge_scans
 from imagefleet.jobs.images import ImageFormat
-
-__all__ = [
-    "HEAD_BYTES",
-    "HeaderFacts",
-    "agree",
-    "check_pixels",
-    "check_restarts",
-    "count_scans",
-    "sniff",
-]
 
 HEAD_BYTES = 262_144  # EXIF with its thumbnail and a CMYK profile before the size fit in here
 
@@ -62,6 +53,19 @@ def sniff(data: bytes) -> HeaderFacts:
         return HeaderFacts(image_format, frames=None)
     if facts.width == 0 or facts.height == 0:
         raise corrupt(image_format, "a side of zero pixels")
+    return facts
+
+
+def examine(data: bytes, limits: Limits) -> HeaderFacts:
+    """Everything that can be judged about a whole file before a decoder sees it."""
+    facts = sniff(data)
+    if facts.width is None:
+        raise corrupt(facts.format, "the file ends within its header")
+    judge_header(facts, limits)
+    judge_density(facts, len(data))
+    check_pixels(data)
+    check_restarts(data)
+    judge_scans(count_scans(data, limits.max_scans), limits)
     return facts
 
 

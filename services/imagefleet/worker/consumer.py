@@ -212,27 +212,27 @@ class Consumer:
         if drain.requested or not self._ears.lease.fresh:
             unclaimed.give_back(queue, received)
             return
-        unanswered = await unclaimed.readable(queue, received)
-        if not unanswered:
+        deliveries = await unclaimed.readable(queue, received)
+        if not deliveries:
             return
+        unanswered = [Question(deliveries, self._ears.types)]
         left: list[tuple[Delivery, ClaimAnswer]] = []
         reserved: list[str] = []
         try:
             async with self._ears.pool.use("claim") as connection:
-                questions = await self._questions(connection, unanswered, reserved)
-                while questions:
-                    answers = await self._claim(connection, lane, questions.pop(0))
+                if self._ears.type_slots.bound:
+                    unanswered = await self._questions(connection, deliveries, reserved)
+                while unanswered:
+                    answers = await self._claim(connection, lane, unanswered[0])
                     # What was answered is committed: it is not lost with the next question.
+                    del unanswered[0]
                     left += self._start_ours(lane, answers, ended)
                     self._unreserve(reserved)
-                    unanswered = [
-                        delivery for question in questions for delivery in question.deliveries
-                    ]
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            unclaimed.give_back(
-                queue, [delivery.received for delivery in unanswered], CONTENDED_FOR
-            )
+            for question in unanswered:
+                lost = [delivery.received for delivery in question.deliveries]
+                unclaimed.give_back(queue, lost, CONTENDED_FOR)
             await self._dismiss(left)
             raise
         finally:
@@ -244,8 +244,6 @@ class Consumer:
     ) -> list[Question]:
         """The claims to make. What has no slot of its type left is asked for as if we lack it."""
         type_slots, types = self._ears.type_slots, self._ears.types
-        if not type_slots.bound:
-            return [Question(deliveries, types)]
         type_of = await find_types(connection, [delivery.message.job_id for delivery in deliveries])
         full: set[str] = set()
         waiting: set[JobId] = set()
