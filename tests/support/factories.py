@@ -124,6 +124,14 @@ async def claim_job(worker: Connection, job_id: JobId, worker_id: WorkerId) -> C
     return answer
 
 
+async def hold_job(worker: Connection, job_id: JobId, worker_id: WorkerId | None = None) -> MadeJob:
+    """The job in the hands of this worker, or of one that has nothing else."""
+    holder = worker_id or await a_worker(worker)
+    answer = await claim_job(worker, job_id, holder)
+    assert answer.claim is not None, answer
+    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=holder)
+
+
 async def settle_job(worker: Connection, job: MadeJob, outcome: Outcome) -> Receipt:
     settlement = Settlement(
         job_id=job.job_id, claim_no=job.claim_no, outcome=outcome, policy=RetryPolicy()
@@ -216,9 +224,7 @@ async def a_job(
     if flag is not None and flagged_before_claim:
         await cancel_job(worker, job.job_id, code=flag, detail="by a test")
     if state is not JobState.QUEUED:
-        answer = await claim_job(worker, job.job_id, worker_id)
-        assert answer.claim is not None, answer
-        job = replace(job, claim_no=answer.claim.claim_no)
+        job = await hold_job(worker, job.job_id, worker_id)
     if state is JobState.COMPLETED:
         await settle_job(worker, job, Completed())
     elif state is JobState.FAILED:

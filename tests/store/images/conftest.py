@@ -6,8 +6,8 @@ import pytest
 
 from imagefleet.jobs.model import new_job_id
 from imagefleet.store.database import Connection
-from tests.store.images.deletions import a_receipt, deleted, taken, uploaded
-from tests.support.factories import settle_job
+from tests.store.images.deletions import a_receipt, deleted, uploaded
+from tests.support.factories import hold_job, settle_job
 
 
 @pytest.fixture
@@ -22,5 +22,5 @@ async def image_id(api: Connection) -> UUID:
 async def emptied(api: Connection, worker: Connection, image_id: UUID) -> UUID:
     """The same, deleted: its objects are gone, and the edge is owed one invalidation."""
     deletion = (await deleted(api, image_id)).answer.job_id
-    await settle_job(worker, await taken(worker, deletion), a_receipt(image_id))
+    await settle_job(worker, await hold_job(worker, deletion), a_receipt(image_id))
     return image_id

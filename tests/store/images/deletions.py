@@ -14,8 +14,7 @@ from tests.support.factories import (
     TENANT,
     MadeJob,
     a_submission,
-    a_worker,
-    claim_job,
+    hold_job,
     settle_job,
 )
 from tests.support.image_rows import a_publication, a_variant
@@ -64,15 +63,8 @@ async def publication(worker: Connection, image_id: UUID, job: MadeJob) -> Publi
     return a_publication(job, image_id, revision, [thumb])
 
 
-async def taken(worker: Connection, job_id: JobId) -> MadeJob:
-    worker_id = await a_worker(worker)
-    answer = await claim_job(worker, job_id, worker_id)
-    assert answer.claim is not None, answer
-    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
-
-
 async def failing(worker: Connection, job_id: JobId) -> JobId:
-    await settle_job(worker, await taken(worker, job_id), CORRUPT)
+    await settle_job(worker, await hold_job(worker, job_id), CORRUPT)
     return job_id
 
 

@@ -41,11 +41,10 @@ from tests.store.images.deletions import (
     deleted,
     failing,
     publication,
-    taken,
     uploaded,
 )
 from tests.support.database import driver_of
-from tests.support.factories import CORRUPT, TENANT, a_worker, claim_job, settle_job
+from tests.support.factories import CORRUPT, TENANT, a_worker, claim_job, hold_job, settle_job
 from tests.support.rows import job_row, ring_row
 
 ORDER = ReplayOrder(by="ada", reason="fixed")
@@ -79,7 +78,7 @@ async def test_a_second_deletion_is_answered_with_the_first_and_leaves_no_trace(
     api: OpenConnection, worker: OpenConnection, superuser: OpenConnection, image_id: UUID
 ) -> None:
     first = await deleted(api, image_id)
-    job = await taken(worker, first.answer.job_id)
+    job = await hold_job(worker, first.answer.job_id)
     await settle_job(worker, job, a_receipt(image_id))
     before = await counts(superuser)
 
@@ -127,7 +126,7 @@ async def test_a_deletion_that_failed_is_asked_for_again_by_another_job(
     api: OpenConnection, worker: OpenConnection, superuser: OpenConnection, image_id: UUID
 ) -> None:
     first = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, first.answer.job_id), CORRUPT)
+    await settle_job(worker, await hold_job(worker, first.answer.job_id), CORRUPT)
 
     second = await deleted(api, image_id)
     third = await deleted(api, image_id)
@@ -141,7 +140,7 @@ async def test_cancelling_a_deletion_undoes_nothing_and_it_can_be_asked_for_agai
 ) -> None:
     first = (await deleted(api, image_id)).answer.job_id
     await cancel_job(worker, first, code=CancelCode.CANCELLED, detail=None)
-    await settle_job(worker, await taken(worker, first), Released(why="flagged"))
+    await settle_job(worker, await hold_job(worker, first), Released(why="flagged"))
 
     with pytest.raises(RequestRejected, match="image_deleted"):
         await uploaded(api, image_id)
@@ -179,11 +178,11 @@ async def test_a_deletion_goes_first_and_what_it_overtakes_ends_as_image_deleted
     cancels = [cancel.payload["job_id"] for cancel, _ in deleting.submitted[1:]]
     assert [str(job_id) for job_id in older] == cancels
     assert all(answer.next_at is not None for _, answer in deleting.submitted)
-    await taken(worker, deleting.answer.job_id)
+    await hold_job(worker, deleting.answer.job_id)
     rings = await flag_void(worker, image_id, TENANT)
     assert {ring.job_id for ring in rings} == set(older)
     for job_id in older:
-        job = await taken(worker, job_id)
+        job = await hold_job(worker, job_id)
         await settle_job(worker, job, Released(why="flagged"))
         row = await job_row(superuser, job_id)
         assert ("failed", "image_deleted") == (row["state"], row["failure_code"])
@@ -194,7 +193,7 @@ async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
     api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
 ) -> None:
     image_id = new_job_id()
-    running = await taken(worker, (await uploaded(api, image_id)).job_id)
+    running = await hold_job(worker, (await uploaded(api, image_id)).job_id)
     deleting = await deleted(api, image_id)
 
     answer = await claim_job(worker, deleting.answer.job_id, await a_worker(worker))
@@ -208,7 +207,7 @@ async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
     ring = await ring_row(superuser, deleting.answer.job_id)
     assert ring is not None
     assert ring["next_in"].total_seconds() <= 0
-    await taken(worker, deleting.answer.job_id)
+    await hold_job(worker, deleting.answer.job_id)
 
 
 async def dark_by_the_edge(maintenance: Connection) -> None:
@@ -224,7 +223,7 @@ async def dark_by_the_edge(maintenance: Connection) -> None:
 
 
 async def published(worker: Connection, image_id: UUID, job_id: JobId) -> ResultReason | None:
-    job = await taken(worker, job_id)
+    job = await hold_job(worker, job_id)
     outcome = Completed(publication=await publication(worker, image_id, job))
     receipt = await settle_job(worker, job, outcome)
     return receipt.outcome.reason if isinstance(receipt.outcome, Completed) else None
@@ -240,7 +239,7 @@ async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dar
     for _ in range(2):  # a replacement owes one already, with which the deletion's is merged
         await published(worker, image_id, (await uploaded(api, image_id)).job_id)
     deleting = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+    await settle_job(worker, await hold_job(worker, deleting.answer.job_id), a_receipt(image_id))
 
     gone = await get_deletion(api, image_id, TENANT)
     (debt,) = await superuser.fetch("SELECT id, reason FROM invalidations")
@@ -264,7 +263,7 @@ async def test_a_second_receipt_changes_nothing(
 
     again = a_deletion(emptied, dedup_key=None)
     await submit_job(worker, again)
-    await settle_job(worker, await taken(worker, again.job_id), a_receipt(emptied))
+    await settle_job(worker, await hold_job(worker, again.job_id), a_receipt(emptied))
 
     assert before == await superuser.fetch("SELECT * FROM image_tombstones")
     assert debts == await superuser.fetch("SELECT * FROM invalidations")
@@ -291,7 +290,7 @@ async def test_without_an_edge_an_image_is_dark_when_its_objects_are_gone(
     deleting = await deleted(api, image_id)
 
     assert [] == await darken_without_edge(maintenance)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+    await settle_job(worker, await hold_job(worker, deleting.answer.job_id), a_receipt(image_id))
 
     assert 1 == len(await darken_without_edge(maintenance))
     gone = await get_deletion(api, image_id, TENANT)

@@ -16,11 +16,12 @@ from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.images.pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.images.uploads import create_upload, get_upload, submit_upload
 from imagefleet.store.jobs.pruning import prune_jobs
-from tests.store.images.deletions import an_upload, taken
+from tests.store.images.deletions import an_upload
 from tests.support.factories import (
     CORRUPT,
     TENANT,
     age_finished_jobs,
+    hold_job,
     settle_job,
 )
 
@@ -36,7 +37,7 @@ ROWS_OF_AN_IMAGE = {
 
 
 async def ended(worker: Connection, job_id: JobId, *, fails: bool = False) -> None:
-    await settle_job(worker, await taken(worker, job_id), CORRUPT if fails else Completed())
+    await settle_job(worker, await hold_job(worker, job_id), CORRUPT if fails else Completed())
 
 
 async def an_image(api: Connection, worker: Connection, superuser: Connection) -> UUID:

@@ -23,6 +23,7 @@ from tests.support.factories import (
     a_submission,
     a_worker,
     claim_job,
+    hold_job,
     make_due,
     settle_job,
 )
@@ -44,12 +45,10 @@ async def lose(
 ) -> MadeJob:
     """The job is claimed by a worker that dies with it."""
     await make_due(superuser, job_id)
-    me = await a_worker(worker)
-    answer = await claim_job(worker, job_id, me)
-    assert answer.claim is not None, answer
-    (seen,) = [one for one in await look_at_workers(maintenance) if one.worker_id == me]
-    assert await rescue_worker(maintenance, seen) is not None
-    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=me)
+    job = await hold_job(worker, job_id)
+    living = {seen.worker_id: seen for seen in await look_at_workers(maintenance)}
+    assert await rescue_worker(maintenance, living[job.worker_id]) is not None
+    return job
 
 
 async def test_the_second_loss_leads_to_quarantine_and_the_third_to_poison(
