@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from imagefleet.aws.objects import Listing, Objects
-from imagefleet.jobs.images import original_key
+from imagefleet.jobs.images import original_key, revision_prefix
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.live import Live
 from imagefleet.maintenance.sweeper import Sweeper, Swept
@@ -16,7 +16,7 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.images.sweeping import Walk, read_walk
 from imagefleet.store.images.uploads import USE_UPLOAD
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.maintenance.storage import Storage, litter_key
+from tests.maintenance.storage import Rendering, Storage
 from tests.support.eventually import Resting
 from tests.support.factories import CORRUPT, expire_lock, settle_job
 
@@ -29,6 +29,12 @@ LONG_AGO = timedelta(hours=2)
 Bucket = TypeVar("Bucket", bound=Objects)
 Kind = Callable[[Storage], Awaitable[tuple[set[str], set[str]]]]
 """Makes something of a kind; the keys that must stay, and those that must go."""
+
+
+def litter_key(made: Rendering, *, claim_no: int | None = None) -> str:
+    """Where another file of this claim would lie, or one of another claim of its job."""
+    number = made.job.claim_no if claim_no is None else claim_no
+    return f"{revision_prefix(made.image_id, made.revision, number)}litter.webp"
 
 
 async def shown(storage: Storage) -> tuple[set[str], set[str]]:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 from imagefleet.aws.objects import Headers, Objects
-from imagefleet.jobs.images import Publication, original_key, revision_prefix, variant_key
+from imagefleet.jobs.images import Publication, original_key, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission
 from imagefleet.store.database import Connection
@@ -127,12 +127,6 @@ class Storage:
             await self.superuser.execute("DELETE FROM dead_letters WHERE job_id = $1", job_id)
             await self.superuser.execute("DELETE FROM attempts WHERE job_id = $1", job_id)
             await self.superuser.execute("INSERT INTO ledger (pruned) VALUES (1)")
-
-
-def litter_key(made: Rendering, *, claim_no: int | None = None) -> str:
-    """Where another file of this claim would lie, or one of another claim of its job."""
-    number = made.job.claim_no if claim_no is None else claim_no
-    return f"{revision_prefix(made.image_id, made.revision, number)}litter.webp"
 
 
 def _publication(made: Rendering) -> Publication:

@@ -33,6 +33,7 @@ from tests.maintenance.storage import Storage
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.fleet import inside
+from tests.support.races import somebody_waits
 
 JUST_NOW = timedelta(0)
 
@@ -190,11 +191,6 @@ async def test_an_upload_that_somebody_uses_just_now_is_kept(
 
     assert 0 == sweeping.result().uploads
     assert {key, original} == await storage.keys()
-
-
-async def somebody_waits(connection: Connection) -> bool:
-    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"
-    return bool(await connection.fetchval(waits))
 
 
 async def test_an_upload_that_was_forgotten_becomes_no_image(storage: Storage, pool: Pool) -> None:

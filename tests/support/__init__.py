@@ -33,7 +33,7 @@ Processes
     api         a running API, every route of it, and a published image
     http        what is sent to it, and what is expected of its answers
     bench       the parts of a worker around one attempt
-    children    tasks for a decoding child that ends well, badly or not at all
+    children    tasks for a decoding child, which ends well, badly or not at all; who is alive
     fleet       processes on a test's own database and queues, and what they wrote
     stack       `imagefleet up`, as anybody starts it
     wheels      an environment with nothing but what a user installs

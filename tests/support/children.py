@@ -1,4 +1,4 @@
-"""Tasks for a decoding child that ends well, badly or not at all; and which children there are.
+"""Tasks for a decoding child that ends well, badly or not at all; and who is alive.
 
 The tasks are for `Renderer.run_isolated`, whose zygote is to have `TASKS` loaded.
 """

@@ -191,6 +191,13 @@ async def due_rings(connection: Connection, lane: Lane = Lane.FAST) -> list[Ring
     return [ring for _, ring in taken]
 
 
+async def push_rings_forward(superuser: Connection) -> None:
+    """As after some rounds of ringing."""
+    await superuser.execute(
+        "UPDATE rings SET next_at = now() + interval '1 hour', sent_at = now(), sends = 7"
+    )
+
+
 async def age_finished_jobs(superuser: Connection) -> None:
     """Past retention. A finished row may not change, not even by a superuser: triggers are off."""
     async with superuser.transaction():

@@ -72,6 +72,12 @@ async def wait_until_blocked(watcher: Connection, by: Connection, who: Connectio
     await eventually(waits, within=5)
 
 
+async def somebody_waits(connection: Connection) -> bool:
+    """For a transaction to end."""
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"
+    return bool(await connection.fetchval(waits))
+
+
 @asynccontextmanager
 async def meanwhile(
     watcher: Connection,

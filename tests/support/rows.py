@@ -1,5 +1,6 @@
 """What the database holds, row by row, for expectations."""
 
+from datetime import timedelta
 from typing import Any
 
 from asyncpg import Record
@@ -22,6 +23,15 @@ async def ring_row(connection: Connection, job_id: JobId) -> Record | None:
         "FROM rings WHERE job_id = $1",
         job_id,
     )
+
+
+async def due_now(connection: Connection, job_id: JobId) -> bool:
+    """Without any message, and with nothing to wait for but its turn."""
+    ring = await ring_row(connection, job_id)
+    assert ring is not None
+    if ring["parked"] or ring["sent_at"] is not None:
+        return False
+    return bool(ring["next_in"] <= timedelta(0) and ring["sends"] == 0)
 
 
 async def attempts_rows(connection: Connection, job_id: JobId) -> list[Record]:
