@@ -18,8 +18,8 @@ from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation import report
 from imagefleet.worker.isolation.child import NEEDS_MEMORY
-from imagefleet.worker.isolation.children import Ending, Killed
 from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.nursery import Ending, Killed
 from imagefleet.worker.isolation.report import (
     Allowance,
     ChildCrashed,

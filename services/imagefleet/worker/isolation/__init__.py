@@ -1,8 +1,8 @@
 """Pictures are decoded by processes that have nothing to lose, each made for one picture alone.
 
     client      what a handler calls: a source and a recipe in, checked files out; where files lie
-    nursery     the worker's view of the zygote: started, asked for children, replaced
-    children    the worker's view of one child: killed in time, heard to its end
+    nursery     the worker's view of the zygote, started and asked for children, and of each child:
+                killed in time, heard to its end
     report      what an end means, and what a report claims, compared with the files
     ---- the border: what lies below holds nothing, and nothing that comes from there is believed
     zygote      started once with an empty environment: loads every codec, then only forks

@@ -33,8 +33,7 @@ from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
 from imagefleet.runtime import in_thread
 from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
-from imagefleet.worker.isolation.children import Child, Ending, Killed
-from imagefleet.worker.isolation.nursery import Nursery
+from imagefleet.worker.isolation.nursery import Child, Ending, Killed, Nursery
 from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     Allowance,

@@ -36,7 +36,7 @@ from imagefleet.worker.isolation.child import (
     NEEDS_MEMORY,
     file_name,
 )
-from imagefleet.worker.isolation.children import Ending, Killed, Usage
+from imagefleet.worker.isolation.nursery import Ending, Killed, Usage
 from imagefleet.worker.isolation.sandbox import Confinement
 
 _MIB: Final = 2**20
