@@ -13,7 +13,7 @@ import pytest
 
 from imagefleet.errors import InputRejected, Misconfigured, Unavailable
 from imagefleet.jobs.model import JsonObject
-from imagefleet.worker.isolation import children, nursery
+from imagefleet.worker.isolation import nursery
 from imagefleet.worker.isolation.child import FRAME_HEADER, frame
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import (
@@ -294,7 +294,7 @@ async def test_a_killed_zygote_is_replaced_and_its_children_have_crashed(
 async def test_a_stuck_zygote_is_killed_so_that_no_kill_waits_for_it(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "REAP_WITHIN", 0.3)
+    monkeypatch.setattr(nursery, "REAP_WITHIN", 0.3)
     first = renderer.zygote_pid
     assert first is not None
     os.kill(first, signal.SIGSTOP)
