@@ -32,7 +32,7 @@ from imagefleet.imaging.recipes import ENCODERS, RECIPES
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation import client, report
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.nursery import Ending
+from imagefleet.worker.isolation.report import Ending
 
 SIZE: Final = (4000, 3000)
 AT_ONCE: Final = 2

@@ -19,10 +19,11 @@ from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation import report
 from imagefleet.worker.isolation.child import NEEDS_MEMORY
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.nursery import Ending, Killed
 from imagefleet.worker.isolation.report import (
     Allowance,
     ChildCrashed,
+    Ending,
+    Killed,
 )
 from imagefleet.worker.isolation.zygote import BESIDE_DATA, Forked, _see_others
 from tests.support import children as tasks

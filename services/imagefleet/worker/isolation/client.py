@@ -33,13 +33,15 @@ from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
 from imagefleet.runtime import in_thread
 from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
-from imagefleet.worker.isolation.nursery import Child, Ending, Killed, Nursery
+from imagefleet.worker.isolation.nursery import Child, Nursery
 from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     Allowance,
     ChildCancelled,
     ChildCrashed,
     ChildFailed,
+    Ending,
+    Killed,
     RenderedFiles,
     UntrueError,
     checked,

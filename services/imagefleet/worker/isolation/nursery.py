@@ -15,13 +15,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from typing import Final
 
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.child import LONGEST_MESSAGE, MOST_FILES, RESULT_FILE, Request
+from imagefleet.worker.isolation.report import Ending, Killed, Usage
 from imagefleet.worker.isolation.sandbox import Confinement
 
 START_WITHIN: Final = 60.0  # seconds; a cold disk and two busy cores, normally half a second
@@ -34,35 +34,6 @@ BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from imagefleet.worker.isolation.zygote import main; main()"
 )
-
-
-class Killed(StrEnum):
-    """Why the worker, or the zygote for it, killed a child."""
-
-    CANCELLED = "cancelled"
-    DEADLINE = "deadline"
-    MEMORY = "memory"
-    TALKATIVE = "talkative"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What a child cost."""
-
-    cpu_seconds: float
-    max_rss_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How a child ended. It is dead: nothing it held changes any more."""
-
-    started: bool
-    status: int | None
-    """As waitpid gives it; None where nobody could tell."""
-    usage: Usage | None
-    killed: Killed | None
-    report: bytes
 
 
 class Child:

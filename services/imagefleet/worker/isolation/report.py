@@ -17,6 +17,7 @@ import shutil
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
@@ -36,7 +37,6 @@ from imagefleet.worker.isolation.child import (
     NEEDS_MEMORY,
     file_name,
 )
-from imagefleet.worker.isolation.nursery import Ending, Killed, Usage
 from imagefleet.worker.isolation.sandbox import Confinement
 
 _MIB: Final = 2**20
@@ -44,6 +44,35 @@ GENERAL_MEMORY_BYTES: Final = 512 * _MIB  # 50 megapixels decoded at once, and a
 QUARANTINE_MEMORY_BYTES: Final = 1024 * _MIB  # the only one at a time, so it may have more
 LONGEST_OUTPUT: Final = 32 * _MIB  # some ten times the largest variant of any recipe
 LONGEST_REPORT: Final = 256 * 1024  # bytes; that of a rendering has some 3,000
+
+
+class Killed(StrEnum):
+    """Why the worker, or the zygote for it, killed a child."""
+
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    MEMORY = "memory"
+    TALKATIVE = "talkative"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a child cost."""
+
+    cpu_seconds: float
+    max_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a child ended. It is dead: nothing it held changes any more."""
+
+    started: bool
+    status: int | None
+    """As waitpid gives it; None where nobody could tell."""
+    usage: Usage | None
+    killed: Killed | None
+    report: bytes
 
 
 class ChildCrashed(FleetError):
