@@ -61,9 +61,9 @@ def imported(tree: ast.AST) -> set[str]:
         name
         for node in ast.walk(tree)
         for name in (
-            [one.name for one in node.names]
+            [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
-            else [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            else [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             if isinstance(node, ast.ImportFrom) and node.module
             else []
         )

@@ -26,8 +26,10 @@ async def an_image(running: Running) -> str:
 
 
 async def paid(maintenance: Connection) -> bool:
-    debts = [one.debt for one in await look_at_owed(maintenance, limit=10)]
-    batch = await commit_batch(maintenance, debts, lambda one: f"#img-{one}", within=ROOMY)
+    debts = [owed.debt for owed in await look_at_owed(maintenance, limit=10)]
+    batch = await commit_batch(
+        maintenance, debts, lambda image_id: f"#img-{image_id}", within=ROOMY
+    )
     if batch is None:
         return False
     await accept_batch(maintenance, batch.id, "I1")

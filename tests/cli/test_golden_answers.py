@@ -185,8 +185,10 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
 async def of_the_edge(operator: Typed, maintenance: Connection, superuser: Connection) -> None:
     image = str(await superuser.fetchval("SELECT id FROM images"))
     await operator("edge", "invalidate", *WHY, image)
-    debts = [one.debt for one in await look_at_owed(maintenance, limit=10)]
-    batch = await commit_batch(maintenance, debts, lambda one: f"#img-{one}", within=ROOMY)
+    debts = [owed.debt for owed in await look_at_owed(maintenance, limit=10)]
+    batch = await commit_batch(
+        maintenance, debts, lambda image_id: f"#img-{image_id}", within=ROOMY
+    )
     assert batch is not None
     await accept_batch(maintenance, batch.id, "I1")
     await complete_batch(maintenance, Accepted(batch.id, "I1"))

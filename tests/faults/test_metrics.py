@@ -50,13 +50,13 @@ def read(exposition: str) -> dict[str, Seen]:
     seen = {}
     for family in text_string_to_metric_families(exposition):
         name = family.name + ("_total" if family.type == "counter" else "")
-        samples = [one for one in family.samples if not one.name.endswith("_created")]
-        labels = {label for one in samples for label in one.labels} - {"le"}
-        bounds = {float(one.labels["le"]) for one in samples if "le" in one.labels}
+        samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+        labels = {label for sample in samples for label in sample.labels} - {"le"}
+        bounds = {float(sample.labels["le"]) for sample in samples if "le" in sample.labels}
         if family.type == "histogram":
-            total = sum(one.value for one in samples if one.name.endswith("_count"))
+            total = sum(sample.value for sample in samples if sample.name.endswith("_count"))
         elif family.type == "counter":
-            total = sum(one.value for one in samples)
+            total = sum(sample.value for sample in samples)
         else:
             total = len(samples)
         buckets = tuple(sorted(bounds - {float("inf")}))
@@ -96,7 +96,7 @@ async def someone_in_a_hurry(stack: Stack) -> None:
         async def is_refused() -> bool:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(hasty.http.get("/v1/jobs")) for _ in range(10)]
-            return 429 in {one.result().status_code for one in asked}
+            return 429 in {request.result().status_code for request in asked}
 
         await eventually(is_refused, within=20)
 

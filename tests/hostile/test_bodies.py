@@ -61,7 +61,7 @@ async def test_bodies_that_never_end_take_little_memory(stack: Stack) -> None:
                 await sent.acquire()
             assert (await bystander.submit()).status_code == 202
             more = resident(stack) - before
-        told = Counter(one.result() for one in all_)
+        told = Counter(task.result() for task in all_)
 
     print(f"{more / MIB:.0f} MiB for {STALLED} bodies, {dict(told)}")  # noqa: T201 - figures
     assert more < MOST_MORE

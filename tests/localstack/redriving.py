@@ -203,7 +203,7 @@ def lying(fleet: Fleet) -> list[str]:
         sqs.change_message_visibility(
             QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0
         )
-    return [str(one["Body"]) for one in found]
+    return [str(message["Body"]) for message in found]
 
 
 def put(fleet: Fleet, bodies: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ async def emptied(fleet: Fleet, *queues: str) -> None:
     """Nothing is in these queues, not even what somebody put away for later."""
 
     async def all_gone() -> bool:
-        left = {one: await asyncio.to_thread(depth, fleet, one) for one in queues}
+        left = {queue: await asyncio.to_thread(depth, fleet, queue) for queue in queues}
         assert not any(left.values()), f"messages that are left: {left}"
         return True
 

@@ -46,7 +46,7 @@ def spelled(setting: LiveSetting) -> str:
     return named(setting.name, NAMES.get(places[0], "word")) if places else setting.name
 
 
-@pytest.mark.parametrize("setting", DECLARED, ids=lambda one: one.name)
+@pytest.mark.parametrize("setting", DECLARED, ids=lambda setting: setting.name)
 def test_a_name_leads_to_its_setting_and_to_no_other(setting: LiveSetting) -> None:
     assert setting is find_setting(spelled(setting))
 
@@ -73,7 +73,7 @@ def test_what_is_like_a_name_is_none(name: str) -> None:
     assert find_setting(name) is None
 
 
-@pytest.mark.parametrize("setting", DECLARED, ids=lambda one: one.name)
+@pytest.mark.parametrize("setting", DECLARED, ids=lambda setting: setting.name)
 def test_the_bounds_are_allowed_and_what_is_beyond_them_is_not(setting: LiveSetting) -> None:
     name = spelled(setting)
     if setting.form == "switch":

@@ -468,12 +468,12 @@ def methods_of(settings: type[Slice]) -> Iterator[ast.FunctionDef]:
     for defined in parsed(path).body:
         if isinstance(defined, ast.ClassDef) and defined.name == settings.__name__:
             methods = (one for one in defined.body if isinstance(one, ast.FunctionDef))
-            yield from (one for one in methods if not one.name.startswith("_"))
+            yield from (method for method in methods if not method.name.startswith("_"))
 
 
 def goes_through_all(method: ast.FunctionDef) -> bool:
-    loops = (one for one in ast.walk(method) if isinstance(one, ast.comprehension))
-    return any(isinstance(one.iter, ast.Name) and one.iter.id == "self" for one in loops)
+    loops = (node for node in ast.walk(method) if isinstance(node, ast.comprehension))
+    return any(isinstance(loop.iter, ast.Name) and loop.iter.id == "self" for loop in loops)
 
 
 @pytest.fixture(scope="module")

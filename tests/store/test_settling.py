@@ -63,7 +63,7 @@ async def claimed(
     worker: Connection, me: WorkerId, submissions: Sequence[Submission]
 ) -> list[Claim]:
     await submit_jobs(worker, submissions)
-    ids = [one.job_id for one in submissions]
+    ids = [submission.job_id for submission in submissions]
     answers = await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
     return [answer.claim for answer in answers if answer.claim is not None]
 
@@ -89,7 +89,7 @@ async def test_outcomes_of_every_kind_are_written_in_one_go(worker: OpenConnecti
     )
 
     assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN] * 4
-    done, retried, failed, released = [await job_row(worker, one.job_id) for one in claims]
+    done, retried, failed, released = [await job_row(worker, claim.job_id) for claim in claims]
     assert (done["state"], done["result"]) == ("completed", {"variants": 3})
     assert (retried["state"], retried["attempts"]) == ("failed_retryable", 1)
     assert timedelta(seconds=29) < retried["run_at"] - retried["updated_at"]
@@ -97,7 +97,7 @@ async def test_outcomes_of_every_kind_are_written_in_one_go(worker: OpenConnecti
     assert (failed["state"], failed["failure_code"]) == ("failed", "corrupt")
     assert (released["state"], released["attempts"]) == ("failed_retryable", 0)
     assert released["failure_code"] is None
-    ends = [(await attempts_rows(worker, one.job_id))[0] for one in claims]
+    ends = [(await attempts_rows(worker, claim.job_id))[0] for claim in claims]
     assert [(end["outcome"], end["charged"]) for end in ends] == [
         ("completed", True),
         ("retried", True),
@@ -139,7 +139,7 @@ async def test_a_poisonous_outcome_fails_alone(worker: OpenConnection, poison: O
     )
 
     assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN] * 5
-    assert await states(worker, [one.job_id for one in claims]) == [
+    assert await states(worker, [claim.job_id for claim in claims]) == [
         "completed",
         "completed",
         "failed",
@@ -288,7 +288,7 @@ async def test_a_claim_that_was_settled_answers_not_for_the_next_one_of_its_job(
         worker, job.worker_id, [Settlement.of(held, Completed(), POLICY), again]
     )
 
-    assert [one.settled for one in report.receipts] == [Settled.WRITTEN, Settled.ALREADY]
+    assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN, Settled.ALREADY]
     assert (await job_row(worker, job.job_id))["state"] == "completed"
 
 
@@ -385,7 +385,7 @@ async def test_a_job_that_completes_though_it_is_cancelled_has_no_follow_ups(
         ],
     )
 
-    assert {Settled.WRITTEN} == {one.settled for one in report.receipts}
+    assert {Settled.WRITTEN} == {receipt.settled for receipt in report.receipts}
     rows = await worker.fetch("SELECT id FROM jobs WHERE state = 'queued'")
     assert [child.job_id] == [row["id"] for row in rows]
     assert [child.job_id] == [ring.job_id for ring in report.rings]
@@ -434,7 +434,7 @@ class Stress:
         await submit_jobs(self.settling, waiting)
         for what in PAUSED:
             await pause(self.operator, what, by="tests", reason="a test")
-        seen = {one.worker_id: one for one in await look_at_workers(self.rescuing)}
+        seen = {worker.worker_id: worker for worker in await look_at_workers(self.rescuing)}
 
         async with asyncio.TaskGroup() as group:
             settles = [
@@ -463,8 +463,8 @@ class Stress:
         )
 
     async def _rescue(self, workers: Sequence[WorkerSeen]) -> None:
-        for one in workers:
-            await rescue_worker(self.rescuing, one)
+        for worker in workers:
+            await rescue_worker(self.rescuing, worker)
 
     async def _claim(self, jobs: Sequence[Submission]) -> None:
         other = await a_worker(self.claiming)

@@ -277,7 +277,7 @@ async def test_the_second_look_ends_a_minute_before_the_walk_began(
     after_page.extend([look] * 9)
     await walk(bench, job_type="process_image", submitted_before="2020-01-01T00:00:00Z")
 
-    assert [False, False, False, True] == [one.again for one in pages]
+    assert [False, False, False, True] == [page.again for page in pages]
 
 
 async def test_a_later_attempt_begins_behind_the_cursor(

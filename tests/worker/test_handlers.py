@@ -195,6 +195,6 @@ async def test_waiting_noops_do_not_wait_for_each_other(bench: Bench) -> None:
     claims = [await bench.claim(a_submission(payload={"milliseconds": 100})) for _ in range(20)]
 
     async with asyncio.timeout(2):
-        outcomes = await asyncio.gather(*(bench.attempt(one, run).work() for one in claims))
+        outcomes = await asyncio.gather(*(bench.attempt(claim, run).work() for claim in claims))
 
     assert [Completed()] * 20 == outcomes

@@ -188,9 +188,12 @@ async def test_who_makes_and_ends_a_key_is_told_and_the_secret_is_not(
         ("create", "tenant", "tenant", "a new shop"),
         ("create", "key", str(found.id), "a new shop"),
         ("revoke", "key", str(found.id), "leaked"),
-    ] == [(one["action"], one["kind"], one["name"], one["reason"]) for one in (tenant, made, ended)]
+    ] == [
+        (line["action"], line["kind"], line["name"], line["reason"])
+        for line in (tenant, made, ended)
+    ]
     assert {("ada", "tenant", "imagefleet_admin")} == {
-        (one["actor"], one["tenant_id"], one["role"]) for one in (tenant, made, ended)
+        (line["actor"], line["tenant_id"], line["role"]) for line in (tenant, made, ended)
     }
     assert {"name": "uploader", "scopes": ["submit"], "expires_at": None} == made["after"]
     assert ended["before"]["revoked_at"] is None
@@ -212,8 +215,8 @@ async def test_of_two_who_end_a_key_at_once_one_is_told(
         async with meanwhile(superuser, other, admin, second):
             await first.commit()
 
-    ended = [one for one in await audit_rows(admin) if one["action"] == "revoke"]
-    assert ["first"] == [one["reason"] for one in ended]
+    ended = [row for row in await audit_rows(admin) if row["action"] == "revoke"]
+    assert ["first"] == [line["reason"] for line in ended]
 
 
 async def test_a_row_that_was_changed_must_be_told_whoever_else_found_nothing(

@@ -140,7 +140,7 @@ async def test_many_that_report_at_once_are_all_counted(
         return await report_calls(connection, Calls(service="s3", failures=1, successes=2))
 
     async with many_connections(database, "worker", 20) as connections:
-        await all_at_once([partial(tell, one) for one in connections])
+        await all_at_once([partial(tell, connection) for connection in connections])
 
     found = await breaker(worker)
     assert (20, 40) == (found["window_failures"], found["window_successes"])
@@ -284,7 +284,7 @@ async def test_one_that_is_forced_open_hears_no_reports(
     judged = [await report(worker, 7), await report_probe_failed(worker, "s3", None)]
     await report_probe_worked(worker, "s3")
 
-    assert [timedelta(seconds=60)] * 2 == [one.held_for for one in judged]
+    assert [timedelta(seconds=60)] * 2 == [judgement.held_for for judgement in judged]
     found = await breaker(worker)
     assert ("open", True, 0, 1) == (
         found["state"],

@@ -184,7 +184,7 @@ async def test_sets_are_named_by_ids_reference_or_recipe(
 async def test_ids_are_walked_in_pages_too(api: Connection, worker: Connection) -> None:
     images = await some_images(api, PAGE + 1)
 
-    set_job, pages = await walked(worker, image_ids=[str(one) for one in images])
+    set_job, pages = await walked(worker, image_ids=[str(image) for image in images])
 
     assert 2 == len(pages)
     assert images == list(await asked_for(worker, set_job))
@@ -287,7 +287,7 @@ async def test_two_claims_of_one_set_ask_for_each_image_once(
 
     results = await asyncio.gather(*map(step, (claim, newer)), return_exceptions=True)
 
-    assert [ClaimLost, SubmittedPage] == [type(one) for one in results]
+    assert [ClaimLost, SubmittedPage] == [type(result) for result in results]
     assert images == list(await asked_for(worker, claim.job_id))
 
 

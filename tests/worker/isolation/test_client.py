@@ -240,7 +240,7 @@ async def test_five_at_once_get_five_different_pictures(
         )
     )
 
-    assert [one.source.width for one in rendered] == [400, 401, 402, 403, 404]
+    assert [rendering.source.width for rendering in rendered] == [400, 401, 402, 403, 404]
     assert len(left_in(scratch)) == 5
     for one in rendered:
         one.discard()
