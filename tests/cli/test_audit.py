@@ -218,10 +218,10 @@ async def test_what_operators_do_is_told_with_their_reasons(
     assert all("of tests from 127.0.0.1" in row for row in rows[1:])
     assert all(len(row) <= 80 for row in narrow.out.splitlines())
     assert {"circuit_breaker", "noop", "moving", "127.0.0.1"} <= set(narrow.out.split())
-    found = document.json()
-    assert ["reset", "open"] == [line["action"] for line in found["lines"]]
-    assert "open" == found["lines"][0]["before"]["state"]
-    assert "nextCursor" not in found
+    told = document.json()
+    assert ["reset", "open"] == [line["action"] for line in told["lines"]]
+    assert "open" == told["lines"][0]["before"]["state"]
+    assert "nextCursor" not in told
 
 
 async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
@@ -234,17 +234,17 @@ async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
 
     whole = await operate("audit", "--by", "many", "--json")
     part = await operate("audit", "--by", "many", "--limit", "4", "--json")
-    found = part.json()
-    rest = await operate("audit", "--by", "many", "--cursor", str(found["nextCursor"]), "--json")
+    page = part.json()
+    rest = await operate("audit", "--by", "many", "--cursor", str(page["nextCursor"]), "--json")
     table = await operate("audit", "--by", "many", "--limit", "4")
 
     names = [f"type t{number}" for number in reversed(range(10))]
     everything = whole.json()
     others = rest.json()
     assert names == [line["name"] for line in everything["lines"]]
-    assert names[:4] == [line["name"] for line in found["lines"]]
+    assert names[:4] == [line["name"] for line in page["lines"]]
     assert names[4:] == [line["name"] for line in others["lines"]]
-    assert f"--cursor {found['nextCursor']}" in table.err
+    assert f"--cursor {page['nextCursor']}" in table.err
 
 
 @pytest.mark.parametrize("since", ["yesterday", "1y", "2026-01-01", "99999999w", "-1h", ""])

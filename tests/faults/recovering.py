@@ -134,13 +134,13 @@ async def _measure_one(plan: Waves, dice: random.Random) -> Measured:
             await wave(stack, plan, dice)
         facts = await read_facts(stack.place, stack.journal.posts)
         kills = stack.journal.kills
-        found = list(recoveries(facts.events, kills, plan.seconds))
+        recovered = list(recoveries(facts.events, kills, plan.seconds))
     return Measured(
         plan=plan,
-        recoveries=found,
+        recoveries=recovered,
         kills=len(kills),
         breaches=check(facts),
-        open=sum(len(kill.jobs) for kill in kills) - len(found),
+        open=sum(len(kill.jobs) for kill in kills) - len(recovered),
         seconds=time.monotonic() - begun,
     )
 
@@ -157,9 +157,9 @@ async def wave(stack: Stack, plan: Waves, dice: random.Random) -> None:
 
     def full() -> list[int]:
         held = {pid: len(stack.director.holding.get(pid, ())) for pid in living(stack)}
-        found = [pid for pid, count in held.items() if count == FAST_SLOTS + GENERAL_SLOTS]
-        assert len(found) == plan.workers, Counter(held.values())
-        return found
+        pids = [pid for pid, count in held.items() if count == FAST_SLOTS + GENERAL_SLOTS]
+        assert len(pids) == plan.workers, Counter(held.values())
+        return pids
 
     pids = await eventually(full, within=CLAIMED_WITHIN)
     for pid in dice.sample(pids, plan.killed):

@@ -209,9 +209,9 @@ async def test_no_slots_at_all_keep_a_type_waiting_and_leave_others_alone(
 
 
 async def breaker(operator: httpx.AsyncClient) -> dict[str, Any]:
-    found = (await operator.get("/v1/operator/breakers")).json()["breakers"]
+    breakers = (await operator.get("/v1/operator/breakers")).json()["breakers"]
     crutches: list[dict[str, Any]] = [
-        breaker for breaker in found if breaker["service"] == "crutch"
+        breaker for breaker in breakers if breaker["service"] == "crutch"
     ]
     return crutches[0] if crutches else {"state": "closed"}
 

@@ -172,14 +172,14 @@ async def a_locked_table(stack: Stack, producer: Producer) -> None:
         async def all_ran_into_it() -> bool:
             answer = await producer.http.get(f"/v1/jobs/{accepted.json()['jobId']}")
             assert answer.status_code == 503
-            found = await scrape(stack)
+            series = await scrape(stack)
             for process, name in (
                 ("api", "db_query_error_total"),
                 ("worker", "db_query_errors_total"),
                 ("maintenance", "db_query_errors_total"),
             ):
-                assert name in found[process], (process, name)
-                assert found[process][name].samples, (process, name)
+                assert name in series[process], (process, name)
+                assert series[process][name].samples, (process, name)
             return True
 
         await eventually(all_ran_into_it, within=40)
@@ -190,8 +190,8 @@ async def a_frozen_cloud(stack: Stack, producer: Producer) -> None:
     await a_replaced_picture(producer)  # of which CloudFront is told seconds later
 
     async def is_missed() -> bool:
-        found = await scrape(stack)
-        return bool(found["maintenance"]["cloudfront_operation_errors_total"].samples)
+        series = await scrape(stack)
+        return bool(series["maintenance"]["cloudfront_operation_errors_total"].samples)
 
     os.kill(stack.facts["processes"]["aws"], signal.SIGSTOP)
     try:

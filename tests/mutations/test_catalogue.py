@@ -26,9 +26,9 @@ CAUGHT = next(
 
 
 def test_the_text_of_every_mutation_stands_exactly_once_in_its_file() -> None:
-    found = {mutation.name: mutation.occurrences() for mutation in MUTATIONS}
+    times = {mutation.name: mutation.occurrences() for mutation in MUTATIONS}
 
-    assert {name: count for name, count in found.items() if count != 1} == {}
+    assert {name: count for name, count in times.items() if count != 1} == {}
 
 
 def test_every_mutation_has_a_name_of_its_own_and_changes_something() -> None:

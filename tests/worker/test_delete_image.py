@@ -115,8 +115,8 @@ async def deleting(api: Connection, image_id: UUID) -> Submission:
 
 async def left(buckets: tuple[Watched, Watched], image_id: UUID) -> list[Version]:
     originals, outputs = buckets
-    found = [version async for page in originals.versions(f"o/{image_id}/") for version in page]
-    return found + [
+    versions = [version async for page in originals.versions(f"o/{image_id}/") for version in page]
+    return versions + [
         version async for page in outputs.versions(f"i/{image_id}/") for version in page
     ]
 

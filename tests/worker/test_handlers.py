@@ -144,7 +144,7 @@ async def test_an_image_that_is_not_there_or_not_the_one_submitted_fails_for_goo
         row = await job_row(superuser, submission.job_id)
         assert ("failed", code) == (row["state"], row["failure_code"])
     outputs = await place.session.objects(place.settings.outputs_bucket)
-    assert [] == [found async for found in outputs.listing("i/")]
+    assert [] == [entry async for entry in outputs.listing("i/")]
 
 
 async def test_a_crashing_child_costs_its_own_job_a_retry_and_nobody_a_beat(

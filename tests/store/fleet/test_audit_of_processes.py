@@ -146,8 +146,8 @@ async def test_a_breaker_that_workers_open_and_close_is_told_and_keeps_its_last_
         opened["after"]["last_error_code"],
         closed["after"]["last_error_code"],
     )
-    found = await superuser.fetchval("SELECT last_error_code FROM circuit_breakers")
-    assert "s3_timeout" == found
+    code = await superuser.fetchval("SELECT last_error_code FROM circuit_breakers")
+    assert "s3_timeout" == code
 
 
 async def test_who_acts_is_told_once(operator: OpenConnection, worker: OpenConnection) -> None:

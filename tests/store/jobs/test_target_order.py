@@ -71,12 +71,12 @@ async def runs_by_target(superuser: Connection) -> dict[str, list[Run]]:
 
 def overlaps(runs: Sequence[Run]) -> list[Run]:
     """The runs that began while another one of the target had not ended."""
-    running, found = 0, []
+    running, ended = 0, []
     for run in runs:
         running += 1 if run.begins else -1
         if running > 1:
-            found.append(run)
-    return found
+            ended.append(run)
+    return ended
 
 
 def out_of_order(runs: Iterable[Run]) -> list[tuple[int, int]]:

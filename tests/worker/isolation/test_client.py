@@ -69,14 +69,14 @@ def left_in(folder: Path) -> list[Path]:
 
 def open_descriptors() -> set[int]:
     """Without /proc, which a process that is not dumpable may not read about itself."""
-    found = set()
+    numbers = set()
     for number in range(4096):
         try:
             os.fstat(number)
         except OSError:
             continue
-        found.add(number)
-    return found
+        numbers.add(number)
+    return numbers
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
