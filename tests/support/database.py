@@ -48,7 +48,7 @@ FOLDER_PREFIX = "imagefleet-tests-"
 SESSIONS = """
 SELECT format('%s %s: %s', usename, application_name, left(query, 80))
   FROM pg_stat_activity
- WHERE datname = $1 AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
 
@@ -168,20 +168,26 @@ async def copied_database(server: Server, template: str) -> AsyncIterator[Databa
 
 
 async def refuse_leaked_sessions(database: Database) -> None:
-    async def nobody_is_left() -> bool:
-        async with database.server.admin() as admin:
-            left = [row[0] for row in await admin.fetch(SESSIONS, database.name)]
+    async with database.connect("superuser") as connection:
+        await nobody_is_left(connection)
+
+
+async def left_in_order(database: Database) -> None:
+    """Nobody has a session any more, and what is true between any two transactions is true."""
+    async with database.connect("superuser") as connection:
+        await nobody_is_left(connection)
+        for invariant in INVARIANTS:
+            await invariant(connection)
+
+
+async def nobody_is_left(connection: Connection) -> None:
+    async def all_are_gone() -> bool:
+        left = [row[0] for row in await connection.fetch(SESSIONS)]
         assert left == [], f"sessions left open by the test: {left}"
         return True
 
     # A session ends a moment after its connection was closed.
-    await eventually(nobody_is_left, within=2)
-
-
-async def check_invariants(database: Database) -> None:
-    async with database.server.admin(database.name) as connection:
-        for invariant in INVARIANTS:
-            await invariant(connection)
+    await eventually(all_are_gone, within=2)
 
 
 def breaks_invariants(request: pytest.FixtureRequest) -> bool:
