@@ -1,5 +1,7 @@
 """Fixtures of every test that needs Postgres; what they promise is in tests/support/database.py."""
 
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -20,6 +22,10 @@ from tests.support.emulators import end_emulators, remember_descriptions
 from tests.support.golden import OPTION, Golden
 
 OpenConnection = OwnConnection
+
+# Where a shell forbids it, every program that a test starts compiles whatever it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251 - Python's own setting, not ours
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
