@@ -34,8 +34,7 @@ INVARIANTS: tuple[Callable[[Connection], Awaitable[None]], ...] = (ledger_balanc
 
 THROW_AWAY = {
     "fsync": "off",
-    # Who never says a password keeps a database from being dropped for as long as it may be silent.
-    "authentication_timeout": "10s",
+    "authentication_timeout": "10s",  # see `drop`, of which it is the last resort
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "max_connections": "300",
@@ -49,6 +48,12 @@ SESSIONS = """
 SELECT format('%s %s: %s', usename, application_name, left(query, 80))
   FROM pg_stat_activity
  WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+
+
+SILENT = """
+SELECT pg_terminate_backend(pid)
+  FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename IS NULL
 """
 
 
@@ -145,7 +150,7 @@ async def migrated_template(server: Server) -> AsyncIterator[str]:
         yield name
     finally:
         async with server.admin() as admin:
-            await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            await drop(admin, name)
 
 
 @asynccontextmanager
@@ -164,7 +169,17 @@ async def copied_database(server: Server, template: str) -> AsyncIterator[Databa
             )
             yield database
         finally:
-            await admin.execute(f"DROP DATABASE {database.name} WITH (FORCE)")
+            await drop(admin, database.name)
+
+
+async def drop(admin: Connection, name: str) -> None:
+    """At once, whoever is connected, and whoever is about to be.
+
+    Every backend has to agree, of whichever database. One whose client never says its password, as
+    behind a proxy that lost the question, agrees to nothing, and FORCE does not reach it.
+    """
+    await admin.execute(SILENT)
+    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 async def refuse_leaked_sessions(database: Database) -> None:
