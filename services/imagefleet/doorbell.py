@@ -49,9 +49,9 @@ async def ring_jobs(queues: Mapping[Lane, Queue], rings: Sequence[Ring]) -> list
     sent: list[Ring] = []
     for lane, queue in queues.items():
         of_lane = [ring for ring in rings if ring.lane is lane]
-        part = max(MOST_ENTRIES, math.ceil(len(of_lane) / CALLS_AT_ONCE))
-        parts = [of_lane[start : start + part] for start in range(0, len(of_lane), part)]
-        for taken in await asyncio.gather(*(_send(lane, queue, one) for one in parts)):
+        size = max(MOST_ENTRIES, math.ceil(len(of_lane) / CALLS_AT_ONCE))
+        parts = [of_lane[start : start + size] for start in range(0, len(of_lane), size)]
+        for taken in await asyncio.gather(*(_send(lane, queue, part) for part in parts)):
             sent += taken
     return sent
 

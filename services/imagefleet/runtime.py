@@ -133,8 +133,8 @@ class Undertaker:
     def look(self) -> None:
         """Bury whoever was found dead by the last look too: our own were asked for meanwhile."""
         with suppress(ChildProcessError):
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            dead = None if found is None else found.si_pid
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            dead = None if ended is None else ended.si_pid
             if dead is not None and dead == self._seen:
                 os.waitpid(dead, os.WNOHANG)
                 dead = None
@@ -387,7 +387,7 @@ class Batcher(Generic[Item, Answer]):
             batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
             if len(self._waiting) < self._most and not self._closed:
                 self._full.clear()
-            wanted = [one for one in batch if not one.answer.done()]
+            wanted = [asked for asked in batch if not asked.answer.done()]
             if wanted:
                 await self._answer(wanted)
 
@@ -401,13 +401,13 @@ class Batcher(Generic[Item, Answer]):
     async def _answer(self, batch: Sequence[_Asked[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]
         try:
-            answers = await self._write([one.item for one in batch])
+            answers = await self._write([asked.item for asked in batch])
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             answers = [error] * len(batch)
-        for one, answer in zip(batch, answers, strict=True):
-            if one.answer.done():
+        for asked, answer in zip(batch, answers, strict=True):
+            if asked.answer.done():
                 continue
             if isinstance(answer, Exception):
-                one.answer.set_exception(answer)
+                asked.answer.set_exception(answer)
             else:
-                one.answer.set_result(answer)
+                asked.answer.set_result(answer)

@@ -7,21 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from imagefleet.aws.objects import Headers
 from imagefleet.aws.session import AwsSession, Credentials, open_session
 from imagefleet.embedded.machine import free_port
 from imagefleet.errors import FleetError, Unavailable
-from tests.support.aws import (
-    Answer,
-    Heard,
-    half_a_reply,
-    hang,
-    serving,
-    settings_for,
-    sqs_error,
-    xml_error,
-)
+from tests.support.aws import Answer, Heard, hang, serving, settings_for, sqs_error, xml_error
 from tests.support.emulators import CREDENTIALS, Emulator
 
 READ_TIMEOUT = 0.3  # seconds
@@ -68,6 +60,16 @@ async def invalidate(session: AwsSession, folder: Path) -> object:
 
 CALLS = [depth, receive, put, fetch, invalidate]
 Ask = Callable[[AwsSession, Path], Awaitable[object]]
+
+
+async def half_a_reply(request: web.Request) -> Answer:
+    """Promise a thousand bytes, send ten and hang up."""
+    reply = web.StreamResponse(headers={"Content-Length": "1000", "ETag": '"half"'})
+    await reply.prepare(request)
+    await reply.write(b"0123456789")
+    assert request.transport is not None
+    request.transport.close()
+    return reply
 
 
 @pytest.mark.parametrize("ask", CALLS)

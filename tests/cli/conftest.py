@@ -75,14 +75,6 @@ def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return cli
 
 
-@pytest.fixture
-def produce(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The command line in the hands of a producer."""
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
-    return cli
-
-
 def document(ended: Ended) -> Any:  # noqa: ANN401 - JSON
     assert ended.code in {ExitCode.DONE, ExitCode.FAILED}, ended.err
     return ended.json()

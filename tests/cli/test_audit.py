@@ -20,6 +20,7 @@ from imagefleet.store.fleet.keys import create_key
 from tests.cli.conftest import Cli
 from tests.support.api import ACME
 from tests.support.database import Database
+from tests.support.rows import audit_rows
 from tests.support.sources import parsed
 
 CONNECTS: Final = "imagefleet.store.database"
@@ -140,11 +141,6 @@ def test_every_verb_that_goes_past_the_api_is_told_of_or_says_why_not() -> None:
     assert {*CHANGES, *OTHERS} == past
 
 
-async def lines(admin: Connection, after: int = 0) -> list[dict[str, Any]]:
-    rows = await admin.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
-    return [dict(row) for row in rows]
-
-
 @pytest.mark.parametrize("verb", sorted(CHANGES))
 async def test_a_verb_at_the_database_leaves_one_line_with_who_and_why(
     cli: Cli,
@@ -157,7 +153,7 @@ async def test_a_verb_at_the_database_leaves_one_line_with_who_and_why(
     monkeypatch.setenv("IMAGEFLEET_ACTOR", "ada@laptop")
     secret = await create_key(admin, ACME, name="uploader", scopes=["read"])
     key_id = await admin.fetchval("SELECT id FROM api_keys")
-    last = len(await lines(admin))
+    last = len(await audit_rows(admin))
     arguments = {
         "keys create": ["--tenant", ACME, "--name", "other"],
         "keys revoke": [str(key_id)],
@@ -166,7 +162,7 @@ async def test_a_verb_at_the_database_leaves_one_line_with_who_and_why(
     ended = await cli(*verb.split(), *arguments[verb], "--reason", "why")
 
     assert ExitCode.DONE == ended.code, ended.err
-    (line,) = (await lines(admin))[last:]
+    (line,) = (await audit_rows(admin))[last:]
     assert (verb.split()[1], "key", "ada@laptop", "why", ACME, "imagefleet_admin") == (
         line["action"],
         line["kind"],
@@ -190,8 +186,8 @@ async def test_a_person_without_another_name_is_the_user_of_the_machine(
     ended = await cli("keys", "create", "--tenant", "shop", "--name", "uploader")
 
     assert ExitCode.DONE == ended.code, ended.err
-    assert ["tenant", "key"] == [line["kind"] for line in await lines(admin)]
-    for line in await lines(admin):
+    assert ["tenant", "key"] == [line["kind"] for line in await audit_rows(admin)]
+    for line in await audit_rows(admin):
         user, _, host = line["actor"].partition("@")
         assert user
         assert host.startswith("bastion")

@@ -7,8 +7,7 @@ import pytest
 from imagefleet.cli.output import ExitCode
 from imagefleet.store.fleet.keys import find_key
 from tests.cli.conftest import Cli
-from tests.support.database import Database
-from tests.support.roles import PASSWORDS
+from tests.support.database import PASSWORDS, Database
 
 
 async def test_a_key_is_made_listed_and_revoked(

@@ -18,6 +18,14 @@ from tests.support.http import a_jpeg, claimed
 
 
 @pytest.fixture
+def produce(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in the hands of a producer."""
+    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
+    return cli
+
+
+@pytest.fixture
 async def image_id(running: Running, worker: Connection) -> str:
     async with running.client() as client:
         accepted = await uploaded(client)

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -35,14 +36,15 @@ from tests.support.wheels import (
     Environment,
     build_wheel,
     fresh_environment,
-    install_as_told,
+    mirror,
+    run_uv,
 )
 
 pytestmark = pytest.mark.timeout(120)  # whichever is first builds, installs and starts
 IN_THE_STACKS_LOOP: Final = pytest.mark.asyncio(loop_scope="module")
 
 EXAMPLE: Final = ROOT / "docs" / "examples" / "image-palette"
-BROUGHT: Final = ROOT / "tests" / "support" / "brought_types"
+BROUGHT: Final = Path(__file__).parent / "brought_types"
 KINDS: Final = """
 [imagefleet.kinds]
 isolation_probe = fleet_probe_types:PROBE
@@ -56,6 +58,14 @@ ADOPTED: Final = f"{KINDS}orphan = fleet_probe_handlers:ADOPTED\n"
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(ROOT, tmp_path_factory.mktemp("product"))
+
+
+def install_as_told(command: str, into: Path) -> None:
+    """A documented line that installs something with uv into `.venv`, into that folder instead."""
+    name, *arguments = shlex.split(command)
+    assert name == ".tools/bin/uv", command
+    arguments = [str(into) if word == ".venv" else word for word in arguments]
+    run_uv(*(str(ROOT / word) if word.startswith("./") else word for word in arguments), **mirror())
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from imagefleet.embedded.cluster import choose_placement, installed_software
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.errors import Misconfigured
 from imagefleet.store.database import connect
+from tests.support.children import alive
 from tests.support.database import THROW_AWAY, roomy_memory
 from tests.support.eventually import eventually
 
@@ -111,14 +112,6 @@ def system_python_is_new_enough() -> bool:
         Path(SYSTEM_PYTHON).exists()
         and subprocess.run([SYSTEM_PYTHON, "-c", check], check=False).returncode == 0
     )
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie, not yet collected by whoever inherited it, is dead."""
-    try:
-        return not fields_of(pid)["State"].startswith("Z")
-    except FileNotFoundError:
-        return False
 
 
 async def test_a_server_knows_its_superuser_by_password_alone(place: Path) -> None:
@@ -280,7 +273,7 @@ async def test_it_ends_with_a_parent_that_was_killed(place: Path) -> None:
     with held_by_another_process(place) as holder:
         holder.process.kill()
 
-        await eventually(lambda: not is_alive(holder.server_pid), within=10)
+        await eventually(lambda: not alive(holder.server_pid), within=10)
 
 
 async def test_the_next_start_stops_what_even_the_watchdog_left_behind(place: Path) -> None:
@@ -290,11 +283,11 @@ async def test_the_next_start_stops_what_even_the_watchdog_left_behind(place: Pa
         (watchdog,) = {int(pid) for pid in children} - {holder.server_pid}
         os.kill(watchdog, signal.SIGKILL)
         holder.process.kill()
-        await eventually(lambda: not is_alive(holder.process.pid))
-        assert is_alive(holder.server_pid)
+        await eventually(lambda: not alive(holder.process.pid))
+        assert alive(holder.server_pid)
 
     with EmbeddedPostgres(place, settings=THROW_AWAY) as postgres:
-        assert not is_alive(holder.server_pid)
+        assert not alive(holder.server_pid)
         assert await ask(postgres.url(), "SELECT what FROM kept") == "here"
 
 

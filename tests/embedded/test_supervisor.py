@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +24,7 @@ from imagefleet.embedded.supervisor import (
     pause_before_restart,
 )
 from imagefleet.runtime import Drain, supervise
+from tests.support.children import alive
 from tests.support.eventually import eventually
 
 PATIENCE = 10  # seconds
@@ -99,14 +99,6 @@ async def running(stages: Sequence[Sequence[Program]]) -> AsyncIterator[Running]
         supervisor.close()
 
 
-def is_alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and was not asked about yet does not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
 async def test_what_a_process_says_is_heard_with_its_name() -> None:
     async with running([[program("a", WAITS), program("b", WAITS)]]) as kept:
         await kept.heard("a", "ready")
@@ -172,7 +164,7 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace_with_its
         child = int(kept.terminal.heard[0][1].split()[1])
 
     assert kept.terminal.said == ["deaf did not end within 0.2 s and is killed"]
-    await eventually(lambda: not is_alive(pid) and not is_alive(child), within=PATIENCE)
+    await eventually(lambda: not alive(pid) and not alive(child), within=PATIENCE)
 
 
 async def test_a_process_that_waits_for_its_restart_is_not_started_by_the_end() -> None:
@@ -199,7 +191,7 @@ async def test_cancelled_all_are_killed_at_once() -> None:
         await asyncio.sleep(0)
         task.cancel()  # the first one asks for the orderly end, as a signal does
 
-    await eventually(lambda: not is_alive(seen["deaf"]), within=PATIENCE)
+    await eventually(lambda: not alive(seen["deaf"]), within=PATIENCE)
 
 
 async def test_another_program_takes_the_place_of_the_old_one() -> None:
@@ -252,7 +244,7 @@ async def test_processes_end_when_their_supervisor_is_killed() -> None:
         supervisor.kill()
         await supervisor.communicate()
 
-    await eventually(lambda: not is_alive(pid), within=PATIENCE)
+    await eventually(lambda: not alive(pid), within=PATIENCE)
 
 
 async def test_a_line_without_an_end_comes_in_pieces() -> None:

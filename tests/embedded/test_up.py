@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.children import alive
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
@@ -240,7 +241,7 @@ async def test_a_second_signal_ends_everything_at_once(place: Path) -> None:
         code = await command.ends()
 
     assert code == 128 + signal.SIGINT
-    assert [name for name, pid in facts["processes"].items() if is_alive(pid)] == []
+    assert [name for name, pid in facts["processes"].items() if alive(pid)] == []
 
 
 @pytest.mark.timeout(LONG)
@@ -263,11 +264,3 @@ async def test_a_signal_while_it_starts_ends_it(place: Path) -> None:
 
     assert code == 0, command.story
     assert "kept" in command.said[-1]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and was not asked about yet does not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False

@@ -28,7 +28,7 @@ from tests.faults.killing import Killer, Plan, age_rings
 from tests.faults.wishes import Mixture, Wish, wishes_of
 from tests.support.checker import Breach, check
 from tests.support.eventually import eventually
-from tests.support.journal import Journal, read_facts, wait_for_messages
+from tests.support.journal import Journal, Place, read_depths, read_facts
 from tests.support.stack import PLUGIN, Producer, Settings, Stack, running_stack
 
 ROOT: Final = Path(__file__).parents[2]
@@ -317,3 +317,18 @@ async def cancel(stack: Stack, job_id: str, when: str) -> None:
             lambda: producer.http.post(f"/v1/jobs/{job_id}/cancel", json={})
         )
         assert answer.status_code == 202, answer.text
+
+
+async def wait_for_messages(place: Place, *, letters: int, within: float) -> None:
+    """Wait until the queues of jobs are empty, and the letters lie in theirs.
+
+    To be called when every job has ended. `within` is as long as any message can stay invisible:
+    a message that is still there afterwards will be for the judge to find.
+    """
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        depths = await asyncio.to_thread(read_depths, place)
+        announced = sum(count for name, count in depths.items() if name.startswith("dead-letter"))
+        if sum(depths.values()) == announced >= letters:
+            return
+        await asyncio.sleep(LOOK_EVERY)

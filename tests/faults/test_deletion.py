@@ -16,7 +16,6 @@ from tests.support.published import (
     addresses,
     delete,
     expect_dark,
-    keep_versions,
     publish,
     replace,
     until_dark,
@@ -36,6 +35,13 @@ KILLED = {
 HELD = ("rendering", "saving")
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.asyncio(loop_scope="module")]
+
+
+def keep_versions(stack: Stack) -> None:
+    """Both buckets keep what is deleted, from now on."""
+    s3 = stack.place.client("s3")
+    for bucket in (stack.place.outputs, stack.place.originals):
+        s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.faults.director import ALWAYS, Reached
+from tests.faults.facts import Post
 from tests.faults.killing import PHASES, age_rings
 from tests.support.eventually import eventually
 from tests.support.images import GREEN, RED
@@ -24,7 +25,6 @@ from tests.support.published import (
     invalidations_of,
     publish,
     replace,
-    unanswered,
 )
 from tests.support.stack import Producer, Stack, running_stack
 
@@ -51,6 +51,10 @@ async def stack() -> AsyncIterator[Stack]:
 async def viewer() -> AsyncIterator[Viewer]:
     async with a_viewer() as viewer:
         yield viewer
+
+
+def unanswered(producer: Producer, key: str | None, asked: str) -> None:
+    producer._posts.append(Post(tenant="demo", key=key, asked=asked, outcome="info"))
 
 
 class Assassin:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.faults.crowding import another_tenant
-from tests.support.flooding import attacking, compared, resident, times
+from tests.hostile.flooding import attacking, compared, resident, times
 from tests.support.stack import Producer, Stack
 
 MIB: Final = 2**20

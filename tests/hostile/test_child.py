@@ -20,10 +20,11 @@ import pytest_asyncio
 
 from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from imagefleet.worker.isolation.zygote import BESIDE_DATA
-from tests.support.children import AT_EMPTY_PATH, children_of
+from tests.support.children import children_of
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
 from tests.support.stack import Producer, Stack, running_stack
+from tests.worker.attacks import AT_EMPTY_PATH
 
 UNCLAIMED = {str(number) for number in range(65_520, 65_532)}
 MIB = 2**20

@@ -11,8 +11,8 @@ import pytest
 from imagefleet.api.http.lookups import APART
 from imagefleet.jobs.limits import LIMITS
 from tests.faults.crowding import another_tenant
+from tests.hostile.flooding import compared, counted, flooding, times
 from tests.support.eventually import eventually
-from tests.support.flooding import compared, counted, flooding, times
 from tests.support.stack import Stack
 
 LATER = timedelta(hours=1)

@@ -13,7 +13,7 @@ import pytest
 from imagefleet.api.http.connections import MOST_KEYLESS
 from tests.faults.crowding import another_tenant
 from tests.faults.facts import Post
-from tests.support.flooding import POURED, SILENCE, compared, flooding, resident
+from tests.hostile.flooding import POURED, SILENCE, compared, flooding, resident
 from tests.support.http import told
 from tests.support.stack import Producer, Stack
 

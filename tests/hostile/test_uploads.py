@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from imagefleet.api.http.turns import PLACES
 from imagefleet.jobs.limits import LIMITS
 from tests.faults.crowding import another_tenant
-from tests.support.flooding import counted, times
+from tests.hostile.flooding import counted, times
 from tests.support.images import quadrants, saved
 from tests.support.stack import Producer, Stack
 

@@ -35,3 +35,11 @@ def rendered(
 def picture_of(source: bytes, recipe: Recipe | None = None) -> Image.Image:
     (encoded,) = rendered(source, recipe or one())[1].values()
     return opened(encoded)
+
+
+def alpha_range(
+    picture: Image.Image, box: tuple[int, int, int, int] | None = None
+) -> tuple[int, int]:
+    """The least and the most opaque there is in the box, or in the whole picture."""
+    alpha = picture.convert("RGBA").getchannel("A").crop(box or (0, 0, *picture.size)).tobytes()
+    return min(alpha), max(alpha)

@@ -8,11 +8,11 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import Caveat, ImageFormat
+from tests.imaging.rendering import alpha_range
 from tests.support.images import (
     ADOBE_RGB,
     DISPLAY_P3,
     Primaries,
-    alpha_range,
     cmyk_profile,
     grey_profile,
     matrix_profile,

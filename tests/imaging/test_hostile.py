@@ -23,11 +23,9 @@ from tests.support.images import (
     claimed,
     gif_of_frames,
     grain,
-    in_scans_of_one_channel,
     jpeg_claiming,
     png_chunk,
     png_claiming,
-    png_of_rows,
     quadrants,
     saved,
     scan_bomb,
@@ -247,6 +245,26 @@ def test_a_jpeg_whose_last_piece_alone_is_whole_is_corrupt(
     assert refusal(source) == "corrupt"
 
 
+def in_scans_of_one_channel(*greys: bytes) -> bytes:
+    """A JPEG whose channels come one after the other, each as a grey one has it."""
+    first = greys[0]
+    tables, frame, _ = split_grey(first)
+    colour = frame[:9] + bytes((len(greys),))
+    colour += b"".join(bytes((number, *frame[11:13])) for number in range(len(greys)))
+    out = tables + colour[:2] + (len(colour) - 2).to_bytes(2, "big") + colour[4:]
+    for number, grey in enumerate(greys):
+        for piece in re.split(rb"(?=\xff\xda\0\x08\x01)", split_grey(grey)[2]):
+            scan = piece.startswith(b"\xff\xda")
+            out += piece[:5] + bytes((number,)) + piece[6:] if scan else piece
+    return out + b"\xff\xd9"
+
+
+def split_grey(jpeg: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands before the frame header, that, and what stands behind it up to the end."""
+    at = next(jpeg.index(frame) for frame in (b"\xff\xc0\0", b"\xff\xc2\0") if frame in jpeg)
+    return jpeg[:at], jpeg[at : at + 13], jpeg[at + 13 : -2]
+
+
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("short", [0, 1, 2])
 def test_a_jpeg_that_lacks_pixels_of_one_channel_is_corrupt(
@@ -345,6 +363,34 @@ KINDS = [
     *((3, depth) for depth in (1, 2, 4, 8)),
     *((0, depth) for depth in (1, 2, 4, 8, 16)),
 ]
+
+
+def png_of_rows(
+    size: tuple[int, int],
+    *,
+    missing: int,
+    depth: int = 8,
+    colour: int = 2,
+    interlaced: bool = False,
+    sample: int = 0xA5,
+) -> bytes:
+    """A PNG in good order, but for that many bytes of its last rows."""
+    header = struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, interlaced)
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    passes = ADAM7 if interlaced else ((0, 0, 1, 1),)
+    rows = b""
+    for left, top, across, down in passes:
+        columns, count = -(-(size[0] - left) // across), -(-(size[1] - top) // down)
+        if columns > 0 and count > 0:
+            rows += (b"\0" + bytes([sample]) * -(-columns * bits // 8)) * count
+    chunks = [(b"IHDR", header), (b"PLTE", bytes(range(256)) * 3)][: 2 if colour == 3 else 1]
+    chunks += [(b"IDAT", zlib.compress(rows[: len(rows) - missing])), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
+
+
+ADAM7 = (
+    (0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("interlaced", [False, True])

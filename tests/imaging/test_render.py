@@ -13,18 +13,17 @@ from imagefleet.imaging.recipes import RECIPES, Fit
 from imagefleet.imaging.render import render
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import Caveat, ImageFormat
-from tests.imaging.rendering import CORNERS, DEFAULT, one, picture_of, rendered
+from tests.imaging.rendering import CORNERS, DEFAULT, alpha_range, one, picture_of, rendered
 from tests.support.images import (
     RED,
-    alpha_range,
     as_a_camera_stores,
     corners,
-    jpeg_with_a_second_frame_header,
     near,
     opened,
     pixel,
     quadrants,
     saved,
+    with_frame_size,
     with_trailing_zip,
 )
 
@@ -189,6 +188,15 @@ def test_a_very_long_picture_keeps_a_pixel_of_height() -> None:
     result, _ = rendered(saved(Image.new("RGB", (8_000, 2), RED), "PNG"))
 
     assert {1} == {variant.height for variant in result.variants}
+
+
+def jpeg_with_a_second_frame_header(width: int, height: int) -> bytes:
+    """Small in its first header, large in its second: parsers differ on which one counts."""
+    jpeg = saved(quadrants(16, 16))
+    start = jpeg.index(b"\xff\xc0")
+    frame = jpeg[start : start + 2 + int.from_bytes(jpeg[start + 2 : start + 4], "big")]
+    larger = with_frame_size(frame, width, height)
+    return jpeg[: start + len(frame)] + larger + jpeg[start + len(frame) :]
 
 
 @pytest.mark.parametrize(("width", "height"), [(900, 900), (40_000, 2)])

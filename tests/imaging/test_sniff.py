@@ -6,12 +6,8 @@ import pytest
 from PIL import Image
 
 from imagefleet.imaging.headers.facts import MOST_FRAMES
-from imagefleet.imaging.sniff import (
-    HEAD_BYTES,
-    agree,
-    count_scans,
-    sniff,
-)
+from imagefleet.imaging.headers.jpeg import count_scans
+from imagefleet.imaging.sniff import HEAD_BYTES, agree, sniff
 from imagefleet.jobs.images import ImageFormat
 from tests.imaging.samples import SAMPLES
 from tests.support.images import (

@@ -5,11 +5,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.sniff import (
-    HeaderFacts,
-    count_scans,
-    sniff,
-)
+from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.imaging.headers.jpeg import count_scans
+from imagefleet.imaging.sniff import sniff
 from tests.imaging.samples import SAMPLES
 from tests.support.images import (
     png_chunk,

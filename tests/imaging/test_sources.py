@@ -8,12 +8,11 @@ from PIL import Image, ImageDraw
 from imagefleet.imaging.recipes import Size
 from imagefleet.imaging.steps import resized
 from imagefleet.jobs.images import Caveat, ImageFormat
-from tests.imaging.rendering import CORNERS, one, picture_of, rendered
+from tests.imaging.rendering import CORNERS, alpha_range, one, picture_of, rendered
 from tests.support.images import (
     BLUE,
     GREEN,
     RED,
-    alpha_range,
     animated,
     as_a_camera_stores,
     corners,

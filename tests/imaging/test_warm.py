@@ -41,7 +41,8 @@ import json, os, pickle, sys
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
-from imagefleet.imaging.render import render, warm
+from imagefleet.imaging.render import render
+from imagefleet.imaging.samples import warm
 
 sources = pickle.load(sys.stdin.buffer)
 warm()

@@ -4,6 +4,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from imagefleet.jobs.model import JobId, Lane, parse_message
+from imagefleet.live import Live
 from imagefleet.maintenance.dispatcher import Dispatcher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.jobs.submissions import submit_jobs
@@ -14,10 +15,17 @@ from tests.support.queues import FakeQueue
 SPARE = 4  # what a lane is sent beyond its free slots
 
 
-def a_dispatcher(pool: Pool, lanes: dict[Lane, FakeQueue], *, batch: int = 100) -> Dispatcher:
+def a_dispatcher(
+    pool: Pool,
+    lanes: dict[Lane, FakeQueue],
+    *,
+    idle_interval: timedelta = timedelta(0),
+    live: Live | None = None,
+) -> Dispatcher:
     queues = {lane: queue.as_queue() for lane, queue in lanes.items()}
+    metrics = MaintenanceMetrics(())
     return Dispatcher(
-        pool, queues, uuid4(), MaintenanceMetrics(()), batch=batch, idle_interval=timedelta(0)
+        pool, queues, uuid4(), metrics, batch=100, idle_interval=idle_interval, live=live
     )
 
 

@@ -5,19 +5,14 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 from imagefleet.aws.objects import Headers, Objects
-from imagefleet.jobs.images import (
-    Publication,
-    original_key,
-    revision_prefix,
-    variant_key,
-)
+from imagefleet.jobs.images import Publication, original_key, variant_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, Submission
 from imagefleet.store.database import Connection
 from imagefleet.store.images.uploads import create_upload
 from tests.support.factories import TENANT, MadeJob, a_worker, claim_job, settle_job
 from tests.support.fleet import Place
-from tests.support.publications import a_publication, a_variant
+from tests.support.image_rows import a_publication, a_variant
 from tests.support.rows import job_row
 
 EXTENSIONS = ("jpg", "webp")
@@ -46,8 +41,8 @@ class Storage:
 
     async def keys(self) -> set[str]:
         """All that lies in both buckets."""
-        return {one.key for bucket in (self.originals, self.outputs)
-                async for one in bucket.listing("")}  # fmt: skip
+        return {entry.key for bucket in (self.originals, self.outputs)
+                async for entry in bucket.listing("")}  # fmt: skip
 
     async def put(self, key: str) -> str:
         bucket = self.originals if key.startswith("o/") else self.outputs
@@ -134,27 +129,6 @@ class Storage:
             await self.superuser.execute("INSERT INTO ledger (pruned) VALUES (1)")
 
 
-def litter_key(made: Rendering, *, claim_no: int | None = None) -> str:
-    """Where another file of this claim would lie, or one of another claim of its job."""
-    number = made.job.claim_no if claim_no is None else claim_no
-    return f"{revision_prefix(made.image_id, made.revision, number)}litter.webp"
-
-
 def _publication(made: Rendering) -> Publication:
     variants = [a_variant(key) for key in sorted(made.keys)]
     return a_publication(made.job, made.image_id, made.revision, variants)
-
-
-async def a_storage(
-    place: Place, api: Connection, worker: Connection, superuser: Connection
-) -> Storage:
-    originals = await place.session.objects(place.settings.originals_bucket)
-    outputs = await place.session.objects(place.settings.outputs_bucket)
-    return Storage(
-        place=place,
-        originals=originals,
-        outputs=outputs,
-        api=api,
-        worker=worker,
-        superuser=superuser,
-    )

@@ -13,7 +13,6 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.ledger import read_ledger
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.support.database import Database
 from tests.support.eventually import Resting
 from tests.support.factories import a_submission
 
@@ -32,17 +31,13 @@ async def submit(worker: Connection, *, hours_ago: int, jobs: int) -> None:
 
 
 async def test_entries_are_folded_batch_by_batch_until_none_is_left(
-    database: Database,
-    worker: Connection,
-    superuser: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    pool: Pool, worker: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bookkeeper_module, "ENTRIES", 3)
     await submit(worker, hours_ago=0, jobs=7)
     resting = Resting()
 
-    async with database.pool("maintenance") as pool:
-        await a_bookkeeper(pool, resting).fold()
+    await a_bookkeeper(pool, resting).fold()
 
     assert 0 == await superuser.fetchval("SELECT count(*) FROM ledger_entries")
     assert 1 == await superuser.fetchval("SELECT count(*) FROM ledger")
@@ -50,43 +45,40 @@ async def test_entries_are_folded_batch_by_batch_until_none_is_left(
 
 
 async def test_who_is_asked_to_end_folds_no_further_batch(
-    database: Database, worker: Connection, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, worker: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bookkeeper_module, "ENTRIES", 3)
     await submit(worker, hours_ago=0, jobs=7)
 
-    async with database.pool("maintenance") as pool:
-        folded = await a_bookkeeper(pool, Resting(lambda _rests: True)).fold()
+    folded = await a_bookkeeper(pool, Resting(lambda _rests: True)).fold()
 
     assert 6 == folded, "three of each kind"
 
 
-async def test_only_one_keeps_the_book(database: Database, worker: Connection) -> None:
+async def test_only_one_keeps_the_book(pool: Pool, worker: Connection) -> None:
     await submit(worker, hours_ago=5, jobs=2)
-    async with database.pool("maintenance") as pool:
-        one, other = a_bookkeeper(pool), a_bookkeeper(pool)
-        await one.fold()
-        await submit(worker, hours_ago=5, jobs=2)
+    first, other = a_bookkeeper(pool), a_bookkeeper(pool)
+    await first.fold()
+    await submit(worker, hours_ago=5, jobs=2)
 
-        idle = [await other.fold(), await other.prove()]
-        await one.office.resign()
-        busy = [await other.fold() > 0, await other.prove()]
+    idle = [await other.fold(), await other.prove()]
+    await first.office.resign()
+    busy = [await other.fold() > 0, await other.prove()]
 
     assert [[0, 0], [True, 1]] == [idle, busy]
 
 
 @pytest.mark.breaks_invariants
 async def test_what_a_proof_finds_is_an_error_that_names_the_hour(
-    database: Database, worker: Connection, superuser: Connection
+    pool: Pool, worker: Connection, superuser: Connection
 ) -> None:
     await submit(worker, hours_ago=5, jobs=2)
     async with superuser.transaction():
         await superuser.execute("SET LOCAL session_replication_role = replica")
         await superuser.execute("DELETE FROM jobs WHERE id = (SELECT id FROM jobs LIMIT 1)")
 
-    async with database.pool("maintenance") as pool:
-        with capture_logs() as logs:
-            await a_bookkeeper(pool).prove()
+    with capture_logs() as logs:
+        await a_bookkeeper(pool).prove()
 
     (error,) = [entry for entry in logs if entry["log_level"] == "error"]
     assert ("ledger.disproven", "noop", "queued", -1) == (
@@ -99,15 +91,11 @@ async def test_what_a_proof_finds_is_an_error_that_names_the_hour(
 
 
 async def test_a_proof_under_way_is_left_when_the_process_ends(
-    database: Database,
-    worker: Connection,
-    superuser: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    pool: Pool, worker: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bookkeeper_module, "PAGE", 2)
     await submit(worker, hours_ago=5, jobs=5)
 
-    async with database.pool("maintenance") as pool:
-        hours = await a_bookkeeper(pool, Resting(lambda _rests: True)).prove()
+    hours = await a_bookkeeper(pool, Resting(lambda _rests: True)).prove()
 
     assert (0, -1) == (hours, await superuser.fetchval("SELECT proven_until FROM ledger_proof"))

@@ -1,4 +1,4 @@
-"""The dead-letter queue: what is announced there, what a sweep leaves, and what moving back is."""
+"""The dead-letter queue: what a message is about, what a sweep leaves, what moving back is."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -24,46 +24,25 @@ from imagefleet.jobs.model import (
 from imagefleet.maintenance.deadletters import (
     DeadLetterSender,
     DeadLetterSweeper,
-    Sent,
     SweptDeadLetters,
-    announcing,
     read,
 )
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.jobs.pruning import prune_strays
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages, take_due_sends
 from imagefleet.store.letters.letters import (
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
+    prune_strays,
 )
 from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.support.database import Database
+from tests.maintenance.dead_letters import SOON, failed, lying_in
 from tests.support.eventually import Resting, eventually
 from tests.support.factories import a_job, a_submission, settle_job
 from tests.support.fleet import SOME_TIME, Place, inside
 from tests.support.rows import job_row, ring_row
-
-FAILED = JobState.FAILED
-SOON = timedelta(seconds=1)
-TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-def metrics() -> MaintenanceMetrics:
-    return MaintenanceMetrics(job_types=BUILT_IN)
-
-
-@pytest.fixture
-async def dead_letters(place: Place) -> Queue:
-    return await place.dead_letters()
-
-
-@pytest.fixture
-def sender(pool: Pool, dead_letters: Queue, metrics: MaintenanceMetrics) -> DeadLetterSender:
-    return DeadLetterSender(pool, dead_letters, metrics, rest=Resting())
 
 
 @pytest.fixture
@@ -78,130 +57,9 @@ async def put(queue: Queue, *bodies: str) -> None:
     assert set(await queue.send(messages)) == {None}
 
 
-async def lying_in(queue: Queue) -> list[Received]:
-    """Every message that is visible; it is not afterwards."""
-    found: list[Received] = []
-    while received := await queue.receive(most=10, wait=SOON):
-        found += received
-    return found
-
-
-async def failed(worker: Connection, superuser: Connection) -> JobId:
-    return (await a_job(worker, superuser, state=FAILED)).job_id
-
-
 def plain(job_id: UUID) -> str:
     """As SQS's own policy moves it here."""
     return encode_message(JobMessage(job_id=JobId(job_id)))
-
-
-# Announcing.
-
-
-async def test_a_failure_is_announced_with_what_people_want_to_see_but_not_its_payload(
-    sender: DeadLetterSender, dead_letters: Queue, worker: Connection, superuser: Connection
-) -> None:
-    submission = a_submission(payload={"note": "secret"})
-    job = await a_job(worker, superuser, state=FAILED, submission=submission)
-    letter = await get_dead_letter(superuser, job.job_id)
-
-    sent = await sender.run_once()
-
-    (message,) = await lying_in(dead_letters)
-    assert Sent(due=1, sent=1) == sent
-    assert {
-        "v": 1,
-        "job_id": str(job.job_id),
-        "dead_letter": str(letter.id),
-        "type": "noop",
-        "failure": "corrupt",
-        "attempts": 1,
-    } == json.loads(message.body)
-    assert Sent(due=0, sent=0) == await sender.run_once()
-
-
-async def test_an_announcement_carries_the_trace_of_its_job(
-    maintenance: Connection, worker: Connection, superuser: Connection
-) -> None:
-    await failed(worker, superuser)
-    await superuser.execute(
-        """
-        UPDATE dead_letters
-           SET snapshot = snapshot || jsonb_build_object('traceparent', $1::text)
-        """,
-        TRACE,
-    )
-
-    (send,) = await take_due_sends(maintenance, limit=10)
-
-    assert TRACE == json.loads(announcing(send).body)["traceparent"]
-
-
-async def test_all_that_is_due_is_announced_batch_by_batch(
-    pool: Pool,
-    dead_letters: Queue,
-    metrics: MaintenanceMetrics,
-    worker: Connection,
-    superuser: Connection,
-) -> None:
-    for _ in range(5):
-        await failed(worker, superuser)
-    resting = Resting()
-
-    sent = await DeadLetterSender(pool, dead_letters, metrics, rest=resting, batch=2).run_once()
-
-    assert (Sent(due=5, sent=5), 2) == (sent, len(resting.rests))
-
-
-async def test_what_the_queue_does_not_take_is_sent_later(
-    place: Place,
-    pool: Pool,
-    metrics: MaintenanceMetrics,
-    worker: Connection,
-    superuser: Connection,
-) -> None:
-    await failed(worker, superuser)
-    nowhere = await place.session.queue(f"{place.emulator.url}/000000000000/{uuid4()}")
-
-    sent = await DeadLetterSender(pool, nowhere, metrics, rest=Resting()).run_once()
-
-    waits = "SELECT sends, due_at > now() + interval '50 seconds' FROM dead_letter_sends"
-    assert Sent(due=1, sent=0) == sent
-    assert (1, True) == tuple(await superuser.fetchrow(waits) or ())
-
-
-async def test_a_sender_that_dies_before_it_forgets_has_only_sent_twice(
-    sender: DeadLetterSender,
-    sweeper: DeadLetterSweeper,
-    dead_letters: Queue,
-    maintenance: Connection,
-    worker: Connection,
-    superuser: Connection,
-) -> None:
-    await failed(worker, superuser)
-    due = await take_due_sends(maintenance, limit=10)
-    await dead_letters.send([announcing(send) for send in due])  # and died
-    assert Sent(due=0, sent=0) == await sender.run_once()
-    await superuser.execute("UPDATE dead_letter_sends SET due_at = now()")
-
-    await sender.run_once()
-
-    assert {"waits": 2} == await sweeper.sweep()
-    assert 1 == await count_unacknowledged(maintenance)
-
-
-async def test_two_senders_never_wait_for_each_other_nor_send_the_same(
-    maintenance: Connection, database: Database, worker: Connection, superuser: Connection
-) -> None:
-    for _ in range(3):
-        await failed(worker, superuser)
-
-    async with database.connect("maintenance") as other, maintenance.transaction():
-        mine = await take_due_sends(maintenance, limit=2)
-        theirs = await take_due_sends(other, limit=10)
-
-    assert (2, 1) == (len(mine), len(theirs))
-    assert not {send.letter_id for send in mine} & {send.letter_id for send in theirs}
 
 
 # What lies there: the kind of message times the state of its job.
@@ -284,8 +142,10 @@ async def test_each_message_is_about_what_its_job_says(
 
     judgements = await judge_messages(maintenance, list(messages.values()))
 
-    found = dict(zip(messages, (one.found.value for one in judgements), strict=True))
-    assert {name: expected for name, (_, expected, _) in TABLE.items()} == found
+    abouts = [judgement.found.value for judgement in judgements]
+    assert {name: expected for name, (_, expected, _) in TABLE.items()} == dict(
+        zip(messages, abouts, strict=True)
+    )
 
 
 async def test_a_sweep_leaves_what_waits_for_somebody_and_nothing_else(
@@ -298,11 +158,13 @@ async def test_a_sweep_leaves_what_waits_for_somebody_and_nothing_else(
     bodies |= {announced(job_id): name for name, job_id in jobs.items() if name != alone}
     await put(dead_letters, *bodies, "hello")
 
-    found = await sweeper.sweep()
+    counted = await sweeper.sweep()
 
-    left = [one.body for one in await lying_in(dead_letters)]  # at once: they are visible again
+    left = [
+        message.body for message in await lying_in(dead_letters)
+    ]  # at once: they are visible again
     stay = [body for body, name in bodies.items() if TABLE[name][2]]
-    assert len(bodies) + 1 == found.total()
+    assert len(bodies) + 1 == counted.total()
     assert sorted([*stay, "hello"]) == sorted(left)
 
 
@@ -330,11 +192,12 @@ async def test_an_open_job_is_rung_and_makes_no_letter(
     jobs = (job, later, flagged)
     await superuser.execute("UPDATE rings SET sends = 8, sent_at = now() - interval '6 hours'")
 
-    await judge_messages(maintenance, [about(plain(one.job_id)) for one in jobs])
+    await judge_messages(maintenance, [about(plain(job.job_id)) for job in jobs])
 
-    rings = [await ring_row(superuser, one.job_id) for one in jobs]
-    assert [(None, 0)] * 3 == [(one["sent_at"], one["sends"]) for one in rings if one is not None]
-    rung, unrung, urgent = [one["next_in"] for one in rings if one is not None]
+    rows = [await ring_row(superuser, job.job_id) for job in jobs]
+    rings = [ring for ring in rows if ring is not None]
+    assert [(None, 0)] * 3 == [(ring["sent_at"], ring["sends"]) for ring in rings]
+    rung, unrung, urgent = [ring["next_in"] for ring in rings]
     assert rung <= timedelta()
     assert timedelta(minutes=50) < unrung < timedelta(hours=2)  # its own time
     assert urgent <= timedelta(), "who ends it need not wait for its time"
@@ -370,7 +233,7 @@ async def test_a_running_job_that_could_not_be_rung_keeps_its_message(
 
     await DeadLetterSweeper(pool, dead_letters, {}, uuid4(), metrics).sweep()
 
-    assert [plain(job.job_id)] == [one.body for one in await lying_in(dead_letters)]
+    assert [plain(job.job_id)] == [message.body for message in await lying_in(dead_letters)]
 
 
 async def test_a_failure_without_a_letter_gets_the_one_it_should_have_had(
@@ -416,16 +279,20 @@ async def test_nothing_is_deleted_that_could_not_be_judged(
 # Strays.
 
 
+async def found_to_be(maintenance: Connection, messages: list[DeadMessage]) -> list[str]:
+    return [judged.found.value for judged in await judge_messages(maintenance, messages)]
+
+
 async def test_the_same_stray_is_one_letter_until_somebody_knows(
     maintenance: Connection, operator: Connection, superuser: Connection
 ) -> None:
     both = [about("hello"), about("hello")]
-    first = [one.found.value for one in await judge_messages(maintenance, both)]
-    second = [one.found.value for one in await judge_messages(maintenance, both)]
+    first = await found_to_be(maintenance, both)
+    second = await found_to_be(maintenance, both)
 
     (row,) = await superuser.fetch("SELECT id, job_id, tenant_id FROM dead_letters")
     await acknowledge_dead_letters(operator, [row["id"]], by="ada", note="known")
-    third = [one.found.value for one in await judge_messages(maintenance, both)]
+    third = await found_to_be(maintenance, both)
 
     assert (None, None) == (row["job_id"], row["tenant_id"])
     assert (["stray"] * 2, ["waits"] * 2, ["acknowledged"] * 2) == (first, second, third)
@@ -545,19 +412,21 @@ async def test_a_replay_by_redrive_is_acknowledged_by_the_sweep(
 async def move_back(dead_letters: Queue, lane: Queue) -> int:
     """What StartMessageMoveTask does: bodies and attributes as they are, in another queue."""
     messages = await lying_in(dead_letters)
-    copies = [Message(body=one.body, group="x", attributes=one.attributes) for one in messages]
+    copies = [Message(body=each.body, group="x", attributes=each.attributes) for each in messages]
     assert set(await lane.send(copies)) <= {None}
-    await dead_letters.delete([one.receipt for one in messages])
+    await dead_letters.delete([each.receipt for each in messages])
     return len(messages)
 
 
 async def test_a_message_that_is_moved_back_replays_its_job_once(
     place: Place,
-    sender: DeadLetterSender,
+    pool: Pool,
     dead_letters: Queue,
+    metrics: MaintenanceMetrics,
     worker: Connection,
     superuser: Connection,
 ) -> None:
+    sender = DeadLetterSender(pool, dead_letters, metrics, rest=Resting())
     job_id, known = await failed(worker, superuser), await acknowledged(worker, superuser)
     await sender.run_once()
     await superuser.execute(

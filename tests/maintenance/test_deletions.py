@@ -21,8 +21,8 @@ class Refusing(Objects):
     """A bucket that deletes nothing."""
 
     async def delete_all(self, prefix: str) -> Deleted:
-        found = [one async for page in self.versions(prefix) for one in page]
-        return Deleted(failures=dict.fromkeys(found, "AccessDenied"))
+        versions = [version async for page in self.versions(prefix) for version in page]
+        return Deleted(failures=dict.fromkeys(versions, "AccessDenied"))
 
 
 async def a_grave(superuser: Connection, *, hours: int) -> UUID:
@@ -75,7 +75,7 @@ async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
         first,
         other,
     ]
-    left = [one.key async for one in outputs.listing("i/")]
+    left = [entry.key async for entry in outputs.listing("i/")]
     assert [f"i/{young}/9.9/x"] == left
     (debt,) = await superuser.fetch("SELECT image_id, reason FROM invalidations")
     assert (old, "deleted") == (debt["image_id"], debt["reason"])

@@ -3,25 +3,22 @@
 import asyncio
 from collections import Counter
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import JobId, JobState, Lane, TenantId, parse_message
+from imagefleet.jobs.model import JobId, JobState, Lane, TenantId, WorkerId, parse_message
 from imagefleet.live import Live
 from imagefleet.maintenance import dispatcher as dispatcher_module
 from imagefleet.maintenance.dispatcher import Dispatcher
-from imagefleet.store.database import Connection
+from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.store.jobs.rings import confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.maintenance.dispatching import SPARE, a_dispatcher, rung, submitted
-from tests.support.database import Database
 from tests.support.factories import (
     SLOTS,
     MadeJob,
@@ -65,32 +62,27 @@ async def room_of(connection: Connection, lane: Lane = Lane.FAST) -> int:
 
 
 async def test_what_waits_is_sent_and_marked_in_every_lane(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, lanes: dict[Lane, FakeQueue], dispatcher: Dispatcher
 ) -> None:
-    await a_worker(worker)
-    fast, general = await submitted(api, 3), await submitted(api, lane=Lane.GENERAL)
+    quick, slow = await submitted(api, 3), await submitted(api, lane=Lane.GENERAL)
 
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        assert 4 == await dispatcher.run_once()
-        assert 0 == await dispatcher.run_once()
+    assert 4 == await dispatcher.run_once()
+    assert 0 == await dispatcher.run_once()
 
-    assert (sorted(fast), general) == (sorted(rung(lanes[Lane.FAST])), rung(lanes[Lane.GENERAL]))
-    assert [False] * 4 == [await waits_unsent(api, job_id) for job_id in [*fast, *general]]
+    assert (sorted(quick), slow) == (sorted(rung(lanes[Lane.FAST])), rung(lanes[Lane.GENERAL]))
+    assert [False] * 4 == [await waits_unsent(api, job_id) for job_id in [*quick, *slow]]
     assert {"send"} == {call for queue in lanes.values() for call in queue.calls}
 
 
 async def test_a_message_says_when_it_was_announced(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, fast: FakeQueue, dispatcher: Dispatcher
 ) -> None:
-    await a_worker(worker)
     before = await api.fetchval("SELECT now()")
     await submitted(api)
 
-    async with database.pool("maintenance") as pool:
-        await a_dispatcher(pool, lanes).run_once()
+    await dispatcher.run_once()
 
-    at = parse_message(lanes[Lane.FAST].sent[0].body).announced_at
+    at = parse_message(fast.sent[0].body).announced_at
     assert at is not None
     assert before < at <= await api.fetchval("SELECT now()")
 
@@ -99,263 +91,213 @@ async def test_a_message_says_when_it_was_announced(
 
 
 async def test_a_job_whose_send_failed_is_sent_at_the_next_look(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, fast: FakeQueue, dispatcher: Dispatcher
 ) -> None:
-    await a_worker(worker)
     jobs = await submitted(api)
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        for refusal in (Unavailable("sqs_unavailable", "away"), "InternalError"):
-            lanes[Lane.FAST].say = refusal
-            assert 0 == await dispatcher.run_once()
-            assert "nothing was taken" == unreached(dispatcher)
-            assert await waits_unsent(api, jobs[0])
+    for refusal in (Unavailable("sqs_unavailable", "away"), "InternalError"):
+        fast.say = refusal
+        assert 0 == await dispatcher.run_once()
+        assert "nothing was taken" == unreached(dispatcher)
+        assert await waits_unsent(api, jobs[0])
 
-        lanes[Lane.FAST].say = None
-        assert 1 == await dispatcher.run_once()
-        assert unreached(dispatcher) is None
-
-    assert jobs == rung(lanes[Lane.FAST])
+    fast.say = None
+    assert 1 == await dispatcher.run_once()
+    assert unreached(dispatcher) is None
+    assert jobs == rung(fast)
 
 
 @pytest.mark.parametrize("dies", ["before the send", "after the send"])
 async def test_a_dispatcher_that_dies_has_hidden_nothing(
-    database: Database,
     api: Connection,
-    worker: Connection,
+    pool: Pool,
     lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+    dispatcher: Dispatcher,
     monkeypatch: pytest.MonkeyPatch,
     dies: str,
 ) -> None:
-    await a_worker(worker)
     jobs = await submitted(api)
 
     async def die(*_: object) -> None:
         raise Killed
 
-    async with database.pool("maintenance") as pool:
-        with monkeypatch.context() as broken:
-            broken.setattr(
-                dispatcher_module,
-                "ring_jobs" if dies == "before the send" else "confirm_rings",
-                die,
-            )
-            first = a_dispatcher(pool, lanes)
-            with pytest.raises(Killed):
-                await first.run_once()
-        await first.leave()  # or its two seconds run out
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            dispatcher_module,
+            "ring_jobs" if dies == "before the send" else "confirm_rings",
+            die,
+        )
+        first = a_dispatcher(pool, lanes)
+        with pytest.raises(Killed):
+            await first.run_once()
+    await first.leave()  # or its two seconds run out
 
-        assert 1 == await a_dispatcher(pool, lanes).run_once()
-
-    assert set(jobs) == set(rung(lanes[Lane.FAST]))
+    assert 1 == await dispatcher.run_once()
+    assert set(jobs) == set(rung(fast))
 
 
 async def test_what_an_open_breaker_deferred_is_sent_once_that_is_closed(
-    database: Database,
     api: Connection,
     worker: Connection,
     operator: Connection,
-    lanes: dict[Lane, FakeQueue],
+    superuser: Connection,
+    dispatcher: Dispatcher,
+    me: WorkerId,
 ) -> None:
-    me, job_id = await a_worker(worker), await announced(api, services=("s3",))
+    job_id = await announced(api, services=("s3",))
     await force_open(operator, "s3", by="tests")
     await claim_job(worker, job_id, me)
-    await make_due(database, job_id)
+    # Instead of waiting for the second that a held job is put off.
+    await superuser.execute("UPDATE rings SET next_at = now() WHERE job_id = $1", job_id)
 
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        assert 0 == await dispatcher.run_once()
+    assert 0 == await dispatcher.run_once()
 
-        await reset_breaker(operator, "s3", by="tests")
-        assert 1 == await dispatcher.run_once()
-
-
-async def make_due(database: Database, job_id: JobId) -> None:
-    """Instead of waiting for the second that a held job is put off."""
-    async with database.connect("superuser") as superuser:
-        await superuser.execute("UPDATE rings SET next_at = now() WHERE job_id = $1", job_id)
+    await reset_breaker(operator, "s3", by="tests")
+    assert 1 == await dispatcher.run_once()
 
 
 async def test_who_was_freed_by_an_exhausted_job_is_sent_though_it_was_sent_before(
-    database: Database,
     api: Connection,
     worker: Connection,
     superuser: Connection,
-    lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+    dispatcher: Dispatcher,
+    me: WorkerId,
 ) -> None:
-    me = await a_worker(worker)
     first, second = await submitted(api, 2, target="image:7", max_attempts=1)
     await claim_job(worker, first, me)
     await superuser.execute("UPDATE rings SET sent_at = now(), sends = 3, next_at = now()")
     await expire_lock(superuser, first)
     await claim_job(worker, first, me)
 
-    async with database.pool("maintenance") as pool:
-        assert 1 == await a_dispatcher(pool, lanes).run_once()
-
-    assert [second] == rung(lanes[Lane.FAST])
+    assert 1 == await dispatcher.run_once()
+    assert [second] == rung(fast)
 
 
 @pytest.mark.parametrize("evidence", ["silence", "a later one"])
 async def test_a_lost_message_is_sent_again_when_a_beat_tells_what_was_heard(
-    database: Database,
-    api: Connection,
-    worker: Connection,
-    superuser: Connection,
-    lanes: dict[Lane, FakeQueue],
-    evidence: str,
+    api: Connection, superuser: Connection, fast: FakeQueue, dispatcher: Dispatcher, evidence: str
 ) -> None:
-    await a_worker(worker)
     job_id = await announced(api)
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        await dispatcher.run_once()
-        assert [] == rung(lanes[Lane.FAST])
+    await dispatcher.run_once()
+    assert [] == rung(fast)
 
-        await superuser.execute("UPDATE rings SET sent_at = now() - interval '40 seconds'")
-        await dispatcher.run_once()
-        assert [] == rung(lanes[Lane.FAST]), "nobody has heard anything"
+    await superuser.execute("UPDATE rings SET sent_at = now() - interval '40 seconds'")
+    await dispatcher.run_once()
+    assert [] == rung(fast), "nobody has heard anything"
 
-        column = "silent_at" if evidence == "silence" else "heard_at"
-        await superuser.execute(f"UPDATE workers SET {column} = ARRAY[now(), NULL, NULL]")  # noqa: S608 - of two
-        await dispatcher.run_once()
+    column = "silent_at" if evidence == "silence" else "heard_at"
+    await superuser.execute(f"UPDATE workers SET {column} = ARRAY[now(), NULL, NULL]")  # noqa: S608 - of two
+    await dispatcher.run_once()
 
-    assert [job_id] == rung(lanes[Lane.FAST])
+    assert [job_id] == rung(fast)
 
 
 # The window: no more than the workers can take.
 
 
 async def test_no_more_is_sent_than_there_are_free_slots_and_a_few(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, dispatcher: Dispatcher
 ) -> None:
-    await a_worker(worker)
     await submitted(api, 50)
 
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        assert ROOM == await dispatcher.run_once()
-        assert 0 == await dispatcher.run_once()
-
+    assert ROOM == await dispatcher.run_once()
+    assert 0 == await dispatcher.run_once()
     assert ROOM == (await expect_messages(api))[Lane.FAST].window
 
 
 async def test_without_a_worker_the_first_few_are_sent_to_be_seen_by_who_scales(
-    database: Database, api: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, pool: Pool, lanes: dict[Lane, FakeQueue]
 ) -> None:
     await submitted(api, 50)
 
-    async with database.pool("maintenance") as pool:
-        assert SPARE == await a_dispatcher(pool, lanes).run_once()
+    assert SPARE == await a_dispatcher(pool, lanes).run_once()
 
 
 async def test_what_is_claimed_and_done_makes_room(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, worker: Connection, fast: FakeQueue, dispatcher: Dispatcher, me: WorkerId
 ) -> None:
-    me = await a_worker(worker)
     await submitted(api, 50)
 
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        await dispatcher.run_once()
-        await api.execute(  # they have waited for longest
-            "UPDATE rings SET next_at = next_at - interval '1 hour' WHERE sent_at IS NOT NULL"
-        )
-        for job_id in rung(lanes[Lane.FAST])[:3]:
-            await claim_job(worker, job_id, me)
-        assert 0 == await dispatcher.run_once(), "they take the three slots"
+    await dispatcher.run_once()
+    await api.execute(  # they have waited for longest
+        "UPDATE rings SET next_at = next_at - interval '1 hour' WHERE sent_at IS NOT NULL"
+    )
+    for job_id in rung(fast)[:3]:
+        await claim_job(worker, job_id, me)
+    assert 0 == await dispatcher.run_once(), "they take the three slots"
 
-        for job_id in rung(lanes[Lane.FAST])[:3]:
-            await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), Completed())
-        assert 3 <= await dispatcher.run_once() <= 6
-    assert {1} == {*Counter(rung(lanes[Lane.FAST])).values()}
+    for job_id in rung(fast)[:3]:
+        await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), Completed())
+    assert 3 <= await dispatcher.run_once() <= 6
+    assert {1} == {*Counter(rung(fast)).values()}
 
 
 async def test_room_is_told_only_while_nobody_waits(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, dispatcher: Dispatcher
 ) -> None:
-    await a_worker(worker)
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        await dispatcher.run_once()
-        assert ROOM == await room_of(api)
+    await dispatcher.run_once()
+    assert ROOM == await room_of(api)
 
-        await submitted(api, 2)
-        await dispatcher.run_once()
-        assert ROOM - 2 == await room_of(api)
+    await submitted(api, 2)
+    await dispatcher.run_once()
+    assert ROOM - 2 == await room_of(api)
 
-        await submitted(api, ROOM)
-        await dispatcher.run_once()
-        assert 0 == await room_of(api)
+    await submitted(api, ROOM)
+    await dispatcher.run_once()
+    assert 0 == await room_of(api)
 
 
 # One dispatcher a lane.
 
 
 async def test_of_several_dispatchers_one_has_a_lane_and_nothing_is_sent_twice(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, worker: Connection, pool: Pool, lanes: dict[Lane, FakeQueue], fast: FakeQueue
 ) -> None:
     for _ in range(5):
         await a_worker(worker)
     jobs = await submitted(api, 18)
 
-    async with database.pool("maintenance") as pool:
-        dispatchers = [a_dispatcher(pool, lanes) for _ in range(4)]
-        for _ in range(3):
-            await asyncio.gather(*(one.run_once() for one in dispatchers))
+    dispatchers = [a_dispatcher(pool, lanes) for _ in range(4)]
+    for _ in range(3):
+        await asyncio.gather(*(each.run_once() for each in dispatchers))
 
-    assert {1} == {*Counter(rung(lanes[Lane.FAST])).values()}
-    assert {*jobs} == {*rung(lanes[Lane.FAST])}
+    assert {1} == {*Counter(rung(fast)).values()}
+    assert {*jobs} == {*rung(fast)}
 
 
 async def test_a_lane_is_free_two_seconds_after_its_dispatcher_died_or_when_it_leaves(
-    database: Database,
-    api: Connection,
-    worker: Connection,
-    superuser: Connection,
-    lanes: dict[Lane, FakeQueue],
+    api: Connection, superuser: Connection, pool: Pool, lanes: dict[Lane, FakeQueue], me: WorkerId
 ) -> None:
-    await a_worker(worker)
-    async with database.pool("maintenance") as pool:
-        first, second, third = (a_dispatcher(pool, lanes) for _ in range(3))
-        await first.run_once()
-        await submitted(api)
-        assert 0 == await second.run_once()
+    first, second, third = (a_dispatcher(pool, lanes) for _ in range(3))
+    await first.run_once()
+    await submitted(api)
+    assert 0 == await second.run_once()
 
-        await superuser.execute("UPDATE lanes SET until = until - interval '2 seconds'")
-        assert 1 == await second.run_once()
-        await submitted(api)
-        assert 0 == await first.run_once()
+    await superuser.execute("UPDATE lanes SET until = until - interval '2 seconds'")
+    assert 1 == await second.run_once()
+    await submitted(api)
+    assert 0 == await first.run_once()
 
-        await second.leave()
-        assert 1 == await third.run_once()
+    await second.leave()
+    assert 1 == await third.run_once()
 
 
 async def test_an_idle_look_asks_sqs_nothing_and_comes_no_more_often_than_set(
-    database: Database, api: Connection, worker: Connection, lanes: dict[Lane, FakeQueue]
+    api: Connection, pool: Pool, lanes: dict[Lane, FakeQueue], dispatcher: Dispatcher
 ) -> None:
-    await a_worker(worker)
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        patient = Dispatcher(
-            pool,
-            {lane: queue.as_queue() for lane, queue in lanes.items()},
-            uuid4(),
-            MaintenanceMetrics(()),
-            batch=10,
-            idle_interval=timedelta(hours=1),
-        )
-        await patient.run_once()
-        await patient.leave()
-        await submitted(api)
-        assert 0 == await patient.run_once()
-        assert [[]] * 3 == [queue.calls for queue in lanes.values()]
+    patient = a_dispatcher(pool, lanes, idle_interval=timedelta(hours=1))
+    await patient.run_once()
+    await patient.leave()
+    await submitted(api)
+    assert 0 == await patient.run_once()
+    assert [[]] * 3 == [queue.calls for queue in lanes.values()]
 
-        assert 1 == await dispatcher.run_once()
+    assert 1 == await dispatcher.run_once()
 
 
 async def test_a_job_whose_lock_ran_out_unrescued_is_rung_though_it_has_no_ring_row(
-    database: Database, worker: Connection, superuser: Connection, lanes: dict[Lane, FakeQueue]
+    worker: Connection, superuser: Connection, fast: FakeQueue, dispatcher: Dispatcher
 ) -> None:
     await a_job(worker, superuser, state=JobState.PROCESSING)
     late, lost = [await a_job(worker, superuser, state=JobState.PROCESSING) for _ in range(2)]
@@ -367,97 +309,69 @@ async def test_a_job_whose_lock_ran_out_unrescued_is_rung_though_it_has_no_ring_
             seconds,
         )
 
-    async with database.pool("maintenance") as pool:
-        assert 1 == await a_dispatcher(pool, lanes).ring_expired()
-
-    assert [lost.job_id] == rung(lanes[Lane.FAST]), "its message may still come by itself before"
+    assert 1 == await dispatcher.ring_expired()
+    assert [lost.job_id] == rung(fast), "its message may still come by itself before"
 
 
 async def test_forgotten_heads_are_rung_page_by_page(
-    database: Database,
     api: Connection,
-    worker: Connection,
     superuser: Connection,
-    lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+    dispatcher: Dispatcher,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dispatcher_module, "HEADS", 3)
-    await a_worker(worker)
     heads = [(await submitted(api, 4, target=f"image:{n}"))[0] for n in range(5)]
     await superuser.execute("UPDATE rings SET next_at = 'infinity'")
 
-    async with database.pool("maintenance") as pool:
-        dispatcher = a_dispatcher(pool, lanes)
-        assert 5 == await dispatcher.ring_heads()
-        assert 0 == await dispatcher.ring_heads()
-        await dispatcher.run_once()
+    assert 5 == await dispatcher.ring_heads()
+    assert 0 == await dispatcher.ring_heads()
+    await dispatcher.run_once()
 
-    assert {*heads} == {*rung(lanes[Lane.FAST])}
+    assert {*heads} == {*rung(fast)}
 
 
 # What operators turn.
 
 
 async def test_the_slots_of_a_type_are_shared_by_all_tenants_lanes_and_looks(
-    database: Database,
-    worker: Connection,
     api: Connection,
-    superuser: Connection,
     operator: Connection,
+    superuser: Connection,
+    pool: Pool,
     lanes: dict[Lane, FakeQueue],
+    me: WorkerId,
 ) -> None:
-    await a_worker(worker)
     for n in range(5):
         await superuser.execute("INSERT INTO tenants (id, name) VALUES ($1, $1)", f"t{n}")
         for lane in (Lane.FAST, Lane.GENERAL):
             await submitted(api, 3, tenant_id=TenantId(f"t{n}"), lane=lane)
     await turn(operator, "slots.type.noop", 2, by="me", reason="why")
     live = Live()
-    queues = {lane: queue.as_queue() for lane, queue in lanes.items()}
-    async with database.pool("maintenance") as pool:
-        await live.look(pool)
-        dispatcher = Dispatcher(
-            pool,
-            queues,
-            uuid4(),
-            MaintenanceMetrics(()),
-            batch=100,
-            idle_interval=timedelta(0),
-            live=live,
-        )
-        sent = [await dispatcher.run_once() for _ in range(3)]
+    await live.look(pool)
+    dispatcher = a_dispatcher(pool, lanes, live=live)
 
-    assert [2, 0, 0] == sent
+    assert [2, 0, 0] == [await dispatcher.run_once() for _ in range(3)]
 
 
 async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
-    database: Database,
-    worker: Connection,
     api: Connection,
     operator: Connection,
+    pool: Pool,
     lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+    me: WorkerId,
 ) -> None:
-    await a_worker(worker)
     waiting = await submitted(api, 3)
     live = Live()
-    queues = {lane: queue.as_queue() for lane, queue in lanes.items()}
-    async with database.pool("maintenance") as pool:
-        dispatcher = Dispatcher(
-            pool,
-            queues,
-            uuid4(),
-            MaintenanceMetrics(()),
-            batch=100,
-            idle_interval=timedelta(0),
-            live=live,
-        )
-        for slots, announced in ((0, 0), (2, 2), (None, 3)):
-            if slots is None:
-                await turn_back(operator, "slots.type.noop")
-            else:
-                await turn(operator, "slots.type.noop", slots, by="me", reason="why")
-            await live.look(pool)
-            await dispatcher.run_once()
-            assert announced == len(rung(lanes[Lane.FAST]))
+    dispatcher = a_dispatcher(pool, lanes, live=live)
+    for slots, announced in ((0, 0), (2, 2), (None, 3)):
+        if slots is None:
+            await turn_back(operator, "slots.type.noop")
+        else:
+            await turn(operator, "slots.type.noop", slots, by="me", reason="why")
+        await live.look(pool)
+        await dispatcher.run_once()
+        assert announced == len(rung(fast))
 
-    assert set(waiting) == set(rung(lanes[Lane.FAST]))
+    assert set(waiting) == set(rung(fast))

@@ -15,7 +15,6 @@ from imagefleet.aws.edge import Edge, Invalidation
 from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, apply
 from imagefleet.errors import FleetError, NotFound, Unavailable
-from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.maintenance.flusher import FLUSH_EVERY, LIMITS, Flushed, Flusher
 from imagefleet.maintenance.sampler import Sampler
 from imagefleet.store.database import Connection, Pool
@@ -70,8 +69,8 @@ class Watched(Edge):
             raise self.refuses
         if self.forgets:
             raise NotFound("invalidation")
-        found = await super().get_invalidation(invalidation_id)
-        return Invalidation(id=found.id, completed=found.completed and not self.hesitates)
+        answer = await super().get_invalidation(invalidation_id)
+        return Invalidation(id=answer.id, completed=answer.completed and not self.hesitates)
 
 
 def refusal(code: str) -> Unavailable:
@@ -96,11 +95,6 @@ def distribution_id(emulator: Emulator) -> str:
 async def edge(emulator: Emulator, distribution_id: str) -> AsyncIterator[Watched]:
     async with open_session(settings_for(emulator.url), credentials=CREDENTIALS) as session:
         yield Watched.over(await session.edge(distribution_id))
-
-
-@pytest.fixture
-def metrics() -> MaintenanceMetrics:
-    return MaintenanceMetrics(job_types=BUILT_IN)
 
 
 @pytest.fixture
@@ -179,7 +173,7 @@ async def test_debts_become_one_batch_that_is_followed_to_its_end(
     for debt in debts:
         await flushed(flusher, superuser, debt)
 
-    items = tuple(f"#img-{one}" if by_tag else f"/i/{one}/*" for one in images)
+    items = tuple(f"#img-{image_id}" if by_tag else f"/i/{image_id}/*" for image_id in images)
     assert Flushed(elected=True, sent=1) == first
     assert [(str(batch["id"]), items)] == edge.sent
     assert (list(items), 3, 1) == (batch["items"], batch["paths"], batch["sends"])
@@ -261,15 +255,15 @@ async def test_one_is_elected_and_its_successor_goes_on_with_the_same_batch(
 ) -> None:
     debt = await owe(worker)
     edge.loses = refusal("cloudfront_unavailable")
-    one, other = make(), make()
-    await one.run_once()
+    first, other = make(), make()
+    await first.run_once()
     edge.loses = None
     assert Flushed(elected=False) == await other.run_once()
     await superuser.execute("UPDATE elections SET until = now()")
 
     await flushed(other, superuser, debt)
 
-    assert Flushed(elected=False) == await one.run_once()
+    assert Flushed(elected=False) == await first.run_once()
     assert 2 == len(edge.sent)
     assert 1 == len(set(edge.sent)), "the same reference with the same items"
 
@@ -327,7 +321,7 @@ async def test_a_flusher_that_died_after_sending_left_nothing_undone(
 
 async def committed(pool: Pool) -> Batch:
     async with pool.connection() as connection:
-        debts = [one.debt for one in await look_at_owed(connection, limit=10)]
+        debts = [owed.debt for owed in await look_at_owed(connection, limit=10)]
         batch = await commit_batch(
             connection, debts, lambda image_id: f"/i/{image_id}/*", within=LIMITS
         )
@@ -478,8 +472,8 @@ async def test_the_time_until_a_deleted_image_is_dark_is_told_once(
         debt,
     )
 
-    for one in (debt, replaced):
-        await flushed(flusher, superuser, one)
+    for due in (debt, replaced):
+        await flushed(flusher, superuser, due)
     await flusher.run_once()
 
     shown = metrics.exposition()

@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.aws.session import open_session
-from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.maintenance.flusher import Flusher
 from imagefleet.store.database import Connection, Pool
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -52,11 +51,6 @@ async def owe(worker: Connection, images: int) -> list[UUID]:
 async def pool(database: Database) -> AsyncIterator[Pool]:
     async with database.pool("maintenance", max_size=1) as pool:
         yield pool
-
-
-@pytest.fixture
-def metrics() -> MaintenanceMetrics:
-    return MaintenanceMetrics(job_types=BUILT_IN)
 
 
 @asynccontextmanager
@@ -297,7 +291,11 @@ async def test_a_budget_that_is_used_up_is_a_warning_and_stops_nothing(
             with capture_logs() as lines:
                 await pay_all(flusher, played, superuser)
             told.append(
-                [one["month_paths"] for one in lines if one["event"] == "invalidation.over_budget"]
+                [
+                    line["month_paths"]
+                    for line in lines
+                    if line["event"] == "invalidation.over_budget"
+                ]
             )
 
     assert [[], [11], [], [41]] == told
@@ -318,4 +316,4 @@ async def test_last_months_paths_are_not_this_months(
         async with flushing(CloudFront(), pool, metrics, monthly_paths=10) as flusher:
             await pay_all(flusher, CloudFront(), superuser)
 
-    assert [] == [one for one in lines if one["event"] == "invalidation.over_budget"]
+    assert [] == [line for line in lines if line["event"] == "invalidation.over_budget"]

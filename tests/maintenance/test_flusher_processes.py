@@ -95,17 +95,17 @@ async def test_jobs_neither_wait_nor_fail_and_no_edge_hears_of_what_is_not_there
 ) -> None:
     image_id = uuid4()
     outputs = await place.session.objects(place.settings.outputs_bucket)
-    found: list[tuple[UUID, int]] = []
+    accepted: list[tuple[UUID, int]] = []
 
     async def look(made: Made) -> None:
         """At the moment of acceptance all that is published now can be fetched."""
         async with place.database.connect("superuser") as connection:
             for item in made.items:
-                one = UUID(item.split("/")[2])
-                keys = [row["key"] for row in await connection.fetch(KEYS, one)]
+                shown = UUID(item.split("/")[2])
+                keys = [row["key"] for row in await connection.fetch(KEYS, shown)]
                 for key in keys:
                     await outputs.head(key)
-                found.append((one, len(keys)))
+                accepted.append((shown, len(keys)))
 
     played = CloudFront(refuses="ServiceUnavailable", on_accepted=look)
     async with (
@@ -132,8 +132,8 @@ async def test_jobs_neither_wait_nor_fail_and_no_edge_hears_of_what_is_not_there
         assert [] == worker.told("job.failed")
 
     assert 1 < await attempts_that_completed(superuser)
-    assert {(image_id, 8)} == set(found)
-    assert found
+    assert {(image_id, 8)} == set(accepted)
+    assert accepted
 
 
 async def attempts_that_completed(superuser: Connection) -> int:

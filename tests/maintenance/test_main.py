@@ -163,10 +163,10 @@ async def test_what_is_past_retention_is_pruned_by_one_of_several(
     await age_finished_jobs(superuser)
     recent = await a_job(worker, superuser, state=JobState.COMPLETED)
 
-    async with inside(place, "maintenance") as one, inside(place, "maintenance") as other:
-        await eventually(lambda: one.told("job.pruned") or other.told("job.pruned"), within=10)
+    async with inside(place, "maintenance") as first, inside(place, "maintenance") as other:
+        await eventually(lambda: first.told("job.pruned") or other.told("job.pruned"), within=10)
 
-    assert 1 == len(one.told("job.pruned") + other.told("job.pruned"))
+    assert 1 == len(first.told("job.pruned") + other.told("job.pruned"))
     left = {row["id"] for row in await superuser.fetch("SELECT id FROM jobs")}
     assert recent.job_id in left
     assert old.job_id not in left

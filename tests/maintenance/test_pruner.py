@@ -12,7 +12,6 @@ from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.statistics import sample_behind
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.support.database import Database
 from tests.support.eventually import Resting
 from tests.support.factories import a_job, age_finished_jobs
 
@@ -29,10 +28,7 @@ async def forget_the_period(superuser: Connection) -> None:
 
 
 async def test_the_first_of_a_period_prunes_all_of_it(
-    database: Database,
-    worker: Connection,
-    superuser: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    pool: Pool, worker: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruner_module, "BATCH", 2)
     for _ in range(5):
@@ -45,9 +41,8 @@ async def test_the_first_of_a_period_prunes_all_of_it(
     )
     resting, metrics = Resting(), MaintenanceMetrics(())
 
-    async with database.pool("maintenance") as pool:
-        one, other = a_pruner(pool, resting, metrics), a_pruner(pool)
-        answers = [await one.run_once(), await other.run_once()]
+    first, other = a_pruner(pool, resting, metrics), a_pruner(pool)
+    answers = [await first.run_once(), await other.run_once()]
 
     assert [Pruned(taken=True, jobs=5), Pruned(taken=False)] == answers
     (period,) = await superuser.fetch("SELECT * FROM periods")
@@ -58,10 +53,7 @@ async def test_the_first_of_a_period_prunes_all_of_it(
 
 
 async def test_what_is_kept_is_passed_once_and_looked_at_again_later(
-    database: Database,
-    worker: Connection,
-    superuser: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    pool: Pool, worker: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody acknowledges the four oldest; each page is of two."""
     monkeypatch.setattr(pruner_module, "BATCH", 2)
@@ -70,25 +62,24 @@ async def test_what_is_kept_is_passed_once_and_looked_at_again_later(
     await age_finished_jobs(superuser)
     resting = Resting()
 
-    async with database.pool("maintenance") as pool:
-        pruner = a_pruner(pool, resting)
-        first = await pruner.run_once()
-        pages = len(resting.rests)
-        await superuser.execute(
-            "UPDATE dead_letters SET acknowledged_at = now(), acknowledged_by = 'x'"
-        )
-        await forget_the_period(superuser)
-        second = await pruner.run_once()
-        monkeypatch.setattr(pruner, "_again_at", 0.0)
-        await forget_the_period(superuser)
-        third = await pruner.run_once()
+    pruner = a_pruner(pool, resting)
+    first = await pruner.run_once()
+    pages = len(resting.rests)
+    await superuser.execute(
+        "UPDATE dead_letters SET acknowledged_at = now(), acknowledged_by = 'x'"
+    )
+    await forget_the_period(superuser)
+    second = await pruner.run_once()
+    monkeypatch.setattr(pruner, "_again_at", 0.0)
+    await forget_the_period(superuser)
+    third = await pruner.run_once()
 
     assert (1, 0, 4) == (first.jobs, second.jobs, third.jobs)
     assert (2, 2 + 2) == (pages, len(resting.rests)), "the second look read no full page"
 
 
 async def test_a_backlog_that_is_left_tells_how_far_behind_it_is(
-    database: Database,
+    pool: Pool,
     worker: Connection,
     superuser: Connection,
     maintenance: Connection,
@@ -101,12 +92,11 @@ async def test_a_backlog_that_is_left_tells_how_far_behind_it_is(
     await superuser.execute("UPDATE jobs SET finished_at = now() - interval '32 days'")
     await superuser.execute("SET session_replication_role = origin")
 
-    async with database.pool("maintenance") as pool:
-        ended = await a_pruner(pool, Resting(lambda _rests: True)).run_once()
-        late = await sample_behind(maintenance, walk_within=timedelta(hours=6))
-        await forget_the_period(superuser)
-        await a_pruner(pool).run_once()
-        caught_up = await sample_behind(maintenance, walk_within=timedelta(hours=6))
+    ended = await a_pruner(pool, Resting(lambda _rests: True)).run_once()
+    late = await sample_behind(maintenance, walk_within=timedelta(hours=6))
+    await forget_the_period(superuser)
+    await a_pruner(pool).run_once()
+    caught_up = await sample_behind(maintenance, walk_within=timedelta(hours=6))
 
     assert 2 == ended.jobs
     assert timedelta(days=2) <= late["prune"] < timedelta(days=2, minutes=1)

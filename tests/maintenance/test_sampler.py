@@ -12,7 +12,6 @@ from imagefleet.maintenance.sampler import Sampled, Sampler
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from tests.support.database import Database
 from tests.support.factories import a_job, announce, open_breaker
 from tests.support.queues import FakeQueue
 
@@ -55,7 +54,7 @@ def shown(metrics: MaintenanceMetrics) -> dict[str, float]:
 
 
 async def test_the_elected_one_shows_what_there_is(
-    database: Database, worker: Connection, superuser: Connection
+    pool: Pool, metrics: MaintenanceMetrics, worker: Connection, superuser: Connection
 ) -> None:
     for state in (JobState.QUEUED, JobState.FAILED_RETRYABLE, JobState.PROCESSING, JobState.FAILED):
         await a_job(worker, superuser, state=state)
@@ -69,10 +68,8 @@ async def test_the_elected_one_shows_what_there_is(
         "UPDATE jobs SET claimed_at = now() - interval '2 hours', run_at = now() - interval '3 h' "
         "WHERE state = 'processing'"
     )
-    metrics = MaintenanceMetrics(["noop", "process_image"])
 
-    async with database.pool("maintenance") as pool:
-        answer = await a_sampler(pool, metrics).run_once()
+    answer = await a_sampler(pool, metrics).run_once()
 
     told = shown(metrics)
     assert Sampled(elected=True, sampled=True) == answer
@@ -109,51 +106,47 @@ async def test_people_at_psql_are_told_of_the_same_messages(
     told = {row["lane"]: (row["announced"], row["processing"], row["expected"]) for row in view}
     assert (1, 1, 2) == told["fast"]
     assert told == {
-        lane: (one.announced, one.processing, one.expected) for lane, one in known.items()
+        lane: (messages.announced, messages.processing, messages.expected)
+        for lane, messages in known.items()
     }
 
 
-async def test_only_one_samples_and_the_others_show_nothing(database: Database) -> None:
+async def test_only_one_samples_and_the_others_show_nothing(pool: Pool) -> None:
     mine, theirs = MaintenanceMetrics(["noop"]), MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        first, second = a_sampler(pool, mine), a_sampler(pool, theirs)
-        answers = [await first.run_once(), await second.run_once()]
+    first, second = a_sampler(pool, mine), a_sampler(pool, theirs)
+    answers = [await first.run_once(), await second.run_once()]
 
-        assert [Sampled(elected=True, sampled=True), Sampled(elected=False)] == answers
-        assert "ledger_accepted" in shown(mine)
-        assert "ledger_accepted" not in shown(theirs)
+    assert [Sampled(elected=True, sampled=True), Sampled(elected=False)] == answers
+    assert "ledger_accepted" in shown(mine)
+    assert "ledger_accepted" not in shown(theirs)
 
 
 async def test_who_lost_the_office_shows_nothing_any_more(
-    database: Database, superuser: Connection
+    pool: Pool, metrics: MaintenanceMetrics, superuser: Connection
 ) -> None:
-    metrics = MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        sampler = a_sampler(pool, metrics)
-        await sampler.run_once()
-        await superuser.execute("UPDATE elections SET holder = gen_random_uuid()")
+    sampler = a_sampler(pool, metrics)
+    await sampler.run_once()
+    await superuser.execute("UPDATE elections SET holder = gen_random_uuid()")
 
-        assert Sampled(elected=False) == await sampler.run_once()
+    assert Sampled(elected=False) == await sampler.run_once()
 
     assert "ledger_accepted" not in shown(metrics)
 
 
-async def test_the_office_is_renewed_more_often_than_a_sample_is_taken(database: Database) -> None:
-    metrics = MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        sampler = a_sampler(pool, metrics, interval=timedelta(minutes=5))
-        answers = [await sampler.run_once(), await sampler.run_once()]
+async def test_the_office_is_renewed_more_often_than_a_sample_is_taken(
+    pool: Pool, metrics: MaintenanceMetrics
+) -> None:
+    sampler = a_sampler(pool, metrics, interval=timedelta(minutes=5))
+    answers = [await sampler.run_once(), await sampler.run_once()]
 
     assert [Sampled(elected=True, sampled=True), Sampled(elected=True)] == answers
     assert "ledger_accepted" in shown(metrics)
 
 
 async def test_a_queue_that_does_not_answer_leaves_only_its_own_gauges_out(
-    database: Database,
+    pool: Pool, metrics: MaintenanceMetrics
 ) -> None:
-    metrics = MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        await a_sampler(pool, metrics, depth=None).run_once()
+    await a_sampler(pool, metrics, depth=None).run_once()
 
     told = shown(metrics)
     assert "ledger_accepted" in told
@@ -173,19 +166,17 @@ NEEDS = {
 
 @pytest.mark.parametrize(("series", "table"), NEEDS.items())
 async def test_a_sample_that_fails_takes_no_other_with_it_and_comes_back(
-    series: str, table: str, database: Database, owner: Connection
+    series: str, table: str, pool: Pool, metrics: MaintenanceMetrics, owner: Connection
 ) -> None:
-    metrics = MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        sampler = a_sampler(pool, metrics)
-        await sampler.run_once()
-        assert set(NEEDS) <= set(shown(metrics))
+    sampler = a_sampler(pool, metrics)
+    await sampler.run_once()
+    assert set(NEEDS) <= set(shown(metrics))
 
-        await owner.execute(f"REVOKE SELECT ON {table} FROM imagefleet_maintenance")  # noqa: S608
-        failing = await sampler.run_once()
-        without = shown(metrics)
-        await owner.execute(f"GRANT SELECT ON {table} TO imagefleet_maintenance")
-        healed = await sampler.run_once()
+    await owner.execute(f"REVOKE SELECT ON {table} FROM imagefleet_maintenance")  # noqa: S608
+    failing = await sampler.run_once()
+    without = shown(metrics)
+    await owner.execute(f"GRANT SELECT ON {table} TO imagefleet_maintenance")
+    healed = await sampler.run_once()
 
     assert series not in without, "what is not known any more is not shown any more"
     others = {each for each, needed in NEEDS.items() if needed != table}
@@ -197,18 +188,16 @@ async def test_a_sample_that_fails_takes_no_other_with_it_and_comes_back(
 
 
 async def test_a_sample_that_waits_too_long_takes_no_other_with_it(
-    database: Database, superuser: Connection
+    pool: Pool, metrics: MaintenanceMetrics, superuser: Connection
 ) -> None:
-    metrics = MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        sampler = a_sampler(pool, metrics, within=0.2)
-        await sampler.run_once()
-        async with superuser.transaction():
-            await superuser.execute("LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE")
-            waiting = await sampler.run_once()
-            told = shown(metrics)
+    sampler = a_sampler(pool, metrics, within=0.2)
+    await sampler.run_once()
+    async with superuser.transaction():
+        await superuser.execute("LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE")
+        waiting = await sampler.run_once()
+        told = shown(metrics)
 
-        again = await sampler.run_once()
+    again = await sampler.run_once()
 
     assert (("ledger",), ()) == (waiting.failed, again.failed)
     cancelled = 'db_query_errors_total{error_type="cancelled",query_type="sample_ledger"}'
@@ -219,29 +208,25 @@ async def test_a_sample_that_waits_too_long_takes_no_other_with_it(
 
 
 async def test_nothing_is_shown_when_nobody_knows_whose_office_it_is(
-    database: Database, owner: Connection
+    pool: Pool, metrics: MaintenanceMetrics, owner: Connection
 ) -> None:
-    metrics = MaintenanceMetrics(["noop"])
-    async with database.pool("maintenance") as pool:
-        sampler = a_sampler(pool, metrics)
-        await sampler.run_once()
-        await owner.execute("REVOKE UPDATE ON elections FROM imagefleet_maintenance")
+    sampler = a_sampler(pool, metrics)
+    await sampler.run_once()
+    await owner.execute("REVOKE UPDATE ON elections FROM imagefleet_maintenance")
 
-        with pytest.raises(Exception, match="store_rejected"):
-            await sampler.run_once()
+    with pytest.raises(Exception, match="store_rejected"):
+        await sampler.run_once()
 
     assert set() == set(NEEDS) & set(shown(metrics))
 
 
 async def test_the_ledger_is_not_shown_before_its_book_is_open(
-    database: Database, superuser: Connection, worker: Connection
+    pool: Pool, metrics: MaintenanceMetrics, superuser: Connection, worker: Connection
 ) -> None:
     await a_job(worker, superuser)
     await superuser.execute("UPDATE ledger_proof SET opened_at = NULL")
-    metrics = MaintenanceMetrics(["noop"])
 
-    async with database.pool("maintenance") as pool:
-        answer = await a_sampler(pool, metrics).run_once()
+    answer = await a_sampler(pool, metrics).run_once()
 
     told = shown(metrics)
     assert (answer.failed, "ledger_missing" in told) == ((), False)

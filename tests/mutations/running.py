@@ -199,10 +199,10 @@ RUNNING: Final = (
         "settling.py",
         """\
     targets = await lock_targets(connection, job_ids)
-    held = await lock_claims(connection, [one.fence for one in settlements])
+    held = await lock_claims(connection, [settlement.fence for settlement in settlements])
 """,
         """\
-    held = await lock_claims(connection, [one.fence for one in settlements])
+    held = await lock_claims(connection, [settlement.fence for settlement in settlements])
     targets = await lock_targets(connection, job_ids)
 """,
         "jobs/test_lock_order.py",
@@ -233,8 +233,8 @@ RUNNING: Final = (
     Mutation(
         "a worker settles the claim of another",
         "settling.py",
-        "if one.worker_id == worker_id}",
-        "if one.worker_id}",
+        "if claim.worker_id == worker_id}",
+        "if claim.worker_id}",
         "test_settling.py",
         ("test_a_claim_of_somebody_else_is_not_mine_to_settle",),
     ),
@@ -289,8 +289,12 @@ RUNNING: Final = (
     Mutation(
         "one poisonous outcome holds up its batch",
         "settling.py",
-        "reports = [await _settle_alone(connection, worker_id, one) for one in settlements]",
-        "raise",
+        """\
+        reports = [
+            await _settle_alone(connection, worker_id, settlement) for settlement in settlements
+        ]
+""",
+        "        raise\n",
         "test_settling.py",
         ("test_a_poisonous_outcome_fails_alone[NUL in a result]",),
     ),
@@ -377,7 +381,7 @@ RUNNING: Final = (
     Mutation(
         "a beat does not end the silence",
         RESCUER,
-        "before is not None and before.beats == one.beats",
+        "before is not None and before.beats == worker.beats",
         "before is not None",
         "jobs/test_rescue.py",
         ("test_one_beat_starts_the_watch_anew",),

@@ -69,7 +69,7 @@ WORKING: Final = (
         f"{WORKER}/consumer.py",
         "most = max(0, most - self._slots.surplus)",
         "most = max(0, most)",
-        "worker/test_consumer.py",
+        "worker/test_consumer_slots.py",
         ("test_what_comes_for_slots_that_are_used_no_longer_is_given_back",),
     ),
     Mutation(

@@ -13,14 +13,17 @@ from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import STANDARD, RetryPolicy
 from imagefleet.settings import Maintenance, Worker
 from imagefleet.settings.in_force import (
+    PLACES,
     Overlay,
     contradictions,
     defaults_of_api,
     defaults_of_maintenance,
     defaults_of_worker,
+    find_setting,
     in_force,
+    named,
 )
-from imagefleet.settings.live import DECLARED, PLACES, LiveSetting, find_setting, named
+from imagefleet.settings.live import DECLARED, LiveSetting
 from imagefleet.settings.values import BreakerNumbers
 
 USUAL = RetryPolicy()

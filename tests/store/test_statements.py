@@ -11,8 +11,7 @@ import asyncpg
 import pytest
 
 from imagefleet import store
-from tests.support.database import Database, driver_of
-from tests.support.roles import Role
+from tests.support.database import Database, Role, driver_of
 from tests.support.sources import parsed
 
 ANY_SUBMITTER: Final[tuple[Role, ...]] = ("api", "worker", "maintenance", "operator")
@@ -207,13 +206,13 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "bookkeeping.READ_HOUR": ("maintenance",),
         "bookkeeping.READ_PROGRESS": ("maintenance",),
         "bookkeeping.SAVE_PROGRESS": ("maintenance",),
-        "pruning.COUNT_PRUNABLE": ("operator",),
-        "pruning.LIST_PRUNE_RUNS": ("operator",),
+        "inspection.COUNT_PRUNABLE": ("operator",),
+        "elections.LIST_PRUNE_RUNS": ("operator",),
         "pruning.LOCK_IDLE_TARGETS": ("maintenance",),
         "pruning.PRUNE_JOBS": ("maintenance",),
-        "pruning.PRUNE_STRAYS": ("maintenance",),
+        "letters.PRUNE_STRAYS": ("maintenance",),
         "pruning.PRUNE_TARGETS": ("maintenance",),
-        "pruning.PRUNE_WORKERS": ("maintenance",),
+        "workers.PRUNE_WORKERS": ("maintenance",),
         "statistics.COUNT_STUCK": ("maintenance",),
         "statistics.LIST_FAILURES": ("operator", "maintenance"),
         "statistics.LIST_STUCK": ("operator", "maintenance"),
@@ -275,7 +274,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "uploads.CREATE_UPLOAD": ("api",),
         "uploads.GET_UPLOAD": ("api",),
         "uploads.USE_UPLOAD": ("api",),
-        "pruning.COUNT_SUPERSEDED": ("operator",),
+        "sweeping.COUNT_SUPERSEDED": ("operator",),
         "sweeping.LIST_ORIGINALS": ("maintenance",),
         "sweeping.LIST_SHOWN": ("maintenance",),
         "sweeping.LIST_SWEEP_RUNS": ("operator",),

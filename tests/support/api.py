@@ -21,7 +21,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, claimed
-from tests.support.publications import a_publication, a_variant
+from tests.support.image_rows import a_publication, a_variant
 
 PUBLIC = "https://images.example"
 MAX_UPLOAD_BYTES = 1_000_000

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from imagefleet.aws.calls import Call, Service
+from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.settings.slices import Aws
 from tests.support.emulators import REGION
 
@@ -28,19 +29,27 @@ def a_name(what: str) -> str:
     return f"{what}-{secrets.token_hex(6)}"
 
 
-def settings_for(url: str, *, read_timeout: float = 10) -> Aws:
-    """The product's settings; the queues named here are not used by these tests."""
+def settings_for(
+    url: str,
+    applied: InPlace | None = None,
+    *,
+    connect_timeout: float = 3,
+    read_timeout: float = 10,
+) -> Aws:
+    """The product's settings, with the queues and buckets that are in place, or with none."""
     nowhere = f"{url}/000000000000/nowhere"
+    queue_urls = applied.queue_urls if applied else defaultdict(lambda: nowhere)
+    buckets = applied.buckets if applied else defaultdict(lambda: "nowhere")
     return Aws(
         region=REGION,
         endpoint_url=url,
-        fast_queue_url=nowhere,
-        general_queue_url=nowhere,
-        quarantine_queue_url=nowhere,
-        dead_letter_queue_url=nowhere,
-        originals_bucket="nowhere",
-        outputs_bucket="nowhere",
-        connect_timeout=timedelta(seconds=3),
+        fast_queue_url=queue_urls["fast"],
+        general_queue_url=queue_urls["general"],
+        quarantine_queue_url=queue_urls["quarantine"],
+        dead_letter_queue_url=queue_urls["dead-letter"],
+        originals_bucket=buckets["originals"],
+        outputs_bucket=buckets["outputs"],
+        connect_timeout=timedelta(seconds=connect_timeout),
         read_timeout=timedelta(seconds=read_timeout),
     )
 
@@ -131,16 +140,6 @@ async def hang(request: web.Request) -> Answer:
     """Accept, and never answer."""
     await asyncio.Event().wait()
     raise AssertionError
-
-
-async def half_a_reply(request: web.Request) -> Answer:
-    """Promise a thousand bytes, send ten and hang up."""
-    reply = web.StreamResponse(headers={"Content-Length": "1000", "ETag": '"half"'})
-    await reply.prepare(request)
-    await reply.write(b"0123456789")
-    assert request.transport is not None
-    request.transport.close()
-    return reply
 
 
 def sqs_error(code: str, status: int = 400) -> Respond:

@@ -20,7 +20,6 @@ from typing import Final
 
 from tests.faults.facts import Attempt, Event, Facts, loaded
 
-OPEN: Final = ("queued", "processing", "failed_retryable")
 TERMINAL: Final = ("completed", "failed")
 # From, to, and the roles of the processes that may do it; None is the birth.
 EDGES: Final[Mapping[tuple[str | None, str], frozenset[str]]] = {
@@ -299,15 +298,15 @@ def _failed_for_a_reason(facts: Facts) -> Iterator[str]:
 @rule("I21 a retry waits as long as it should")
 def _backoff(facts: Facts) -> Iterator[str]:
     retried = {
-        (one.job_id, one.claim_no)
-        for one in facts.attempts
+        (attempt.job_id, attempt.claim_no)
+        for attempt in facts.attempts
         # After a crash the first wait is chosen by the quarantine, not by the number of attempts.
-        if one.outcome == "retried" and one.charged
+        if attempt.outcome == "retried" and attempt.charged
     }
     attempts = _attempts_by_job(facts)
     flagged = {job.id for job in facts.jobs if job.flagged}
     for job_id, events in _events_by_job(facts).items():
-        charged = [one.claim_no for one in attempts[job_id] if one.charged]
+        charged = [attempt.claim_no for attempt in attempts[job_id] if attempt.charged]
         for event, following in zip(events, [*events[1:], None], strict=True):
             if event.new != "failed_retryable" or event.run_at is None:
                 continue
@@ -331,7 +330,7 @@ def _backoff(facts: Facts) -> Iterator[str]:
 
 @rule("I22 everything published is there, whole, and silent about its author")
 def _published_is_there(facts: Facts) -> Iterator[str]:
-    objects = {one.key: one for one in facts.objects}
+    objects = {made.key: made for made in facts.objects}
     published = Counter(variant.job_id for variant in facts.variants)
     deleted, stored = set(facts.deleted), set(facts.originals)
     for job in facts.jobs:
@@ -380,8 +379,8 @@ def _known_objects(facts: Facts) -> Iterator[str]:
 
 @rule("I24 nothing published was written after its claim had ended")
 def _written_in_time(facts: Facts) -> Iterator[str]:
-    written = {one.key: one.modified_at for one in facts.objects}
-    ended = {(one.job_id, one.claim_no): one.ended_at for one in facts.attempts}
+    written = {made.key: made.modified_at for made in facts.objects}
+    ended = {(attempt.job_id, attempt.claim_no): attempt.ended_at for attempt in facts.attempts}
     for variant in facts.variants:
         end = ended.get((variant.job_id, variant.claim_no))
         if end is not None and written.get(variant.key, 0.0) > end + WHOLE_SECOND:
@@ -465,7 +464,7 @@ def _events_by_job(facts: Facts) -> defaultdict[str, list[Event]]:
 
 def _attempts_by_job(facts: Facts) -> defaultdict[str, list[Attempt]]:
     attempts: defaultdict[str, list[Attempt]] = defaultdict(list)
-    for attempt in sorted(facts.attempts, key=lambda one: one.claim_no):
+    for attempt in sorted(facts.attempts, key=lambda attempt: attempt.claim_no):
         attempts[attempt.job_id].append(attempt)
     return attempts
 

@@ -103,7 +103,7 @@ class CloudFront:
     @property
     def accepted(self) -> list[tuple[str, ...]]:
         """The items of every invalidation, in the order of acceptance."""
-        return [one.items for one in self.made.values()]
+        return [made.items for made in self.made.values()]
 
     @property
     def now(self) -> float:
@@ -129,10 +129,12 @@ class CloudFront:
         self.made.clear()
 
     def in_progress(self) -> list[str]:
-        return [item for one in self.made.values() if not self._is_done(one) for item in one.items]
+        return [
+            item for made in self.made.values() if not self._is_done(made) for item in made.items
+        ]
 
-    def _is_done(self, one: Made) -> bool:
-        return self.now - one.accepted_at >= self.completes_after
+    def _is_done(self, made: Made) -> bool:
+        return self.now - made.accepted_at >= self.completes_after
 
     async def respond(self, request: web.Request) -> Answer:
         """Carry out one request, or refuse it as CloudFront does."""
@@ -181,11 +183,11 @@ class CloudFront:
         if self.malformed.intersection(items):
             raise Refused("InvalidArgument")
         if self.remembers_references:
-            for one in self.made.values():
-                if one.reference == reference:
-                    if sorted(one.items) != sorted(items):
+            for made in self.made.values():
+                if made.reference == reference:
+                    if sorted(made.items) != sorted(items):
                         raise Refused(EXISTS)
-                    return self._shown(one, status=201)
+                    return self._shown(made, status=201)
         self._make_room(items)
         made = Made("I" + secrets.token_hex(6).upper(), reference, tuple(items), self.now)
         if self.on_accepted is not None:
@@ -215,10 +217,10 @@ class CloudFront:
         """Newest first, as AWS lists them."""
         most, marker = int(request.query.get("MaxItems", "100")), request.query.get("Marker", "")
         newest = list(self.made.values())[::-1]
-        begin = next((n + 1 for n, one in enumerate(newest) if one.id == marker), 0)
+        begin = next((n + 1 for n, made in enumerate(newest) if made.id == marker), 0)
         page, more = newest[begin : begin + most], len(newest) > begin + most
         summaries = "".join(
-            f"<InvalidationSummary>{self._head(one)}</InvalidationSummary>" for one in page
+            f"<InvalidationSummary>{self._head(made)}</InvalidationSummary>" for made in page
         )
         text = (
             f"<Marker>{escape(marker)}</Marker><MaxItems>{most}</MaxItems>"
@@ -229,19 +231,19 @@ class CloudFront:
             text += f"<NextMarker>{page[-1].id}</NextMarker>"
         return _xml(f'<InvalidationList xmlns="{NAMESPACE}">{text}</InvalidationList>', 200)
 
-    def _shown(self, one: Made, *, status: int) -> Answer:
-        items = "".join(f"<Path>{escape(item)}</Path>" for item in one.items)
+    def _shown(self, made: Made, *, status: int) -> Answer:
+        items = "".join(f"<Path>{escape(item)}</Path>" for item in made.items)
         text = (
-            f"{self._head(one)}<InvalidationBatch><Paths><Quantity>{len(one.items)}</Quantity>"
-            f"<Items>{items}</Items></Paths><CallerReference>{escape(one.reference)}"
+            f"{self._head(made)}<InvalidationBatch><Paths><Quantity>{len(made.items)}</Quantity>"
+            f"<Items>{items}</Items></Paths><CallerReference>{escape(made.reference)}"
             "</CallerReference></InvalidationBatch>"
         )
         return _xml(f'<Invalidation xmlns="{NAMESPACE}">{text}</Invalidation>', status)
 
-    def _head(self, one: Made) -> str:
-        status = "Completed" if self._is_done(one) else "InProgress"
+    def _head(self, made: Made) -> str:
+        status = "Completed" if self._is_done(made) else "InProgress"
         return (
-            f"<Id>{one.id}</Id><Status>{status}</Status>"
+            f"<Id>{made.id}</Id><Status>{status}</Status>"
             "<CreateTime>2026-01-01T00:00:00.000Z</CreateTime>"
         )
 

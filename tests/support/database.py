@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
@@ -27,7 +27,15 @@ from imagefleet.store.schema.migrations import migrate
 from imagefleet.store.schema.roles import ensure_database, ensure_roles
 from tests.support.eventually import eventually
 from tests.support.invariants import ledger_balances, no_row_offends
-from tests.support.roles import PASSWORDS, Role, login
+
+# By the short name of the process that uses them.
+Role = Literal["owner", "api", "worker", "maintenance", "operator", "admin", "superuser"]
+
+# Throw-away servers on 127.0.0.1. Fixed, so that parallel test processes on one given server agree.
+PASSWORDS = {
+    f"imagefleet_{name}": f"{name}-of-tests"
+    for name in ("owner", "api", "worker", "maintenance", "operator", "admin")
+}
 
 # Asserted by every database test at its end, as superuser, unless it is marked `breaks_invariants`.
 INVARIANTS: tuple[Callable[[Connection], Awaitable[None]], ...] = (ledger_balances, no_row_offends)
@@ -55,6 +63,10 @@ SILENT = """
 SELECT pg_terminate_backend(pid)
   FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename IS NULL
 """
+
+
+def login(role: Role) -> str:
+    return "postgres" if role == "superuser" else f"imagefleet_{role}"
 
 
 @dataclass(frozen=True, slots=True)

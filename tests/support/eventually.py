@@ -28,14 +28,14 @@ async def eventually(check: Callable[[], object], *, within: float = 2.0) -> obj
         failure: AssertionError | None = None
         try:
             answer = check()
-            found = await answer if inspect.isawaitable(answer) else answer
-            if found:
-                return found
+            outcome = await answer if inspect.isawaitable(answer) else answer
+            if outcome:
+                return outcome
         except AssertionError as error:
             failure = error
-            found = None
+            outcome = None
         if time.monotonic() > deadline:
-            message = f"not within {within} s: {failure or f'the last answer was {found!r}'}"
+            message = f"not within {within} s: {failure or f'the last answer was {outcome!r}'}"
             raise AssertionError(message) from failure
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, LONGEST_PAUSE)

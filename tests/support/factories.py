@@ -124,6 +124,14 @@ async def claim_job(worker: Connection, job_id: JobId, worker_id: WorkerId) -> C
     return answer
 
 
+async def hold_job(worker: Connection, job_id: JobId, worker_id: WorkerId | None = None) -> MadeJob:
+    """The job in the hands of this worker, or of one that has nothing else."""
+    holder = worker_id or await a_worker(worker)
+    answer = await claim_job(worker, job_id, holder)
+    assert answer.claim is not None, answer
+    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=holder)
+
+
 async def settle_job(worker: Connection, job: MadeJob, outcome: Outcome) -> Receipt:
     settlement = Settlement(
         job_id=job.job_id, claim_no=job.claim_no, outcome=outcome, policy=RetryPolicy()
@@ -183,6 +191,13 @@ async def due_rings(connection: Connection, lane: Lane = Lane.FAST) -> list[Ring
     return [ring for _, ring in taken]
 
 
+async def push_rings_forward(superuser: Connection) -> None:
+    """As after some rounds of ringing."""
+    await superuser.execute(
+        "UPDATE rings SET next_at = now() + interval '1 hour', sent_at = now(), sends = 7"
+    )
+
+
 async def age_finished_jobs(superuser: Connection) -> None:
     """Past retention. A finished row may not change, not even by a superuser: triggers are off."""
     async with superuser.transaction():
@@ -216,9 +231,7 @@ async def a_job(
     if flag is not None and flagged_before_claim:
         await cancel_job(worker, job.job_id, code=flag, detail="by a test")
     if state is not JobState.QUEUED:
-        answer = await claim_job(worker, job.job_id, worker_id)
-        assert answer.claim is not None, answer
-        job = replace(job, claim_no=answer.claim.claim_no)
+        job = await hold_job(worker, job.job_id, worker_id)
     if state is JobState.COMPLETED:
         await settle_job(worker, job, Completed())
     elif state is JobState.FAILED:

@@ -19,16 +19,16 @@ from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
-from imagefleet.settings import Api, ApiSettings, Aws, Retry, Telemetry
+from imagefleet.settings import Api, ApiSettings, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
 from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key
 from tests.support.api import ACME, MAX_UPLOAD_BYTES, PUBLIC, RIVAL, Running, Serve
-from tests.support.aws import a_name
+from tests.support.aws import a_name, settings_for
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator, shared, shared_folder
-from tests.support.fleet import Place, a_place
+from tests.support.fleet import Place
 
 
 @pytest.fixture(scope="session")
@@ -55,25 +55,9 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def originals(emulator: Emulator, applied: InPlace) -> AsyncIterator[Objects]:
-    async with open_session(
-        aws_settings(emulator.url, applied), credentials=CREDENTIALS
-    ) as session:
+    settings = settings_for(emulator.url, applied)
+    async with open_session(settings, credentials=CREDENTIALS) as session:
         yield await session.objects(applied.buckets["originals"])
-
-
-def aws_settings(url: str, applied: InPlace) -> Aws:
-    return Aws(
-        region=REGION,
-        endpoint_url=url,
-        fast_queue_url=applied.queue_urls["fast"],
-        general_queue_url=applied.queue_urls["general"],
-        quarantine_queue_url=applied.queue_urls["quarantine"],
-        dead_letter_queue_url=applied.queue_urls["dead-letter"],
-        originals_bucket=applied.buckets["originals"],
-        outputs_bucket=applied.buckets["outputs"],
-        connect_timeout=timedelta(seconds=1),
-        read_timeout=timedelta(seconds=2),
-    )
 
 
 @pytest.fixture
@@ -124,7 +108,7 @@ def serve(
                 connect_timeout=timedelta(seconds=2),
                 statement_timeout=timedelta(seconds=statement_seconds),
             ),
-            aws=aws_settings(aws_url or emulator.url, applied),
+            aws=settings_for(aws_url or emulator.url, applied, connect_timeout=1, read_timeout=2),
             api=Api(
                 port=0,
                 public_base_url=PUBLIC,
@@ -180,8 +164,18 @@ async def operating(running: Running) -> AsyncIterator[httpx.AsyncClient]:
 async def place(
     database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Place]:
+    """Queues and buckets that no other test has."""
     # Where the AWS SDK looks for them by itself, in processes and in mains that run in this one.
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
-    async with a_place(database, emulator) as place:
-        yield place
+    endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
+    applied = await apply(endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("fleet"))
+    settings = settings_for(emulator.url, applied)
+    async with open_session(settings, credentials=CREDENTIALS) as session:
+        yield Place(
+            database=database,
+            emulator=emulator,
+            applied=applied,
+            settings=settings,
+            session=session,
+        )

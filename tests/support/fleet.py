@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 
 from imagefleet.aws.objects import Headers, Objects, Stored
 from imagefleet.aws.queue import Message, Queue
-from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.aws.session import AwsSession
 from imagefleet.doorbell import ringing
-from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
+from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import JobMessage, Lane, Ring, Submission, Submitted, encode_message
@@ -32,7 +32,6 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.main import main as worker_main
-from tests.support.aws import a_name, settings_for
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 from tests.support.eventually import eventually
@@ -87,7 +86,9 @@ class Place:
 
     async def ring_all(self, submissions: Sequence[Submission]) -> None:
         """Send the messages of many jobs of the fast lane, ten to a call."""
-        bodies = [encode_message(JobMessage(job_id=one.job_id)) for one in submissions]
+        bodies = [
+            encode_message(JobMessage(job_id=submission.job_id)) for submission in submissions
+        ]
         await self.send(Lane.FAST, *bodies)
 
     async def store(self, objects: Objects, key: str, body: bytes) -> Stored:
@@ -159,31 +160,6 @@ def an_image_submission(image_id: UUID, **payload: object) -> Submission:
     )
 
 
-@asynccontextmanager
-async def a_place(database: Database, emulator: Emulator) -> AsyncIterator[Place]:
-    """Queues and buckets that no other test has."""
-    endpoints = Endpoints(sqs=emulator.url, s3=emulator.url, cloudfront=None)
-    applied = await apply(endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("fleet"))
-    settings = settings_for(emulator.url).model_copy(
-        update={
-            "fast_queue_url": applied.queue_urls["fast"],
-            "general_queue_url": applied.queue_urls["general"],
-            "quarantine_queue_url": applied.queue_urls["quarantine"],
-            "dead_letter_queue_url": applied.queue_urls["dead-letter"],
-            "originals_bucket": applied.buckets["originals"],
-            "outputs_bucket": applied.buckets["outputs"],
-        }
-    )
-    async with open_session(settings, credentials=CREDENTIALS) as session:
-        yield Place(
-            database=database,
-            emulator=emulator,
-            applied=applied,
-            settings=settings,
-            session=session,
-        )
-
-
 @dataclass(slots=True)
 class Running:
     """A process of the product, and every line it wrote."""
@@ -199,9 +175,9 @@ class Running:
         """Wait until it has written this event so often; the newest of them."""
 
         def enough() -> Line | None:
-            found = self.told(event)
-            assert len(found) >= times, f"{len(found)} {event}; {self.story()}"
-            return found[-1]
+            lines = self.told(event)
+            assert len(lines) >= times, f"{len(lines)} {event}; {self.story()}"
+            return lines[-1]
 
         return await eventually(enough, within=within)
 
@@ -296,9 +272,9 @@ class Inside:
         """Wait until it has written this event so often; the newest of them."""
 
         def enough() -> MutableMapping[str, object]:
-            found = self.told(event)
-            assert len(found) >= times, f"{len(found)} {event}; {self.lines[-20:]}"
-            return found[-1]
+            lines = self.told(event)
+            assert len(lines) >= times, f"{len(lines)} {event}; {self.lines[-20:]}"
+            return lines[-1]
 
         return await eventually(enough, within=within)
 

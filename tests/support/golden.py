@@ -12,10 +12,10 @@ OPTION: Final = "--write-golden"
 class Golden:
     writes: bool
 
-    def holds(self, name: str, found: bytes) -> None:
+    def holds(self, name: str, content: bytes) -> None:
         """The file of this name holds exactly this, and the end of its last line."""
         file = FOLDER / name
         if self.writes:
-            file.write_bytes(found + b"\n")
+            file.write_bytes(content + b"\n")
         expected = file.read_bytes().decode().splitlines()
-        assert expected == found.decode().splitlines(), f"{name}: if it is meant, `make golden`"
+        assert expected == content.decode().splitlines(), f"{name}: if it is meant, `make golden`"

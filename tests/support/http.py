@@ -7,7 +7,7 @@ import httpx
 
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
-from tests.support.factories import MadeJob, a_worker, claim_job
+from tests.support.factories import MadeJob, hold_job
 from tests.support.images import quadrants, saved
 
 PROBLEM = "application/problem+json"
@@ -48,7 +48,4 @@ async def submitted(client: httpx.AsyncClient, **job: object) -> JobId:
 
 async def claimed(worker: Connection, job_id: JobId | str) -> MadeJob:
     """The job in the hands of a worker, as an answer names it."""
-    job_id, worker_id = JobId(UUID(str(job_id))), await a_worker(worker)
-    answer = await claim_job(worker, job_id, worker_id)
-    assert answer.claim is not None, answer
-    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
+    return await hold_job(worker, JobId(UUID(str(job_id))))

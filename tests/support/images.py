@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import struct
 import zipfile
 import zlib
@@ -73,14 +72,6 @@ def corners(picture: Image.Image) -> list[tuple[int, int, int]]:
 def pixel(picture: Image.Image, x: int, y: int) -> tuple[int, int, int]:
     red, green, blue = picture.convert("RGB").crop((x, y, x + 1, y + 1)).tobytes()
     return red, green, blue
-
-
-def alpha_range(
-    picture: Image.Image, box: tuple[int, int, int, int] | None = None
-) -> tuple[int, int]:
-    """The least and the most opaque there is in the box, or in the whole picture."""
-    alpha = picture.convert("RGBA").getchannel("A").crop(box or (0, 0, *picture.size)).tobytes()
-    return min(alpha), max(alpha)
 
 
 def near(expected: Sequence[int], actual: Sequence[int], tolerance: int = 6) -> bool:
@@ -217,34 +208,6 @@ def png_claiming(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels + png_chunk(b"IEND", b"")
 
 
-def png_of_rows(
-    size: tuple[int, int],
-    *,
-    missing: int,
-    depth: int = 8,
-    colour: int = 2,
-    interlaced: bool = False,
-    sample: int = 0xA5,
-) -> bytes:
-    """A PNG in good order, but for that many bytes of its last rows."""
-    header = struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, interlaced)
-    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
-    passes = ADAM7 if interlaced else ((0, 0, 1, 1),)
-    rows = b""
-    for left, top, across, down in passes:
-        columns, count = -(-(size[0] - left) // across), -(-(size[1] - top) // down)
-        if columns > 0 and count > 0:
-            rows += (b"\0" + bytes([sample]) * -(-columns * bits // 8)) * count
-    chunks = [(b"IHDR", header), (b"PLTE", bytes(range(256)) * 3)][: 2 if colour == 3 else 1]
-    chunks += [(b"IDAT", zlib.compress(rows[: len(rows) - missing])), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
-
-
-ADAM7 = (
-    (0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)
-)  # fmt: skip
-
-
 def jpeg_claiming(width: int, height: int) -> bytes:
     """A small JPEG whose frame header says it is a picture of that size."""
     return with_frame_size(saved(quadrants(16, 16)), width, height)
@@ -265,35 +228,6 @@ def with_restart_interval(jpeg: bytes, units: int) -> bytes:
     """The same JPEG, saying that its restart markers stand that far apart."""
     at = jpeg.index(b"\xff\xdd\0\x04") + 4
     return jpeg[:at] + struct.pack(">H", units) + jpeg[at + 2 :]
-
-
-def in_scans_of_one_channel(*greys: bytes) -> bytes:
-    """A JPEG whose channels come one after the other, each as a grey one has it."""
-    first = greys[0]
-    tables, frame, _ = split_grey(first)
-    colour = frame[:9] + bytes((len(greys),))
-    colour += b"".join(bytes((number, *frame[11:13])) for number in range(len(greys)))
-    out = tables + colour[:2] + (len(colour) - 2).to_bytes(2, "big") + colour[4:]
-    for number, grey in enumerate(greys):
-        for piece in re.split(rb"(?=\xff\xda\0\x08\x01)", split_grey(grey)[2]):
-            scan = piece.startswith(b"\xff\xda")
-            out += piece[:5] + bytes((number,)) + piece[6:] if scan else piece
-    return out + b"\xff\xd9"
-
-
-def split_grey(jpeg: bytes) -> tuple[bytes, bytes, bytes]:
-    """What stands before the frame header, that, and what stands behind it up to the end."""
-    at = next(jpeg.index(frame) for frame in (b"\xff\xc0\0", b"\xff\xc2\0") if frame in jpeg)
-    return jpeg[:at], jpeg[at : at + 13], jpeg[at + 13 : -2]
-
-
-def jpeg_with_a_second_frame_header(width: int, height: int) -> bytes:
-    """Small in its first header, large in its second: parsers differ on which one counts."""
-    jpeg = saved(quadrants(16, 16))
-    start = jpeg.index(b"\xff\xc0")
-    frame = jpeg[start : start + 2 + int.from_bytes(jpeg[start + 2 : start + 4], "big")]
-    larger = with_frame_size(frame, width, height)
-    return jpeg[: start + len(frame)] + larger + jpeg[start + len(frame) :]
 
 
 def scan_bomb(scans: int) -> bytes:

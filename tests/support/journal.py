@@ -5,10 +5,8 @@ every change of a job's state, claim or owner, with the role that made it: the p
 such history, and a judge that had to believe the last row could not tell how it came about.
 """
 
-import asyncio
 import hashlib
 import io
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -122,7 +120,6 @@ READ_LETTERS: Final = "SELECT job_id::text FROM dead_letters WHERE job_id IS NOT
 READ_LOCK_TIMEOUT: Final = "SELECT extract(epoch FROM lock_timeout)::float8 FROM fleet"
 
 FETCHES_AT_ONCE: Final = 4
-LOOK_EVERY: Final = 0.5  # seconds between two looks at the queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +223,13 @@ async def read_facts(place: Place, posts: Sequence[Post], **limits: Unpack[Limit
 def read_objects(place: Place) -> list[Object]:
     """Every object of the outputs, decoded."""
     s3 = place.client("s3")
-    found = list(listing(s3, place.outputs))
+    keys_and_times = list(listing(s3, place.outputs))
 
     def read(key_and_time: tuple[str, float]) -> Object:
         return fetched(s3, place.outputs, *key_and_time)
 
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        return list(pool.map(read, found))
+        return list(pool.map(read, keys_and_times))
 
 
 def listing(s3: Client, bucket: str) -> Iterator[tuple[str, float]]:
@@ -266,21 +263,6 @@ def decoded(body: bytes) -> tuple[tuple[int, int] | None, bool]:
             return picture.size, bool(told) or bool(picture.getexif())
     except (OSError, SyntaxError, ValueError):
         return None, False
-
-
-async def wait_for_messages(place: Place, *, letters: int, within: float) -> None:
-    """Wait until the queues of jobs are empty, and the letters lie in theirs.
-
-    To be called when every job has ended. `within` is as long as any message can stay invisible:
-    a message that is still there afterwards will be for the judge to find.
-    """
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        depths = await asyncio.to_thread(read_depths, place)
-        announced = sum(count for name, count in depths.items() if name.startswith("dead-letter"))
-        if sum(depths.values()) == announced >= letters:
-            return
-        await asyncio.sleep(LOOK_EVERY)
 
 
 def read_depths(place: Place) -> dict[str, int]:

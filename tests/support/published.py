@@ -74,10 +74,6 @@ def noted(producer: Producer, key: str | None, asked: str, job_id: str, status: 
     )
 
 
-def unanswered(producer: Producer, key: str | None, asked: str) -> None:
-    producer._posts.append(Post(tenant="demo", key=key, asked=asked, outcome="info"))
-
-
 class Viewer:
     """Somebody with a browser that keeps nothing."""
 
@@ -169,12 +165,12 @@ def invalidations_of(stack: Stack, image_id: str) -> int:
     cloudfront = stack.place.client("cloudfront")
     distribution = stack.facts["distribution_id"]
     listed = cloudfront.list_invalidations(DistributionId=distribution)["InvalidationList"]
-    found = 0
+    count = 0
     for item in listed.get("Items", ()):
         answer = cloudfront.get_invalidation(DistributionId=distribution, Id=item["Id"])
         items = answer["Invalidation"]["InvalidationBatch"]["Paths"]["Items"]
-        found += any(image_id in one for one in items)
-    return found
+        count += any(image_id in path for path in items)
+    return count
 
 
 DARK_WITHIN = 60.0  # seconds: a rescue, a retry, a flush, on two busy cores
@@ -183,22 +179,15 @@ DARK_WITHIN = 60.0  # seconds: a rescue, a retry, a flush, on two busy cores
 def versions_of(stack: Stack, image_id: str) -> list[str]:
     """Every version and delete marker that S3 has of an image, in both buckets."""
     s3 = stack.place.client("s3")
-    found = []
+    keys = []
     for bucket, prefix in ((stack.place.outputs, "i"), (stack.place.originals, "o")):
         pages = s3.get_paginator("list_object_versions").paginate(
             Bucket=bucket, Prefix=f"{prefix}/{image_id}/"
         )
         for page in pages:
             for kind in ("Versions", "DeleteMarkers"):
-                found += [entry["Key"] for entry in page.get(kind, ())]
-    return found
-
-
-def keep_versions(stack: Stack) -> None:
-    """Both buckets keep what is deleted, from now on."""
-    s3 = stack.place.client("s3")
-    for bucket in (stack.place.outputs, stack.place.originals):
-        s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+                keys += [entry["Key"] for entry in page.get(kind, ())]
+    return keys
 
 
 async def until_dark(
@@ -230,4 +219,4 @@ async def expect_dark(urls: list[str]) -> None:
 
 
 def addresses(shown: dict[str, Any]) -> list[str]:
-    return [one[name] for one in shown["variants"] for name in ("url", "stableUrl")]
+    return [variant[name] for variant in shown["variants"] for name in ("url", "stableUrl")]

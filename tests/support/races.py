@@ -11,9 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from imagefleet.store.database import Connection
-from tests.support.database import Database, driver_of, refuse_leaked_sessions
+from tests.support.database import Database, Role, driver_of, refuse_leaked_sessions
 from tests.support.eventually import eventually
-from tests.support.roles import Role
 
 T = TypeVar("T")
 
@@ -71,6 +70,12 @@ async def wait_until_blocked(watcher: Connection, by: Connection, who: Connectio
         return blocker in await watcher.fetchval(WAITS_FOR, blocked)
 
     await eventually(waits, within=5)
+
+
+async def somebody_waits(connection: Connection) -> bool:
+    """For a transaction to end."""
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"
+    return bool(await connection.fetchval(waits))
 
 
 @asynccontextmanager

@@ -158,7 +158,7 @@ class Producer:
                 await asyncio.sleep(float(answer.headers["Retry-After"]))
                 answer = await self.http.post("/v1/jobs:batch", json=body)
             assert answer.is_success, answer.text
-            ids += [one["job"]["jobId"] for one in answer.json()["answers"]]
+            ids += [answered["job"]["jobId"] for answered in answer.json()["answers"]]
         self._posts += [
             Post(
                 tenant=self.tenant, key=None, asked="noop", outcome="ok", status=202, job_id=job_id

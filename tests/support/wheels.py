@@ -1,7 +1,6 @@
 """What a user installs: wheels of this checkout, in an environment that has nothing else of it."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -32,8 +31,8 @@ class Environment:
 
     @cached_property
     def packages(self) -> Path:
-        (found,) = self.folder.glob("lib/python3*/site-packages")
-        return found
+        (packages,) = self.folder.glob("lib/python3*/site-packages")
+        return packages
 
     def install(self, *wheels: Path) -> None:
         """These files and nothing that they depend on."""
@@ -71,19 +70,9 @@ def fresh_environment(folder: Path, extra: str) -> Environment:
 
 def build_wheel(project: Path, folder: Path) -> Path:
     """The wheel of a project, in a folder that holds no other."""
-    settings = {} if (index := _index()) is None else {"UV_DEFAULT_INDEX": index}
-    run_uv("build", "--wheel", "--out-dir", str(folder), str(project), **settings)
+    run_uv("build", "--wheel", "--out-dir", str(folder), str(project), **mirror())
     (wheel,) = folder.glob("*.whl")
     return wheel
-
-
-def install_as_told(command: str, into: Path) -> None:
-    """A documented line that installs something with uv into `.venv`, into that folder instead."""
-    name, *arguments = shlex.split(command)
-    assert name == ".tools/bin/uv", command
-    arguments = [str(into) if one == ".venv" else one for one in arguments]
-    settings = {} if (index := _index()) is None else {"UV_DEFAULT_INDEX": index}
-    run_uv(*(str(ROOT / one) if one.startswith("./") else one for one in arguments), **settings)
 
 
 def run_uv(*arguments: str, **settings: str) -> None:
@@ -110,9 +99,14 @@ def _failure_of(arguments: Sequence[str], settings: Mapping[str, str]) -> str | 
 
 def _uv() -> str:
     ours = ROOT / ".tools" / "bin" / "uv"
-    found = str(ours) if os.access(ours, os.X_OK) else shutil.which("uv")
-    assert found is not None, "neither .tools nor the PATH has uv: run .ci/setup"
-    return found
+    uv = str(ours) if os.access(ours, os.X_OK) else shutil.which("uv")
+    assert uv is not None, "neither .tools nor the PATH has uv: run .ci/setup"
+    return uv
+
+
+def mirror() -> dict[str, str]:
+    """How uv is told of the mirror, if there is one."""
+    return {} if (index := _index()) is None else {"UV_DEFAULT_INDEX": index}
 
 
 def _index() -> str | None:

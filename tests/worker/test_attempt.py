@@ -40,6 +40,7 @@ from tests.support.bench import NOOP, Bench, Run, done, never, raising
 from tests.support.children import reserve, task
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, claim_job, expire_lock
+from tests.support.races import somebody_waits
 from tests.support.rows import attempts_rows, job_row
 
 SECRET = "postgres://admin:hunter2@10.0.0.7 /etc/shadow"
@@ -362,10 +363,6 @@ async def nobody_settles(superuser: Connection, claim: Claim) -> AsyncIterator[N
         yield
 
 
-async def waits_for_a_row(superuser: Connection) -> bool:
-    return bool(await superuser.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-
-
 async def test_a_second_signal_gets_through_while_the_handler_works(
     bench: Bench, superuser: Connection
 ) -> None:
@@ -394,7 +391,7 @@ async def test_the_message_is_kept_until_the_outcome_is_committed(
     async with asyncio.TaskGroup() as group:
         async with nobody_settles(superuser, claim):
             group.create_task(attempt.run())
-            await eventually(lambda: waits_for_a_row(superuser))
+            await eventually(lambda: somebody_waits(superuser))
             assert [] == deletes(bench)
         await eventually(lambda: deletes(bench))
 
@@ -409,7 +406,7 @@ async def test_a_second_signal_gets_through_while_the_outcome_is_settled(
     attempt = bench.attempt(claim, done)
     async with nobody_settles(superuser, claim), asyncio.TaskGroup() as group:
         settling = group.create_task(attempt.run())
-        await eventually(lambda: waits_for_a_row(superuser))
+        await eventually(lambda: somebody_waits(superuser))
         settling.cancel()
 
     assert settling.cancelled()

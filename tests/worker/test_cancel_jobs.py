@@ -43,7 +43,7 @@ from tests.support.factories import (
     claim_job,
     settle_job,
 )
-from tests.support.image_sets import a_set, asked_for, some_images
+from tests.support.image_rows import a_set, asked_for, some_images
 from tests.support.rows import job_row, ring_row
 
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState

@@ -18,7 +18,7 @@ from imagefleet.worker.handlers import reprocess_images
 from imagefleet.worker.handlers.reprocess_images import HANDLER
 from tests.support.bench import Bench
 from tests.support.factories import MadeJob, claim_job, expire_lock, settle_job
-from tests.support.image_sets import a_set, an_image, asked_for, bury, some_images
+from tests.support.image_rows import a_set, an_image, asked_for, bury, some_images
 from tests.support.rows import job_row
 
 Steps: TypeAlias = list[Callable[[], Awaitable[None]]]

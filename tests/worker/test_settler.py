@@ -17,6 +17,7 @@ from imagefleet.store.settling import Settled, Settlement
 from imagefleet.worker.settler import Settler
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
+from tests.support.races import somebody_waits
 from tests.support.rows import attempts_rows, job_row
 from tests.support.wires import Wire, a_wire
 
@@ -202,13 +203,10 @@ async def test_an_end_is_told_although_whoever_asked_for_it_has_gone(
     """As with a second signal, in the middle of a settle; what was cut off is settled again."""
     claim = await bench.claim()
 
-    async def is_waiting() -> bool:
-        return bool(await superuser.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-
     async with asyncio.TaskGroup() as group, superuser.transaction():
         await superuser.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", claim.job_id)
         asking = group.create_task(bench.settler.settle(settlement(claim)))
-        await eventually(is_waiting)
+        await eventually(lambda: somebody_waits(superuser))
         asking.cancel()
     receipt = await bench.settler.settle(settlement(claim, Released(why="stopped")))
 

@@ -92,9 +92,9 @@ class Deletes:
                 page = await self._client.list_object_versions(
                     Bucket=self._bucket, Prefix=prefix, **after
                 )
-            found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
-            if found:
-                yield [Version(entry["Key"], entry["VersionId"]) for entry in found]
+            entries = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+            if entries:
+                yield [Version(entry["Key"], entry["VersionId"]) for entry in entries]
             if not page["IsTruncated"]:
                 return
             after = {

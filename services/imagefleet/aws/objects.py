@@ -161,8 +161,8 @@ class Objects:
         """Every object below a prefix, by name, a thousand to a call."""
         page = await self.page(prefix)
         while True:
-            for found in page.objects:
-                yield found
+            for listed in page.objects:
+                yield listed
             if page.is_last:
                 return
             page = await self.page(prefix, after=page.objects[-1].key)
@@ -173,7 +173,7 @@ class Objects:
             page = await self._client.list_objects_v2(
                 Bucket=self.bucket, Prefix=prefix, StartAfter=after
             )
-        found = tuple(
+        listed = tuple(
             Listed(
                 key=entry["Key"],
                 bytes=entry["Size"],
@@ -182,7 +182,7 @@ class Objects:
             )
             for entry in page.get("Contents", ())
         )
-        return Listing(found, is_last=not page["IsTruncated"])
+        return Listing(listed, is_last=not page["IsTruncated"])
 
     async def delete(self, keys: Iterable[str]) -> Deleted:
         """Delete objects; in a versioned bucket this only hides them."""

@@ -102,7 +102,7 @@ def list_keys(
         imagefleet keys list --tenant shop
     """
     wanted = TenantId(tenant) if tenant else None
-    found = at_postgres(lambda connection: store.list_keys(connection, wanted))
+    keys = at_postgres(lambda connection: store.list_keys(connection, wanted))
     columns: Columns = {
         "id": "id", "tenant": "tenant_id", "name": "name",
         "scopes": lambda key: " ".join(key.scopes),
@@ -112,7 +112,7 @@ def list_keys(
         ),
         "ends": _ends,
     }  # fmt: skip
-    show([_document(key) for key in found], lambda _: Table(found, columns), as_json=as_json)
+    show([_document(key) for key in keys], lambda _: Table(keys, columns), as_json=as_json)
 
 
 def _ends(key: ApiKey) -> str:
@@ -195,19 +195,19 @@ def apply(
 @migrate.command()
 def status(as_json: Json = False) -> None:
     """Show what is applied and what is missing; exits with 1 when something is missing."""
-    found = at_postgres(migrations.status)
-    applied, pending = [*map(str, found.applied)], [*map(str, found.pending)]
+    schema = at_postgres(migrations.status)
+    applied, pending = [*map(str, schema.applied)], [*map(str, schema.pending)]
     states = {
         **dict.fromkeys(applied, "applied"),
         **dict.fromkeys(pending, "missing"),
-        **dict.fromkeys(found.invalid_indexes, "invalid index"),
+        **dict.fromkeys(schema.invalid_indexes, "invalid index"),
     }
     show(
-        {"applied": applied, "pending": pending, "invalidIndexes": found.invalid_indexes},
+        {"applied": applied, "pending": pending, "invalidIndexes": schema.invalid_indexes},
         lambda _: Fields(states, ("migration", "state")),
         as_json=as_json,
     )
-    finish(ExitCode.FAILED if pending or found.invalid_indexes else ExitCode.DONE)
+    finish(ExitCode.FAILED if pending or schema.invalid_indexes else ExitCode.DONE)
 
 
 async def _make_roles(settings: Roles, database: str) -> None:

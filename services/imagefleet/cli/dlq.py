@@ -75,7 +75,7 @@ def list_letters(
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
     show_list(ask("GET", LETTERS, parameters), "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
-        "died (UTC)": at("diedAt"), "fault": lambda one: one["fingerprint"][:12],
+        "died (UTC)": at("diedAt"), "fault": lambda letter: letter["fingerprint"][:12],
         "dealt with": _dealt_with,
     }, as_json=as_json)  # fmt: skip
 
@@ -119,7 +119,7 @@ def groups(
     parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
-        "tenant" if by_tenant else "tenants": lambda one: one.get("tenant") or one["tenants"],
+        "tenant" if by_tenant else "tenants": lambda fault: fault.get("tenant") or fault["tenants"],
         "replayable": "replayable", "type": "jobType", "code": "reason",
         "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
         "e.g.": "example",
@@ -151,8 +151,8 @@ def ack(
         _confirm("Acknowledge", chosen, yes=yes)
     count, more = 0, True
     while more:
-        found = ask("POST", f"{LETTERS}:acknowledge", document=body | {"note": note})
-        count, more = count + found["acknowledged"], found["more"]
+        answer = ask("POST", f"{LETTERS}:acknowledge", document=body | {"note": note})
+        count, more = count + answer["acknowledged"], answer["more"]
     show({"acknowledged": count}, lambda _: f"{count} acknowledged", as_json=as_json)
 
 
@@ -226,12 +226,12 @@ def _which(
         raise Misconfigured(detail)
     if not given:
         return {"filter": filled(**chosen)}
-    return {"ids": [ask("GET", below(LETTERS, one))["id"] for one in given]}
+    return {"ids": [ask("GET", below(LETTERS, letter))["id"] for letter in given]}
 
 
 def _confirm(verb: str, chosen: dict[str, str | None], *, yes: bool) -> None:
     if yes:
         return
-    found = ask("GET", below(LETTERS, "groups"), chosen | {"limit": "100"})["groups"]
-    count = sum(one["letters"] for one in found)
-    confirm(f"{verb} {count} dead letters of {len(found)} faults?", yes=yes)
+    faults = ask("GET", below(LETTERS, "groups"), chosen | {"limit": "100"})["groups"]
+    count = sum(fault["letters"] for fault in faults)
+    confirm(f"{verb} {count} dead letters of {len(faults)} faults?", yes=yes)

@@ -108,12 +108,12 @@ async def _examine_with(
 ) -> list[Check]:
     name = f"settings: {name}"
     try:
-        found = load(wanted)
+        settings = load(wanted)
     except Misconfigured as error:
         faults = " ".join((error.detail or "").split())
         advice = "docs/settings.md lists all variables."
         return [Check(name=name, ok=False, found=faults, advice=advice)]
-    return [Check(name=name, ok=True, found="complete"), *await examine(found)]
+    return [Check(name=name, ok=True, found="complete"), *await examine(settings)]
 
 
 async def _examine_database(settings: Database, role: str | None) -> list[Check]:

@@ -1,6 +1,6 @@
-"""The fleet, for operators: its workers and breakers, what it keeps and forgets, and who did what.
+"""The fleet, for operators: its workers, what it keeps and forgets, and who did what.
 
-`imagefleet workers`, `breaker`, `ledger`, `prune` and `audit`.
+`imagefleet workers`, `ledger`, `prune`, `sweep` and `audit`.
 """
 
 import re
@@ -16,24 +16,22 @@ from imagefleet.cli.output import (
     Part,
     Table,
     at,
+    complain,
     filled,
     finish,
+    moment,
     show,
     show_list,
 )
-from imagefleet.cli.verbs import Cursor, Json, Reason, ask, below, call, group
+from imagefleet.cli.verbs import Cursor, Json, ask, call, group
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured
 
-BREAKERS: Final = "/v1/operator/breakers"
 AUDIT: Final = "/v1/operator/audit"
 AUDIT_PAGE: Final = 500
 SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 workers = group("Look at workers.")
-breaker = group("Look at circuit breakers, open and reset them.")
-
-Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 
 @workers.callback()
@@ -56,17 +54,17 @@ def list_workers(
         imagefleet workers list --jobs
     """
 
-    def seen(found: Document) -> Iterator[Part]:
-        yield Table(found["workers"], {
+    def seen(fleet: Document) -> Iterator[Part]:
+        yield Table(fleet["workers"], {
             "worker": "workerId", "host": "host", "pid": "pid", "version": "version",
-            "lanes": lambda one: " ".join(one["lanes"]),
-            "busy": lambda one: f"{len(one['held'])}/{one['slots']}",
-            "beat": lambda one: f"{one['silentFor']:.0f} s ago", "state": _state,
+            "lanes": lambda worker: " ".join(worker["lanes"]),
+            "busy": lambda worker: f"{len(worker['held'])}/{worker['slots']}",
+            "beat": lambda worker: f"{worker['silentFor']:.0f} s ago", "state": _state,
         })  # fmt: skip
         if jobs:
             held = [
                 job | {"worker": worker["workerId"]}
-                for worker in found["workers"]
+                for worker in fleet["workers"]
                 for job in worker["held"]
             ]
             yield ""
@@ -75,61 +73,14 @@ def list_workers(
                 "claimed (UTC)": at("claimedAt"), "worker": "worker",
             })  # fmt: skip
 
-    found = ask("GET", "/v1/operator/workers", {"all": str(everybody).lower()})
-    show(found, seen, as_json=as_json)
+    fleet = ask("GET", "/v1/operator/workers", {"all": str(everybody).lower()})
+    show(fleet, seen, as_json=as_json)
 
 
 def _state(worker: Document) -> str:
     if worker.get("deadAt"):
         return str(worker["deadWhy"])
     return "draining" if worker.get("drainingSince") else "working"
-
-
-@breaker.command("list")
-def list_breakers(as_json: Json = False) -> None:
-    """List circuit breakers.
-
-    For example:
-
-        imagefleet breaker list
-    """
-    show_list(ask("GET", BREAKERS), "breakers", {
-        "service": "service", "state": "state", "failed": _failed, "trips": "trips",
-        "retry (UTC)": at("retryAt"), "last failure (UTC)": at("lastFailureAt"),
-        "with": "lastErrorCode", "by": "updatedBy",
-    }, as_json=as_json)  # fmt: skip
-
-
-def _failed(breaker: Document) -> str:
-    failures = breaker["failures"]
-    return f"{failures} of {failures + breaker.get('successes', 0)}"
-
-
-@breaker.command("open")
-def force_open(service: Service, reason: Reason, as_json: Json = False) -> None:
-    """Hold back every job that needs a service, until it is reset.
-
-    For example:
-
-        imagefleet breaker open --reason "the bucket is being moved" s3
-    """
-    _change(service, "open", reason, as_json=as_json)
-
-
-@breaker.command()
-def reset(service: Service, reason: Reason, as_json: Json = False) -> None:
-    """Close a breaker and forget its failures; what it held back is due at once.
-
-    For example:
-
-        imagefleet breaker reset --reason "S3 is back" s3
-    """
-    _change(service, "reset", reason, as_json=as_json)
-
-
-def _change(service: str, verb: str, reason: str, *, as_json: bool) -> None:
-    changed = ask("POST", below(BREAKERS, service, verb), {"reason": reason})
-    show(changed, lambda found: f"{found['service']} is {found['state']}", as_json=as_json)
 
 
 def ledger(as_json: Json = False) -> None:
@@ -141,18 +92,18 @@ def ledger(as_json: Json = False) -> None:
 
         imagefleet ledger
     """
-    found = ask("GET", "/v1/operator/ledger")
-    show(found, _balance, as_json=as_json)
-    finish(ExitCode.FAILED if found["missing"] else ExitCode.DONE)
+    balance = ask("GET", "/v1/operator/ledger")
+    show(balance, _balance, as_json=as_json)
+    finish(ExitCode.FAILED if balance["missing"] else ExitCode.DONE)
 
 
-def _balance(found: Document) -> Iterator[Part]:
+def _balance(balance: Document) -> Iterator[Part]:
     names = ("accepted", "open", "completed", "failed", "pruned", "missing")
-    yield Fields({name: found[name] for name in names}, ("jobs", ""))
+    yield Fields({name: balance[name] for name in names}, ("jobs", ""))
     yield ""
-    yield Table(found["drift"], {
+    yield Table(balance["drift"], {
         "lane": "lane", "jobs waiting": "waiting", "messages expected": "expected",
-        "messages missing": lambda one: one.get("drift", "?"),
+        "messages missing": lambda lane: lane.get("drift", "?"),
     })  # fmt: skip
 
 
@@ -168,13 +119,63 @@ def prune(as_json: Json = False) -> None:
     show(ask("GET", "/v1/operator/prune"), _pruned, as_json=as_json)
 
 
-def _pruned(found: Document) -> Iterator[Part]:
-    least = "at least " if found["prunableIsAtLeast"] else ""
-    yield f"{least}{found['prunable']} jobs are past {found['retentionDays']:g} days and will go"
-    yield Table(found["runs"], {
+def _pruned(pruned: Document) -> Iterator[Part]:
+    least = "at least " if pruned["prunableIsAtLeast"] else ""
+    yield f"{least}{pruned['prunable']} jobs are past {pruned['retentionDays']:g} days and will go"
+    yield Table(pruned["runs"], {
         "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
         "jobs pruned": "jobs",
     })  # fmt: skip
+
+
+def sweep(as_json: Json = False) -> None:
+    """Show what sweeping removed from S3 lately, and which objects are missing there.
+
+    Maintenance sweeps every minute by itself; nobody has to ask for it.
+    Exits with 1 when objects are missing.
+
+    For example:
+
+        imagefleet sweep
+        imagefleet sweep --json | jq -r '.missing[].imageId'
+    """
+    sweeping = ask("GET", "/v1/operator/sweep")
+    show(sweeping, _swept, as_json=as_json)
+    if not as_json and any(gone["reprocess"] for gone in sweeping["missing"]):
+        complain(
+            "`imagefleet images reprocess IMAGE…` with a key of the tenant makes variants anew"
+        )
+    finish(ExitCode.FAILED if sweeping["missingInAll"] else ExitCode.DONE)
+
+
+def _swept(sweeping: Document) -> Iterator[Part]:
+    least = "at least " if sweeping["supersededIsAtLeast"] else ""
+    yield f"{least}{sweeping['superseded']} superseded versions wait for their time"
+    walk = sweeping.get("walk")
+    yield from _walked(walk) if walk else ["no walk through the buckets yet"]
+    yield Table(sweeping["runs"], {
+        "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
+        "versions": "revisions", "uploads": "uploads", "listed": "listed", "objects": "objects",
+        "bytes": "bytes",
+    })  # fmt: skip
+    if sweeping["missing"]:
+        yield ""
+        yield f"{sweeping['missingInAll']} objects are missing in S3:"
+        yield Table(sweeping["missing"], {
+            "bucket": "bucket", "key": "key", "tenant": "tenant", "found (UTC)": at("foundAt"),
+            "what helps": lambda gone: "reprocess" if gone["reprocess"] else "restore or replace",
+        })  # fmt: skip
+
+
+def _walked(walk: Document) -> list[str]:
+    ended = moment(walk.get("finishedAt"))
+    where = f"through at {ended}" if ended else f"now in {walk['bucket']} behind {walk['after']!r}"
+    counted = f"{walk['litter']} litter, {walk['swept']} swept, {walk['unknown']} unknown"
+    begun = moment(walk["startedAt"])
+    lines = [f"walk of {begun}: {where}; {walk['listed']} objects, of which {counted}"]
+    if walk["heldBack"]:
+        lines.append(f"{walk['heldBack']} originals are held back: is this their database?")
+    return lines
 
 
 def audit(

@@ -206,8 +206,8 @@ def _seen(image: ImageView) -> Iterator[Part]:
         columns: Columns = {
             "variant": "name",
             "format": "format",
-            "size": lambda one: f"{one.width}x{one.height}",
-            "bytes": lambda one: f"{one.bytes:,}",
+            "size": lambda variant: f"{variant.width}x{variant.height}",
+            "bytes": lambda variant: f"{variant.bytes:,}",
             "address": "url",
         }
         yield Table(image.variants, columns)
@@ -254,6 +254,6 @@ def list_images(
         "image": "image_id",
         "status": "status",
         "reference": "reference",
-        "variants": lambda one: len(one.variants),
+        "variants": lambda image: len(image.variants),
     }
     show_list(call(lambda client: client.images(asked)), "images", columns, as_json=as_json)

@@ -58,12 +58,12 @@ def explain(job_id: JobId, as_json: Json = False) -> None:
     show(ask("GET", below(PATH, job_id, "explain")), _explained, as_json=as_json)
 
 
-def _explained(found: Document) -> list[Part]:
+def _explained(verdict: Document) -> list[Part]:
     names = (
         "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
         "announcedAt",
     )  # fmt: skip
-    return [found["sentence"], Fields({name: found[name] for name in names if name in found})]
+    return [verdict["sentence"], Fields({name: verdict[name] for name in names if name in verdict})]
 
 
 @app.command()
@@ -74,10 +74,10 @@ def attempts(job_id: JobId, as_json: Json = False) -> None:
 
         imagefleet jobs attempts 0199a5c2-...
     """
-    found = ask("GET", below(PATH, job_id, "attempts"))
-    show_list(found, "attempts", {
+    page = ask("GET", below(PATH, job_id, "attempts"))
+    show_list(page, "attempts", {
         "claim": "claimNo", "claimed (UTC)": at("claimedAt"),
-        "took": lambda one: f"{one['duration']:.1f} s", "outcome": "outcome", "why": "why",
+        "took": lambda attempt: f"{attempt['duration']:.1f} s", "outcome": "outcome", "why": "why",
         "detail": "detail", "worker": "workerId",
     }, as_json=as_json)  # fmt: skip
 
@@ -106,7 +106,7 @@ def fail(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
 
 def _end(job_id: str, verb: str, reason: str, *, as_json: bool) -> None:
     ordered = ask("POST", below(PATH, job_id, verb), document={"reason": reason})
-    show(ordered, lambda found: f"ordered by job {found['jobId']}", as_json=as_json)
+    show(ordered, lambda order: f"ordered by job {order['jobId']}", as_json=as_json)
 
 
 @app.command()
@@ -118,8 +118,8 @@ def retry_now(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
         imagefleet jobs retry-now --reason "S3 is back" 0199a5c2-...
     """
 
-    def told(found: Document) -> str:
-        return "rung" if found["rung"] else f"nothing to do: it is {found['status']}"
+    def told(job: Document) -> str:
+        return "rung" if job["rung"] else f"nothing to do: it is {job['status']}"
 
     show(ask("POST", below(PATH, job_id, "retry-now"), {"reason": reason}), told, as_json=as_json)
 

@@ -186,13 +186,13 @@ def show(answer: object, view: View, *, as_json: bool) -> None:
             case Fields(fields, heads):
                 print_table(heads, [*fields.items()])
             case Table(things, columns, whole):
-                rows = [_cells(one, columns) for one in things]
+                rows = [_cells(thing, columns) for thing in things]
                 print_table([*columns], rows, whole=whole)
 
 
 def show_list(page: Document | Reply[Any], name: str, columns: Columns, *, as_json: bool) -> None:
     """A page of things, its columns in order, and how to go on if there are more."""
-    show(page, lambda found: Table(_field(found, name), columns), as_json=as_json)
+    show(page, lambda shape: Table(_field(shape, name), columns), as_json=as_json)
     document = page.document if isinstance(page, Reply) else page
     if not as_json and (cursor := document.get("nextCursor")):
         complain(f"there are more: --cursor {cursor}")
@@ -200,7 +200,7 @@ def show_list(page: Document | Reply[Any], name: str, columns: Columns, *, as_js
 
 def show_fields(document: Mapping[str, object], *, as_json: bool) -> None:
     """One thing whole: as it was answered, or a line for each of its fields."""
-    show(document, lambda found: Fields(filled(**found)), as_json=as_json)
+    show(document, lambda fields: Fields(filled(**fields)), as_json=as_json)
 
 
 def filled(**fields: object) -> dict[str, object]:
@@ -217,16 +217,16 @@ def section(things: Sequence[Any], columns: Columns) -> Iterator[Part]:
 
 def at(name: str) -> Cell:
     """A column of times."""
-    return lambda one: moment(_field(one, name))
+    return lambda thing: moment(_field(thing, name))
 
 
-def _field(one: Any, name: str) -> Any:  # noqa: ANN401 - of a document or a shape
-    return one.get(name) if isinstance(one, Mapping) else getattr(one, name)
+def _field(thing: Any, name: str) -> Any:  # noqa: ANN401 - of a document or a shape
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name)
 
 
-def _cells(one: object, columns: Columns) -> list[object]:
+def _cells(thing: object, columns: Columns) -> list[object]:
     return [
-        _field(one, column) if isinstance(column, str) else column(one)
+        _field(thing, column) if isinstance(column, str) else column(thing)
         for column in columns.values()
     ]
 

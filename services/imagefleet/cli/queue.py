@@ -1,4 +1,4 @@
-"""`imagefleet queue`: how the queues are, and what is paused."""
+"""`imagefleet queue` and `breaker`: how the queues are, and what holds jobs back."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,6 +28,7 @@ from imagefleet.cli.verbs import (
     WithinSeconds,
     Yes,
     ask,
+    below,
     call,
     group,
 )
@@ -35,10 +36,12 @@ from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, Unavailable
 
 PAUSES: Final = "/v1/operator/pauses"
+BREAKERS: Final = "/v1/operator/breakers"
 LOOKS: Final = 2
 """A claim that began before the pause may commit after the first look."""
 
 app = group("Look at queues, pause and resume them.")
+breaker = group("Look at circuit breakers, open and reset them.")
 
 JobType = Annotated[str | None, typer.Option("--type", help="Jobs of this type.")]
 Lane = Annotated[str | None, typer.Option(help="The lane: fast, general or quarantine.")]
@@ -47,6 +50,7 @@ Tenant = Annotated[
     str | None, typer.Option(help="This tenant's: its target, its jobs of a type, or all it has.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
+Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 
 @app.command()
@@ -61,38 +65,39 @@ def stats(as_json: Json = False) -> None:
     show(ask("GET", "/v1/operator/queues"), _stand, as_json=as_json)
 
 
-def _stand(found: Document) -> Iterator[Part]:
-    yield Table(found["lanes"], {
-        "lane": "lane", "workers": "workers", "busy": lambda one: f"{one['busy']}/{one['slots']}",
+def _stand(fleet: Document) -> Iterator[Part]:
+    yield Table(fleet["lanes"], {
+        "lane": "lane", "workers": "workers",
+        "busy": lambda lane: f"{lane['busy']}/{lane['slots']}",
         "processing": "processing", "waiting": "waiting",
-        "announced": lambda one: f"{one['announced']} of {one['window']}",
-        "messages": lambda one: (one.get("messages") or {}).get("visible", "?"),
+        "announced": lambda lane: f"{lane['announced']} of {lane['window']}",
+        "messages": lambda lane: (lane.get("messages") or {}).get("visible", "?"),
     })  # fmt: skip
-    yield from section(found["depths"], {
+    yield from section(fleet["depths"], {
         "type": "jobType", "lane": "lane", "status": "status", "jobs": "jobs",
         "oldest due (UTC)": at("oldestDue"),
-        "": lambda one: "unroutable" if one["unroutable"] else None,
+        "": lambda depth: "unroutable" if depth["unroutable"] else None,
     })  # fmt: skip
-    yield from section(found["tenants"], {
+    yield from section(fleet["tenants"], {
         "tenant": "tenant", "waits since (UTC)": at("oldestDue"), "waiting": "waiting",
         "announced": "announced", "processing": "processing",
-        "": lambda one: "paused" if one["paused"] else None,
+        "": lambda tenant: "paused" if tenant["paused"] else None,
     })  # fmt: skip
-    yield from section(found["throughput"], {
+    yield from section(fleet["throughput"], {
         "last hour": "jobType", "lane": "lane", "outcome": "outcome", "attempts": "attempts",
-        "mean": lambda one: f"{one['meanDuration']:.2f} s",
-        "waited": lambda one: f"{one['meanQueueTime']:.2f} s",
+        "mean": lambda kind: f"{kind['meanDuration']:.2f} s",
+        "waited": lambda kind: f"{kind['meanQueueTime']:.2f} s",
     })  # fmt: skip
-    yield from section(found["failures"], {
+    yield from section(fleet["failures"], {
         "failed, last hour": "jobType", "code": "code", "jobs": "failures",
         "latest (UTC)": at("latest"),
     })  # fmt: skip
-    yield from section(found["stuck"], {
+    yield from section(fleet["stuck"], {
         "stuck": "jobId", "tenant": "tenant", "type": "jobType", "claimed (UTC)": at("claimedAt"),
         "host": "host",
     })  # fmt: skip
     yield ""
-    yield f"{found['unacknowledged']} dead letters wait for somebody"
+    yield f"{fleet['unacknowledged']} dead letters wait for somebody"
 
 
 @app.command()
@@ -105,7 +110,7 @@ def pauses(as_json: Json = False) -> None:
     """
     show_list(ask("GET", PAUSES), "pauses", {
         "paused": _named, "still running": "running",
-        "refuses new": lambda one: "yes" if one["refuseNew"] else "no",
+        "refuses new": lambda pause: "yes" if pause["refuseNew"] else "no",
         "since (UTC)": at("pausedAt"), "by": "pausedBy", "reason": "reason",
     }, as_json=as_json)  # fmt: skip
 
@@ -137,37 +142,37 @@ def pause(
     if everything:
         confirm("Hold back every job of every tenant?", yes=yes)
     body = scope | {"reason": reason, "refuseNew": refuse_new}
-    found = ask("PUT", PAUSES, document=body)
-    if found.get("known") is False:
-        complain(f"the API knows no type {found['name']}: see `imagefleet queue stats` for names")
+    held = ask("PUT", PAUSES, document=body)
+    if held.get("known") is False:
+        complain(f"the API knows no type {held['name']}: see `imagefleet queue stats` for names")
     if wait:
         with waiting("waiting") as tell:
-            found = call(lambda client: _drained(client, scope, found, within, tell))
+            held = call(lambda client: _drained(client, scope, held, within, tell))
 
     def told(pause: Document) -> str:
         return f"{_named(pause)} is paused, {pause['running']} still running"
 
-    show(found, told, as_json=as_json)
+    show(held, told, as_json=as_json)
 
 
 async def _drained(
-    client: ApiClient, scope: dict[str, object], found: Document, within: float, tell: Tell
+    client: ApiClient, scope: dict[str, object], held: Document, within: float, tell: Tell
 ) -> Document:
     clock = asyncio.get_running_loop().time
     ends_at, quiet = clock() + within, 0
     while quiet < LOOKS:
         if clock() >= ends_at:
-            sentence = f"{found['running']} jobs still run; the pause stands."
+            sentence = f"{held['running']} jobs still run; the pause stands."
             raise Unavailable("still_running", sentence)
         await asyncio.sleep(POLL)
         listed = (await client.ask("GET", PAUSES))["pauses"]
-        standing = [one for one in listed if _is(one, scope)]
-        if not standing:
+        same = [pause for pause in listed if _is(pause, scope)]
+        if not same:
             raise Unavailable("pause_lifted", "Somebody has lifted the pause.")
-        found = standing[0]
-        quiet = 0 if found["running"] else quiet + 1
-        tell(f"{found['running']} still running")
-    return found
+        held = same[0]
+        quiet = 0 if held["running"] else quiet + 1
+        tell(f"{held['running']} still running")
+    return held
 
 
 @app.command()
@@ -226,3 +231,50 @@ def _named(pause: Document) -> str:
         return f"tenant {pause['tenant']}{of_type}"
     whose = f" of {pause['tenant']}" if pause.get("tenant") else ""
     return f"{pause['scope']} {pause.get('name', '')}".strip() + whose
+
+
+@breaker.command("list")
+def list_breakers(as_json: Json = False) -> None:
+    """List circuit breakers.
+
+    For example:
+
+        imagefleet breaker list
+    """
+    show_list(ask("GET", BREAKERS), "breakers", {
+        "service": "service", "state": "state", "failed": _failed, "trips": "trips",
+        "retry (UTC)": at("retryAt"), "last failure (UTC)": at("lastFailureAt"),
+        "with": "lastErrorCode", "by": "updatedBy",
+    }, as_json=as_json)  # fmt: skip
+
+
+def _failed(breaker: Document) -> str:
+    failures = breaker["failures"]
+    return f"{failures} of {failures + breaker.get('successes', 0)}"
+
+
+@breaker.command("open")
+def force_open(service: Service, reason: Reason, as_json: Json = False) -> None:
+    """Hold back every job that needs a service, until it is reset.
+
+    For example:
+
+        imagefleet breaker open --reason "the bucket is being moved" s3
+    """
+    _change(service, "open", reason, as_json=as_json)
+
+
+@breaker.command()
+def reset(service: Service, reason: Reason, as_json: Json = False) -> None:
+    """Close a breaker and forget its failures; what it held back is due at once.
+
+    For example:
+
+        imagefleet breaker reset --reason "S3 is back" s3
+    """
+    _change(service, "reset", reason, as_json=as_json)
+
+
+def _change(service: str, verb: str, reason: str, *, as_json: bool) -> None:
+    changed = ask("POST", below(BREAKERS, service, verb), {"reason": reason})
+    show(changed, lambda breaker: f"{breaker['service']} is {breaker['state']}", as_json=as_json)

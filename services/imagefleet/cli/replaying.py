@@ -83,14 +83,14 @@ class Replaying:
             # What it names is open: if it was replayed already, an answer got lost on the way.
             replayed.add("already_replayed")
             asked |= {"limit": limit} | filled(after=self.cursor, diedUntil=self.as_of)
-        found = await client.ask("POST", f"{LETTERS}:replay", document=asked)
-        for one in found["replays"]:
-            self.outcomes[one["outcome"]] += 1
-            if one["outcome"] in replayed and one.get("replayedAs"):
-                self.jobs.append(one["replayedAs"])
-        self.cursor = found.get("nextCursor")
-        self.as_of = self.as_of or found.get("asOf")
-        return self.cursor is not None and len(found["replays"]) == limit
+        page = await client.ask("POST", f"{LETTERS}:replay", document=asked)
+        for replay in page["replays"]:
+            self.outcomes[replay["outcome"]] += 1
+            if replay["outcome"] in replayed and replay.get("replayedAs"):
+                self.jobs.append(replay["replayedAs"])
+        self.cursor = page.get("nextCursor")
+        self.as_of = self.as_of or page.get("asOf")
+        return self.cursor is not None and len(page["replays"]) == limit
 
     async def _watch(self, client: ApiClient, tell: Tell) -> None:
         """Look until all have ended, too many have failed, or the time is over."""
@@ -103,8 +103,8 @@ class Replaying:
         fates = dict.fromkeys(("open", "completed", "failed"), 0)
         for start in range(0, len(self.jobs), MOST_WATCHED):
             ids = self.jobs[start : start + MOST_WATCHED]
-            found = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
-            fates = {name: count + found[name] for name, count in fates.items()}
+            counts = await client.ask("POST", OUTCOMES, document={"jobIds": ids})
+            fates = {name: count + counts[name] for name, count in fates.items()}
         self.fates, jobs, failed = fates, len(self.jobs), fates["failed"]
         ended = fates["completed"] + failed
         tell(f"{jobs} replayed: {fates['completed']} completed, {failed} failed")

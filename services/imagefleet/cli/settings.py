@@ -41,8 +41,8 @@ def list_settings(turned: Turned = False, as_json: Json = False) -> None:
 
         imagefleet settings live list --turned
     """
-    found = ask("GET", PATH)
-    wanted = [one for one in found["settings"] if one["turned"] or not turned]
+    page = ask("GET", PATH)
+    wanted = [setting for setting in page["settings"] if setting["turned"] or not turned]
     show({"settings": wanted}, lambda _: Table(wanted, COLUMNS, whole=3), as_json=as_json)
     if not as_json:
         _warn(*wanted)
@@ -83,8 +83,8 @@ def _read(value: str) -> object:
         return value
 
 
-def _when(one: Document) -> str | None:
-    at = moment(one.get("setAt"))
+def _when(setting: Document) -> str | None:
+    at = moment(setting.get("setAt"))
     return at and at[5:16]
 
 
@@ -96,20 +96,21 @@ def _value(value: object) -> str | None:
 
 COLUMNS: Final[Columns] = {
     "name": "name",
-    "value": lambda one: _value(one.get("value")),
-    "default": lambda one: _value(one.get("default")),
-    "by": lambda one: (one.get("setBy") or "").partition(" (")[0],  # the key's name, without its id
+    "value": lambda setting: _value(setting.get("value")),
+    "default": lambda setting: _value(setting.get("default")),
+    # The key's name, without its id.
+    "by": lambda setting: (setting.get("setBy") or "").partition(" (")[0],
     "when": _when,
     "why": "reason",
 }
 
 
 def _warn(*settings: Document) -> None:
-    for one in settings:
-        if one.get("ignored"):
-            complain(f"{one['name']} is ignored: {one['ignored']}")
-        elif one["turned"] and one.get("known") is False:
-            complain(f"the API knows nothing that {one['name']} is about")
+    for setting in settings:
+        if setting.get("ignored"):
+            complain(f"{setting['name']} is ignored: {setting['ignored']}")
+        elif setting["turned"] and setting.get("known") is False:
+            complain(f"the API knows nothing that {setting['name']} is about")
 
 
 def _tell(setting: Document, *, as_json: bool) -> None:
@@ -118,9 +119,9 @@ def _tell(setting: Document, *, as_json: bool) -> None:
         _warn(setting)
 
 
-def _holds(one: Document) -> str:
-    value, default = _value(one.get("value")), _value(one.get("default"))
-    if one["turned"]:
+def _holds(setting: Document) -> str:
+    value, default = _value(setting.get("value")), _value(setting.get("default"))
+    if setting["turned"]:
         by_default = "" if default is None else f" (by default {default})"
-        return f"{one['name']} is {value}{by_default}"
-    return f"{one['name']} is as by default{f', {default}' if default else ''}"
+        return f"{setting['name']} is {value}{by_default}"
+    return f"{setting['name']} is as by default{f', {default}' if default else ''}"

@@ -46,7 +46,7 @@ def list_tenants(
     page = ask("GET", PATH, {"limit": str(limit), "cursor": cursor})
     show_list(page, "tenants", {
         "tenant": "tenant",
-        "open": lambda one: _at_least(one["openJobs"], one["openJobsIsAtLeast"]),
+        "open": lambda tenant: _at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
         "at most": "maxOpenJobs", "weight": "weight", "paused": _paused,
         "created (UTC)": at("createdAt"),
     }, as_json=as_json)  # fmt: skip
@@ -85,10 +85,10 @@ def set_limits(
         imagefleet tenants limit shop --reset open_jobs --reason "the pilot is over"
     """
     wanted: dict[str, int | None] = {}
-    for one in settings or ():
-        name, _, value = one.partition("=")
+    for setting in settings or ():
+        name, _, value = setting.partition("=")
         if not value.isascii() or not value.isdigit():
-            detail = f"--set is a name and a whole number, as in open_jobs=5000, not {one}"
+            detail = f"--set is a name and a whole number, as in open_jobs=5000, not {setting}"
             raise Misconfigured(detail)
         wanted[name] = int(value)
     wanted |= dict.fromkeys(reset or ())
@@ -171,25 +171,25 @@ def cancel(
     """
     body = filled(jobType=job_type, lane=lane, submittedBefore=before, reason=reason)
     path = below(PATH, tenant, "cancel")
-    found = ask("POST", path, document=body | {"dryRun": True})
-    jobs = _at_least(found["jobs"], found["jobsIsAtLeast"])
+    answer = ask("POST", path, document=body | {"dryRun": True})
+    jobs = _at_least(answer["jobs"], answer["jobsIsAtLeast"])
     if not dry_run:
         confirm(f"Cancel {jobs} open jobs of {tenant} for good?", yes=yes)
-        found = ask("POST", path, document=body)
+        answer = ask("POST", path, document=body)
 
     def told(answer: Document) -> str:
         if dry_run:
             return f"{jobs} open jobs would be cancelled"
         return f"{jobs} open jobs are cancelled by job {answer['jobId']}"
 
-    show(found, told, as_json=as_json)
+    show(answer, told, as_json=as_json)
 
 
-def _seen(found: Document) -> Iterator[Part]:
-    facts = {name: found[name] for name in ("tenant", "queued", "processing", "failedRetryable")}
-    yield Fields(facts | {"paused": _paused(found) or "no"})
+def _seen(tenant: Document) -> Iterator[Part]:
+    facts = {name: tenant[name] for name in ("tenant", "queued", "processing", "failedRetryable")}
+    yield Fields(facts | {"paused": _paused(tenant) or "no"})
     yield ""
-    yield Table(found["limits"], {
+    yield Table(tenant["limits"], {
         "limit": "name", "value": "value", "default": "default", "used": "used",
         "set by": "setBy", "reason": "reason",
     })  # fmt: skip

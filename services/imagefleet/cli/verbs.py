@@ -161,7 +161,7 @@ async def each(
     """Ask for each, a few at a time, and wait for their jobs; an error stays with its own."""
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(client: ApiClient, result: Result) -> None:
+    async def ask_for(client: ApiClient, result: Result) -> None:
         try:
             if asking is not None:
                 async with slots:
@@ -174,7 +174,7 @@ async def each(
 
     async with open_api() as client, asyncio.TaskGroup() as group:
         for result in results:
-            group.create_task(one(client, result))
+            group.create_task(ask_for(client, result))
 
 
 def tell(

@@ -268,8 +268,8 @@ def _run(placement: Placement, program: str, *arguments: str) -> subprocess.Comp
 def refuse_another_major_version(placement: Placement) -> None:
     made_by = (placement.data / "PG_VERSION").read_text().strip()
     answer = _run(placement, "postgres", "--version").stdout.decode()
-    found = re.search(r"(\d+)\.", answer)
-    if found is None or found[1] != made_by:
+    version = re.search(r"(\d+)\.", answer)
+    if version is None or version[1] != made_by:
         detail = (
             f"{placement.data} was made by Postgres {made_by}, installed is {answer.strip()!r}: "
             "install the version that fits, or choose another state folder"

@@ -37,11 +37,11 @@ Client = Any
 
 def endpoint_of(service: str) -> str:
     """Where LocalStack's own client finds a service."""
-    found: str | None = get_service_endpoint(service)
-    if found is None:
+    endpoint: str | None = get_service_endpoint(service)
+    if endpoint is None:
         msg = f"localstack-client knows no endpoint of {service}; set LOCALSTACK_HOST"
         raise Misconfigured(msg)
-    return found
+    return endpoint
 
 
 def wait_for(session: Session, *, seconds: float) -> None:

@@ -245,11 +245,11 @@ def _gone(data: Path, *, within: float) -> bool:
 
 def _processes_in(data: Path) -> set[int]:
     """All processes of a server live in its data folder. Without a /proc nobody is seen."""
-    found = set()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*/cwd"):
         try:
             if entry.readlink() == data:
-                found.add(int(entry.parent.name))
+                pids.add(int(entry.parent.name))
         except OSError:  # ended meanwhile, or another user's
             continue
-    return found
+    return pids

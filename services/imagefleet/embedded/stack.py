@@ -13,7 +13,7 @@ from typing import Final
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
 from imagefleet.embedded.machine import HOST, Ports, StateFolder
 from imagefleet.embedded.postgres import EmbeddedPostgres
-from imagefleet.embedded.topology import Facts
+from imagefleet.embedded.processes import Facts
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain, in_thread
@@ -60,8 +60,8 @@ class Stack:
     @property
     def pids(self) -> dict[str, int]:
         """The servers that run now."""
-        found = {"aws": self._aws.pid, "postgres": self._postgres.pid}
-        return {name: pid for name, pid in found.items() if pid is not None}
+        servers = {"aws": self._aws.pid, "postgres": self._postgres.pid}
+        return {name: pid for name, pid in servers.items() if pid is not None}
 
     async def start(self) -> None:
         """Start both side by side; return when a process could start."""

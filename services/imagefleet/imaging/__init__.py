@@ -11,7 +11,8 @@ half of it does:
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB, pictures to bytes
     steps              the pipeline, as a list one can read
-    render             runs that list, and warms up for it
+    render             runs that list
+    samples            pictures of our own, and the warming up by them
 
 The upper half serves processes that have no Pillow installed; they import those modules by name,
 and this file imports nothing for the same reason.

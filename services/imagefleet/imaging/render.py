@@ -2,21 +2,19 @@
 
 import base64
 import hashlib
-import io
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image, ImageCms
+from PIL import Image
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.codecs import check_installation, encode, fit, flatten
-from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
-from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header, judge_scans
+from imagefleet.imaging.codecs import encode, fit, flatten
+from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
-from imagefleet.imaging.recipes import RECIPES, Fit, Recipe, Size, SizeLevel, VariantSpec, too_small
-from imagefleet.imaging.sniff import check_pixels, check_restarts, count_scans, sniff
+from imagefleet.imaging.recipes import Fit, Recipe, Size, SizeLevel, VariantSpec, too_small
+from imagefleet.imaging.sniff import examine
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 from imagefleet.jobs.images import (
     Caveat,
@@ -86,19 +84,6 @@ def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
     return data
 
 
-def examine(data: bytes, limits: Limits) -> HeaderFacts:
-    """Everything that can be judged about a whole file before a decoder sees it."""
-    facts = sniff(data)
-    if facts.width is None:
-        raise corrupt(facts.format, "the file ends within its header")
-    judge_header(facts, limits)
-    judge_density(facts, len(data))
-    check_pixels(data)
-    check_restarts(data)
-    judge_scans(count_scans(data, limits.max_scans), limits)
-    return facts
-
-
 def _make(
     level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
 ) -> Iterator[VariantFacts]:
@@ -154,53 +139,3 @@ def _placeholder(picture: Image.Image) -> PlaceholderFacts:
     rgba = resized(picture, size).convert("RGBA").tobytes()
     hashed = thumbhash(size.width, size.height, rgba)
     return PlaceholderFacts(thumbhash=base64.b64encode(hashed).decode(), color=dominant_color(rgba))
-
-
-PHOTO = (2560, 1920)
-
-
-def warm() -> None:
-    """Load every codec by using it; Misconfigured where Pillow is too old or lacks one.
-
-    For the parent of decoding processes: a child may be forbidden to open files, and an import is
-    one, so whatever Pillow loads on first use has to be loaded before the fork.
-    """
-    check_installation()
-    for sample in _samples():
-        for recipe in RECIPES.values():
-            render(sample, recipe, Limits(), _nowhere)
-    # The size of a photo, for what the C library learns of it: a heap that has met large pictures
-    # asks the kernel less often, and every child inherits it (2 % of a photo's CPU).
-    photo = _saved(Image.linear_gradient("L").resize(PHOTO).convert("RGB"), "JPEG")
-    render(photo, RECIPES["default"], Limits(), _nowhere)
-
-
-def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:
-    pass
-
-
-def _samples() -> Iterator[bytes]:
-    """One small picture a format, with everything in it that takes a path of its own."""
-    colours = Image.new("RGBA", (16, 16), (200, 100, 50, 128))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    tagged = {"exif": exif, "icc_profile": profile}
-    yield _saved(colours.convert("RGB"), "JPEG", progressive=True, **tagged)
-    yield _saved(colours.convert("CMYK"), "JPEG")
-    yield _saved(colours, "PNG", **tagged)
-    yield _saved(colours.convert("P"), "PNG", transparency=0)
-    yield _saved(Image.new("I;16", (16, 16), 500), "PNG")
-    yield _saved(colours, "WEBP", **tagged)
-    yield _saved(
-        colours.convert("P"), "GIF", save_all=True, append_images=[Image.new("P", (16, 16))]
-    )
-    yield _saved(colours, "AVIF", max_threads=1, **tagged)
-    frames = [Image.new("RGB", (16, 16), "navy")]
-    yield _saved(colours.convert("RGB"), "MPO", save_all=True, append_images=frames)
-
-
-def _saved(picture: Image.Image, pillow_format: str, **options: object) -> bytes:
-    out = io.BytesIO()
-    picture.save(out, pillow_format, **options)
-    return out.getvalue()

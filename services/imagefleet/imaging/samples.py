@@ -1,13 +1,17 @@
-"""Pictures to try the fleet with: of several formats and sizes, the same ones every time."""
+"""Pictures of our own: to try the fleet with, the same ones every time, and to warm codecs by."""
 
 import io
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageCms
 
-from imagefleet.imaging.codecs import open_image, reading
+from imagefleet.imaging.codecs import check_installation, open_image, reading
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
 
 SIZES: Final = ((1600, 1200), (900, 1400), (640, 480), (1280, 720), (320, 320), (2048, 1152))
@@ -17,6 +21,7 @@ LIES_ON_ITS_SIDE: Final = 6
 GIF_FRAMES: Final = 3
 MAX_PIXELS: Final = 50_000_000
 RINGS: Final = 12
+PHOTO: Final = (2560, 1920)
 GOLDEN: Final = 137.5  # degrees of hue between neighbours, so that no two look alike
 
 
@@ -71,6 +76,9 @@ def decode(content: bytes) -> Decoded:
 
 def _drawn(number: int, width: int, height: int, mode: str) -> Image.Image:
     """A gradient with rings: smooth parts, hard edges, and where there is alpha a hole."""
+    # Imported here: who warms codecs hands what it loads on to its children, and draws nothing.
+    from PIL import ImageDraw  # noqa: PLC0415
+
     hue = int(number * GOLDEN) % 360
     across = Image.linear_gradient("L").rotate(90).resize((width, height))
     down = Image.linear_gradient("L").resize((width, height))
@@ -88,3 +96,50 @@ def _drawn(number: int, width: int, height: int, mode: str) -> Image.Image:
         hole = (0, 0, width // 4, height // 4)
         picture.paste((0, 0, 0, 0), hole)
     return picture
+
+
+def warm() -> None:
+    """Load every codec by using it; Misconfigured where Pillow is too old or lacks one.
+
+    For the parent of decoding processes: a child may be forbidden to open files, and an import is
+    one, so whatever Pillow loads on first use has to be loaded before the fork.
+    """
+    check_installation()
+    for picture in _small_ones():
+        for recipe in RECIPES.values():
+            render(picture, recipe, Limits(), _nowhere)
+    # The size of a photo, for what the C library learns of it: a heap that has met large pictures
+    # asks the kernel less often, and every child inherits it (2 % of a photo's CPU).
+    photo = _saved(Image.linear_gradient("L").resize(PHOTO).convert("RGB"), "JPEG")
+    render(photo, RECIPES["default"], Limits(), _nowhere)
+
+
+def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:
+    pass
+
+
+def _small_ones() -> Iterator[bytes]:
+    """One small picture a format, with everything in it that takes a path of its own."""
+    colours = Image.new("RGBA", (16, 16), (200, 100, 50, 128))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    tagged = {"exif": exif, "icc_profile": profile}
+    yield _saved(colours.convert("RGB"), "JPEG", progressive=True, **tagged)
+    yield _saved(colours.convert("CMYK"), "JPEG")
+    yield _saved(colours, "PNG", **tagged)
+    yield _saved(colours.convert("P"), "PNG", transparency=0)
+    yield _saved(Image.new("I;16", (16, 16), 500), "PNG")
+    yield _saved(colours, "WEBP", **tagged)
+    yield _saved(
+        colours.convert("P"), "GIF", save_all=True, append_images=[Image.new("P", (16, 16))]
+    )
+    yield _saved(colours, "AVIF", max_threads=1, **tagged)
+    frames = [Image.new("RGB", (16, 16), "navy")]
+    yield _saved(colours.convert("RGB"), "MPO", save_all=True, append_images=frames)
+
+
+def _saved(picture: Image.Image, pillow_format: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, pillow_format, **options)
+    return out.getvalue()

@@ -12,17 +12,8 @@ from imagefleet.imaging.headers.gif import gif_facts
 from imagefleet.imaging.headers.jpeg import check_restarts, count_scans, jpeg_facts
 from imagefleet.imaging.headers.png import SIGNATURE, check_pixels, png_facts
 from imagefleet.imaging.headers.webp import webp_facts
+from imagefleet.imaging.limits import Limits, judge_density, judge_header, judge_scans
 from imagefleet.jobs.images import ImageFormat
-
-__all__ = [
-    "HEAD_BYTES",
-    "HeaderFacts",
-    "agree",
-    "check_pixels",
-    "check_restarts",
-    "count_scans",
-    "sniff",
-]
 
 HEAD_BYTES = 262_144  # EXIF with its thumbnail and a CMYK profile before the size fit in here
 
@@ -65,6 +56,19 @@ def sniff(data: bytes) -> HeaderFacts:
     return facts
 
 
+def examine(data: bytes, limits: Limits) -> HeaderFacts:
+    """Everything that can be judged about a whole file before a decoder sees it."""
+    facts = sniff(data)
+    if facts.width is None:
+        raise corrupt(facts.format, "the file ends within its header")
+    judge_header(facts, limits)
+    judge_density(facts, len(data))
+    check_pixels(data)
+    check_restarts(data)
+    judge_scans(count_scans(data, limits.max_scans), limits)
+    return facts
+
+
 def agree(declared: str | None, sniffed: ImageFormat) -> bool:
     """Whether a declared content type fits the bytes; none, or octet-stream, declares nothing."""
     media_type = (declared or "").partition(";")[0].strip().lower()
@@ -82,10 +86,10 @@ def _recognise(data: bytes) -> ImageFormat:
         return ImageFormat.GIF
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return ImageFormat.WEBP
-    found = brands(data)
-    if found & {b"avif", b"avis"}:
+    branded = brands(data)
+    if branded & {b"avif", b"avis"}:
         return ImageFormat.AVIF
-    if found & _HEIC_BRANDS:
+    if branded & _HEIC_BRANDS:
         raise unsupported(
             "HEIC", "brand", "HEIC images are not accepted; export the image as JPEG."
         )

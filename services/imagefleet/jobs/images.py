@@ -168,10 +168,10 @@ class OutputKey:
 
 def parse_output_key(key: str) -> OutputKey | None:
     """Read a key of `variant_key`; None: it is none of ours."""
-    found = _OUTPUT.fullmatch(key)
-    if found is None:
+    match = _OUTPUT.fullmatch(key)
+    if match is None:
         return None
-    return OutputKey(image_id=UUID(found[1]), revision=int(found[2]), claim_no=int(found[3]))
+    return OutputKey(image_id=UUID(match[1]), revision=int(match[2]), claim_no=int(match[3]))
 
 
 def is_original_key(key: str) -> bool:
@@ -191,7 +191,7 @@ def image_at(key: str) -> UUID:
         if char in allowed:
             text += char
             continue
-        above = [one for one in allowed if one > char]
+        above = [digit for digit in allowed if digit > char]
         return _padded(text + above[0], "0") if above else _padded(text, "f")
     return _padded(text, "0")
 

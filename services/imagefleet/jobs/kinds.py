@@ -135,7 +135,7 @@ class Draft(Intent):
     ) -> Submission:
         """The submission that asks this, by the rules of its kind where nothing else is said."""
         return Submission(
-            **{one.name: getattr(self, one.name) for one in fields(Intent)},
+            **{part.name: getattr(self, part.name) for part in fields(Intent)},
             type=self.type,
             lane=lane or self.lane,
             max_attempts=max_attempts or self.kind.retry.max_attempts,
@@ -263,7 +263,7 @@ class ReprocessImages(Payload):
     def _names_one_set(self) -> Self:
         """Nobody should render everything again because of a field that was left out."""
         sets = (self.image_ids, self.reference, self.recipe_was, self.all_images)
-        if sum(one is not None for one in sets) != 1:
+        if sum(chosen is not None for chosen in sets) != 1:
             raise PydanticCustomError("one_set", "name exactly one set of images")
         return self
 

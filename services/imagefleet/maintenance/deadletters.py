@@ -92,10 +92,10 @@ class DeadLetterSender:
 
         async def batch() -> bool:
             nonlocal due, sent
-            one = await self._send_batch()
-            due, sent = due + one.due, sent + one.sent
+            last = await self._send_batch()
+            due, sent = due + last.due, sent + last.sent
             # What SQS refuses is due again later, and asking on would only be refused on.
-            return one.sent == self._batch
+            return last.sent == self._batch
 
         await keep_at(batch, within=SEND_WITHIN, rest=self._rest)
         return Sent(due=due, sent=sent)
@@ -166,32 +166,32 @@ class DeadLetterSweeper:
     async def _sweep_all(self) -> SweptDeadLetters:
         async with self._pool.use("close_replayed") as connection:
             closed = await close_replayed(connection, limit=LETTERS_AT_ONCE)
-        found = await self.sweep()
-        if found:
-            log.info("dead_letter.swept", closed=closed, **found)
-        return SweptDeadLetters(taken=True, found=found, closed=closed)
+        by_finding = await self.sweep()
+        if by_finding:
+            log.info("dead_letter.swept", closed=closed, **by_finding)
+        return SweptDeadLetters(taken=True, found=by_finding, closed=closed)
 
     async def sweep(self) -> Counter[str]:
         """Look at every message once; those that stay are visible again when all are seen."""
         clock = asyncio.get_running_loop().time
         until = clock() + LONGEST_SWEEP
-        found: Counter[str] = Counter()
+        by_finding: Counter[str] = Counter()
         staying: list[Receipt] = []
         try:
-            while clock() < until and found.total() < MOST_A_SWEEP:
+            while clock() < until and by_finding.total() < MOST_A_SWEEP:
                 received = await self._dead_letters.receive(most=10, wait=WAIT)
                 if not received:
                     break
                 judgements = await self._judge(received)
-                found.update(judgement.found.value for judgement in judgements)
+                by_finding.update(judgement.found.value for judgement in judgements)
                 staying += await self._clear(received, judgements)
         finally:
-            await self._dead_letters.change_visibility([(one, AT_ONCE) for one in staying])
-        return found
+            await self._dead_letters.change_visibility([(receipt, AT_ONCE) for receipt in staying])
+        return by_finding
 
     async def _judge(self, received: Sequence[Received]) -> list[Finding]:
         async with self._pool.use("judge_messages") as connection:
-            return await judge_messages(connection, [read(one) for one in received])
+            return await judge_messages(connection, [read(message) for message in received])
 
     async def _clear(
         self, received: Sequence[Received], judgements: Sequence[Finding]
@@ -201,10 +201,10 @@ class DeadLetterSweeper:
         rung = {ring.job_id for ring in await ring_jobs(self._queues, rings)}
         done: list[Receipt] = []
         staying: list[Receipt] = []
-        for one, judgement in zip(received, judgements, strict=True):
+        for message, judgement in zip(received, judgements, strict=True):
             unheard = judgement.ring is not None and judgement.ring.job_id not in rung
             stays = judgement.found in STAYS or unheard
-            (staying if stays else done).append(one.receipt)
+            (staying if stays else done).append(message.receipt)
         await self._dead_letters.delete(done)
         return staying
 

@@ -220,15 +220,15 @@ class Dispatcher:
 
     async def _find_levels(self, lane: Lane, work: LaneWork) -> list[Level]:
         """What waits in a lane; where there is more than one look reads, the next one goes on."""
-        found: list[Level] = []
+        levels: list[Level] = []
         for _ in range(PAGES):
             async with self._pool.use("find_levels") as connection:
                 page = await find_levels(connection, lane, work.behind, limit=LEVELS)
-            found += page
+            levels += page
             work.behind = page[-1].place if len(page) == LEVELS else FIRST_PLACE
             if work.behind == FIRST_PLACE:
                 break
-        return found
+        return levels
 
     async def _announce(
         self,

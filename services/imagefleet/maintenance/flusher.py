@@ -147,16 +147,16 @@ class Flusher:
 
         All times are the database's.
         """
-        self._seen = {one.debt: self._seen.get(one.debt, one.seen_at) for one in owed}
+        self._seen = {sight.debt: self._seen.get(sight.debt, sight.seen_at) for sight in owed}
         settled, restless = [], []
-        for one in owed:
-            if one.seen_at - self._seen[one.debt] >= self._settled_after:
-                settled.append(one.debt)
+        for sight in owed:
+            if sight.seen_at - self._seen[sight.debt] >= self._settled_after:
+                settled.append(sight.debt)
             elif (
-                one.seen_at - one.owed_at >= RESTLESS_AFTER
-                and one.seen_at - one.debt.last_owed_at < self._settled_after
+                sight.seen_at - sight.owed_at >= RESTLESS_AFTER
+                and sight.seen_at - sight.debt.last_owed_at < self._settled_after
             ):
-                restless.append(one.debt)
+                restless.append(sight.debt)
         return settled, restless
 
     async def _commit(self, settled: Sequence[Debt], restless: Sequence[Debt]) -> None:
@@ -217,13 +217,13 @@ class Flusher:
         """Ask about those that were not asked about for longest."""
         async with self._pool.use("list_accepted") as connection:
             accepted = await list_accepted(connection, limit=FOLLOWED)
-        self._asked = {one.batch_id: self._asked.get(one.batch_id, 0.0) for one in accepted}
-        longest = sorted(accepted, key=lambda one: self._asked[one.batch_id])
+        self._asked = {batch.batch_id: self._asked.get(batch.batch_id, 0.0) for batch in accepted}
+        longest = sorted(accepted, key=lambda batch: self._asked[batch.batch_id])
         completed = 0
-        for one in longest[:QUESTIONS_A_LOOK]:
+        for batch in longest[:QUESTIONS_A_LOOK]:
             if self._is_quiet():
                 break
-            completed += await self._ask(edge, one)
+            completed += await self._ask(edge, batch)
         return completed
 
     async def _ask(self, edge: Edge, accepted: Accepted) -> bool:

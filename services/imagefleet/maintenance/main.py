@@ -203,8 +203,8 @@ async def keep_rescuing(
             async with connected() as session:
                 while not drain.requested:
                     with metrics.query("rescue"):
-                        rescued = await rescuer.run_once(session)
-                    doorbell.ring(rescued.rings)
+                        rescues = await rescuer.run_once(session)
+                    doorbell.ring(ring for rescue in rescues for ring in rescue.rings)
                     await drain.wait_at_most(RESCUE_EVERY)
         except FleetError as error:
             log.warning("rescuer.failed", code=error.code, detail=error.detail)

@@ -6,7 +6,6 @@ a broken session, a look that failed, or a pause between two looks (an outage, a
 watch begins anew. All times are the database's, so a clock of ours that jumps condemns nobody.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import uuid4
@@ -14,7 +13,7 @@ from uuid import uuid4
 import structlog
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import Fence, Ring, WorkerId
+from imagefleet.jobs.model import Fence, WorkerId
 from imagefleet.store.database import OwnConnection
 from imagefleet.store.jobs.rescue import (
     Rescue,
@@ -31,18 +30,6 @@ RESCUE_AFTER: Final = timedelta(seconds=30)
 LONGEST_GAP: Final = timedelta(seconds=5)  # between two looks: two missed beats, and a little
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescued:
-    """What one look did."""
-
-    workers: int
-    """Declared dead by this look."""
-    retried: int
-    failed: int
-    rings: tuple[Ring, ...]
-    """Whom the freed targets are for; what was rescued itself is due within seconds."""
 
 
 class Rescuer:
@@ -66,7 +53,7 @@ class Rescuer:
         self._unanswered: set[Fence] = set()
         """What a rescue may have ended whose answer never came."""
 
-    async def run_once(self, session: OwnConnection) -> Rescued:
+    async def run_once(self, session: OwnConnection) -> list[Rescue]:
         """Look once, and rescue from whom was silent long enough; call it every second or two."""
         rescues: list[Rescue] = []
         if self._rescue_after > timedelta(0):
@@ -81,29 +68,20 @@ class Rescuer:
                 if rescue is not None:
                     self._tell(seen, rescue)  # at once: the next one may fail
                     rescues.append(rescue)
-        return Rescued(
-            workers=len(rescues),
-            retried=sum(len(rescue.retried) for rescue in rescues),
-            failed=sum(len(rescue.failed) for rescue in rescues),
-            rings=tuple(ring for rescue in rescues for ring in rescue.rings),
-        )
+        return rescues
 
     async def _rescue(self, session: OwnConnection, seen: WorkerSeen) -> Rescue | None:
         """One worker. What is wrong with it alone is tried again at the next look."""
         rescuing = Rescuing(by=self._me)
         try:
             return await rescue_worker(session, seen, rescuing)
-        except Exception as error:
+        except BaseException as error:
             self._unanswered |= rescuing.claims
-            if session.is_closed() or _is_outage(error):
+            if not isinstance(error, Exception) or session.is_closed() or _is_outage(error):
                 self._forget()
                 raise
             log.exception("worker.not_rescued", worker_id=str(seen.worker_id))
             return None
-        except BaseException:
-            self._unanswered |= rescuing.claims
-            self._forget()
-            raise
 
     @property
     def unanswered(self) -> int:
@@ -134,11 +112,11 @@ class Rescuer:
         if not self._has_watched_until(session, seen[0].seen_at):
             self._forget()
         self._session, self._looked_at = session, seen[-1].seen_at
-        self._silent_since = {one.worker_id: self._first_sight(one) for one in seen}
+        self._silent_since = {worker.worker_id: self._first_sight(worker) for worker in seen}
         return [
-            one
-            for one in seen
-            if one.seen_at - self._silent_since[one.worker_id].seen_at >= self._rescue_after
+            worker
+            for worker in seen
+            if worker.seen_at - self._silent_since[worker.worker_id].seen_at >= self._rescue_after
         ]
 
     def _has_watched_until(self, session: OwnConnection, now: datetime) -> bool:
@@ -147,9 +125,9 @@ class Rescuer:
         # A clock that was set back would hide a silence for as long.
         return timedelta(0) <= now - self._looked_at <= self._longest_gap
 
-    def _first_sight(self, one: WorkerSeen) -> WorkerSeen:
-        before = self._silent_since.get(one.worker_id)
-        return before if before is not None and before.beats == one.beats else one
+    def _first_sight(self, worker: WorkerSeen) -> WorkerSeen:
+        before = self._silent_since.get(worker.worker_id)
+        return before if before is not None and before.beats == worker.beats else worker
 
     def _tell(self, seen: WorkerSeen, rescue: Rescue) -> None:
         log.warning(
@@ -158,7 +136,7 @@ class Rescuer:
             retried=len(rescue.retried),
             failed=len(rescue.failed),
         )
-        self._unanswered -= {one.fence for one in rescue.ended}
+        self._unanswered -= {ended.fence for ended in rescue.ended}
         self._metrics.rescued(len(rescue.ended))
         tell_ends(self._metrics, rescue.ended)
 

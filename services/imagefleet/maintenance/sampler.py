@@ -146,20 +146,20 @@ class Sampler:
 
     async def _take_oldest(self, connection: Connection) -> None:
         oldest = await sample_oldest(connection)
-        self._metrics.ages_sampled((one.type, one.state, one.age) for one in oldest)
+        self._metrics.ages_sampled((group.type, group.state, group.age) for group in oldest)
 
     async def _take_stuck(self, connection: Connection) -> None:
         self._metrics.stuck_sampled(await count_stuck(connection))
 
     async def _take_rings(self, connection: Connection) -> None:
         self._expected = await expect_messages(connection)
-        for lane, one in self._expected.items():
+        for lane, expected in self._expected.items():
             self._metrics.rings_sampled(
                 lane,
-                announced=one.announced,
-                window=one.window,
-                waited=one.waited,
-                silence=one.unattended_for,
+                announced=expected.announced,
+                window=expected.window,
+                waited=expected.waited,
+                silence=expected.unattended_for,
             )
 
     async def _take_letters(self, connection: Connection) -> None:

@@ -131,10 +131,10 @@ class Sweeper:
             if not self._deletes:  # turned off since this sweep began
                 return False
             page = await self._next_superseded()
-            gone = await self._delete([one for one in page if one.ripe])
+            gone = await self._delete([revision for revision in page if revision.ripe])
             revisions += len(gone)
-            objects += sum(len(one.keys) for one in gone)
-            size += sum(one.bytes for one in gone)
+            objects += sum(len(revision.keys) for revision in gone)
+            size += sum(revision.bytes for revision in gone)
             return len(page) == REVISIONS
 
         async def batch_of_uploads() -> bool:
@@ -174,13 +174,13 @@ class Sweeper:
         """Delete the objects of revisions, then forget them; those of which all are deleted."""
         if not ripe:
             return ()
-        keys = [key for one in ripe for key in one.keys]
+        keys = [key for revision in ripe for key in revision.keys]
         refused = await delete_keys(self._outputs, keys) if keys else frozenset()
-        gone = [one for one in ripe if refused.isdisjoint(one.keys)]
+        gone = [revision for revision in ripe if refused.isdisjoint(revision.keys)]
         async with self._pool.use("record_swept") as connection:
             await record_swept(connection, gone)
-        objects = sum(len(one.keys) for one in gone)
-        self._metrics.swept("superseded", objects, sum(one.bytes for one in gone))
+        objects = sum(len(revision.keys) for revision in gone)
+        self._metrics.swept("superseded", objects, sum(revision.bytes for revision in gone))
         return gone
 
     async def _walk(self, swept: Swept, ends_at: float) -> Swept:

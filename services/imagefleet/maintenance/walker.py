@@ -69,10 +69,10 @@ class Walker:
         page = await self._buckets[bucket].page(PREFIXES[bucket], after=progress.after)
         end = None if page.is_last else page.objects[-1].key
         needed, end = await self._needed(progress, end)
-        there = {one.key for one in page.objects}
-        lacking = [one for one in needed if one.key not in there]
+        there = {listed.key for listed in page.objects}
+        lacking = [wanted for wanted in needed if wanted.key not in there]
         missing, end = await self._ask(bucket, lacking, end, ends_at)
-        passed = [one for one in page.objects if end is None or one.key <= end]
+        passed = [listed for listed in page.objects if end is None or listed.key <= end]
         walked = await self._clear(bucket, await self._judge(bucket, passed), progress)
         told = {"listed": progress.listed + len(passed)}
         is_through = end is None and bucket == "originals"
@@ -84,14 +84,16 @@ class Walker:
         """What must be there up to `end`, by key; and a nearer end where that is too much."""
         first = image_at(progress.after)
         last = None if end is None else image_at(end)
-        found, too_many = await self._named(progress.bucket, first, last, images=IMAGES)
+        named, too_many = await self._named(progress.bucket, first, last, images=IMAGES)
         if too_many is not None:
             nearer = f"{PREFIXES[progress.bucket]}{too_many}/"
             end = nearer if end is None else min(end, nearer)
         needed = [
-            one for one in found if progress.after < one.key and (end is None or one.key <= end)
+            wanted
+            for wanted in named
+            if progress.after < wanted.key and (end is None or wanted.key <= end)
         ]
-        return sorted(needed, key=lambda one: one.key), end
+        return sorted(needed, key=lambda wanted: wanted.key), end
 
     async def _named(
         self, bucket: Bucket, first: UUID, last: UUID | None, *, images: int
@@ -108,13 +110,14 @@ class Walker:
         """
         clock = asyncio.get_running_loop().time
         missing: list[MissingView] = []
-        for asked, one in enumerate(lacking):
+        for asked, wanted in enumerate(lacking):
             if asked and (asked >= MOST_QUESTIONS or clock() >= ends_at):
                 end = lacking[asked - 1].key
                 break
-            if await self._is_there(bucket, one.key) or not await self._is_needed(bucket, one):
+            is_there = await self._is_there(bucket, wanted.key)
+            if is_there or not await self._is_needed(bucket, wanted):
                 continue
-            missing.append(await self._lacking(bucket, one))
+            missing.append(await self._lacking(bucket, wanted))
         if missing:
             told = missing[0].model_dump(mode="json", exclude={"found_at"})
             log.error("object.missing", objects=len(missing), **told)
@@ -127,22 +130,24 @@ class Walker:
             return False
         return True
 
-    async def _is_needed(self, bucket: Bucket, one: Named) -> bool:
+    async def _is_needed(self, bucket: Bucket, wanted: Named) -> bool:
         """Look once more: meanwhile it may have been replaced or deleted, and swept."""
-        named, _ = await self._named(bucket, one.image_id, one.image_id, images=2)
-        return one in named
+        named, _ = await self._named(bucket, wanted.image_id, wanted.image_id, images=2)
+        return wanted in named
 
-    async def _lacking(self, bucket: Bucket, one: Named) -> MissingView:
+    async def _lacking(self, bucket: Bucket, wanted: Named) -> MissingView:
         reprocess = False
         if bucket == "outputs":
-            originals, _ = await self._named("originals", one.image_id, one.image_id, images=2)
-            found = [await self._is_there("originals", each.key) for each in originals]
-            reprocess = found == [True]
+            originals, _ = await self._named(
+                "originals", wanted.image_id, wanted.image_id, images=2
+            )
+            there = [await self._is_there("originals", each.key) for each in originals]
+            reprocess = there == [True]
         return MissingView(
             bucket=bucket,
-            key=one.key,
-            tenant_id=one.tenant_id,
-            image_id=one.image_id,
+            key=wanted.key,
+            tenant_id=wanted.tenant_id,
+            image_id=wanted.image_id,
             found_at=datetime.now(UTC),
             reprocess=reprocess,
         )
@@ -150,35 +155,37 @@ class Walker:
     async def _judge(self, bucket: Bucket, passed: Sequence[Listed]) -> PageJudgement:
         if bucket == "originals":
             return await self._judge_originals(passed)
-        ours = [(one, place) for one in passed if (place := parse_output_key(one.key))]
+        ours = [(listed, place) for listed in passed if (place := parse_output_key(listed.key))]
         if not ours:
             return PageJudgement(litter=(), unknown=len(passed))
         async with self._pool.use("judge_outputs") as connection:
             judged = await judge_outputs(
                 connection,
-                [(one.key, one.modified_at, place) for one, place in ours],
+                [(listed.key, listed.modified_at, place) for listed, place in ours],
                 older_than=self._older_than,
             )
         return PageJudgement(
-            litter=[one for one, _ in ours if one.key in judged.litter],
+            litter=[listed for listed, _ in ours if listed.key in judged.litter],
             unknown=len(passed) - len(ours) + len(judged.unknown),
         )
 
     async def _judge_originals(self, passed: Sequence[Listed]) -> PageJudgement:
-        ours = [one for one in passed if is_original_key(one.key)]
+        ours = [listed for listed in passed if is_original_key(listed.key)]
         unknown = len(passed) - len(ours)
         if not ours:
             return PageJudgement(litter=(), unknown=unknown)
         async with self._pool.use("judge_originals") as connection:
             stray = await judge_originals(
                 connection,
-                [(one.key, one.modified_at) for one in ours],
+                [(listed.key, listed.modified_at) for listed in ours],
                 older_than=self._older_than,
             )
         if len(stray) >= SUSPICIOUS and 2 * len(stray) > len(ours):
             log.error("sweep.held_back", originals=len(stray), of=len(ours), first=min(stray))
             return PageJudgement(litter=(), unknown=unknown, held_back=len(stray))
-        return PageJudgement(litter=[one for one in ours if one.key in stray], unknown=unknown)
+        return PageJudgement(
+            litter=[listed for listed in ours if listed.key in stray], unknown=unknown
+        )
 
     async def _clear(
         self, bucket: Bucket, judgement: PageJudgement, before: SweepProgress
@@ -187,16 +194,16 @@ class Walker:
         litter = judgement.litter
         gone: list[Listed] = []
         if litter and self._deletes():
-            refused = await delete_keys(self._buckets[bucket], [one.key for one in litter])
-            gone = [one for one in litter if one.key not in refused]
+            refused = await delete_keys(self._buckets[bucket], [listed.key for listed in litter])
+            gone = [listed for listed in litter if listed.key not in refused]
             kind = "litter" if bucket == "outputs" else "original"
-            self._metrics.swept(kind, len(gone), sum(one.bytes for one in gone))
+            self._metrics.swept(kind, len(gone), sum(listed.bytes for listed in gone))
         return before.model_copy(
             update={
                 "litter": before.litter + len(litter),
-                "litter_bytes": before.litter_bytes + sum(one.bytes for one in litter),
+                "litter_bytes": before.litter_bytes + sum(listed.bytes for listed in litter),
                 "swept": before.swept + len(gone),
-                "swept_bytes": before.swept_bytes + sum(one.bytes for one in gone),
+                "swept_bytes": before.swept_bytes + sum(listed.bytes for listed in gone),
                 "unknown": before.unknown + judgement.unknown,
                 "held_back": before.held_back + judgement.held_back,
             }

@@ -198,9 +198,9 @@ class Chooser:
         ]
         if unknown:
             async with self._pool.use("read_manners") as connection:
-                found = await read_manners(connection, unknown)
+                read = await read_manners(connection, unknown)
             good_until = now + MANNERS_ARE_GOOD_FOR
-            self._manners |= {name: (one, good_until) for name, one in found.items()}
+            self._manners |= {name: (manners, good_until) for name, manners in read.items()}
         return {name: self._manners[name][0] for name in of_type if name in self._manners}
 
     def has_room(self, level: Level | None) -> bool:
@@ -231,12 +231,12 @@ def in_turn(
         rings[ring.tenant_id].append((level.priority, ring))
     placed: list[tuple[float, Ring]] = []
     for tenant, candidates in rings.items():
-        candidates.sort(key=lambda one: (one[0], one[1].next_at))
+        candidates.sort(key=lambda candidate: (candidate[0], candidate[1].next_at))
         placed += [
             (place / weights[tenant], ring)
             for place, (_, ring) in enumerate(candidates[: shares[tenant]])
         ]
-    placed.sort(key=lambda one: one[0])
+    placed.sort(key=lambda turn: turn[0])
     return [ring for _, ring in placed]
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import PydanticBaseSettingsSource
 
 from imagefleet.errors import Misconfigured
 from imagefleet.settings.slices import (
@@ -35,7 +33,7 @@ from imagefleet.settings.slices import (
     Telemetry,
     Worker,
 )
-from imagefleet.settings.variables import Variable, reference, variables, written
+from imagefleet.settings.variables import Variable, masked, reference, slices_of, variables
 
 __all__ = [
     "Api",
@@ -75,24 +73,18 @@ class Reaching(Process):
 
 
 class ApiSettings(Reaching):
-    """What the API needs."""
-
     api: Api
     retry: Retry
     telemetry: Telemetry
 
 
 class WorkerSettings(Reaching):
-    """What a worker needs."""
-
     worker: Worker
     retry: Retry
     telemetry: Telemetry
 
 
 class MaintenanceSettings(Reaching):
-    """What the maintenance process needs."""
-
     maintenance: Maintenance
     retry: Retry
     telemetry: Telemetry
@@ -114,97 +106,44 @@ def load(settings: type[Loaded], environment: Mapping[str, str] | None = None) -
     return settings.model_validate(slices[""] if issubclass(settings, Slice) else slices)
 
 
-def slices_of(settings: type[BaseModel]) -> dict[str, type[Slice]]:
-    """Return the slices of a process by attribute; a slice alone has no attribute."""
-    if issubclass(settings, Slice):
-        return {"": settings}
-    return {
-        name: field.annotation
-        for name, field in settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Slice)
-    }
-
-
-def masked(settings: BaseModel) -> dict[str, str]:
-    """Return what is set, by variable, fit for the line a process writes when it starts."""
-    shown: dict[str, str] = {}
-    for name, part in slices_of(type(settings)).items():
-        made = getattr(settings, name) if name else settings
-        for variable in variables(part):
-            value = getattr(made, variable.attribute)
-            shown[variable.name] = "" if value is None else written(value)
-    return shown
-
-
-class FromMapping(PydanticBaseSettingsSource):
-    """The values of one slice's variables, and what was wrong with reading them."""
-
-    def __init__(self, settings_cls: type[Slice], given: Mapping[str, str]) -> None:
-        """Read from this mapping and from the files it names."""
-        super().__init__(settings_cls)
-        self.variables = {variable.attribute: variable for variable in variables(settings_cls)}
-        self.given = given
-        self.faults: dict[str, str] = {}
-
-    def get_field_value(
-        self,
-        field: FieldInfo,  # noqa: ARG002 - of the base class
-        field_name: str,
-    ) -> tuple[str | None, str, bool]:
-        """Return the value of one field, or None where nothing is set."""
-        variable = self.variables[field_name]
-        set_names = (name for name in variable.names if self.given.get(name))
-        name = next(set_names, None)
-        value = self.given[name] if name else None
-        path = self.given.get(f"{variable.name}_FILE")
-        if path:
-            value = self._read_file(variable, path, given_too=value is not None)
-        return value, variable.name, False
-
-    def __call__(self) -> dict[str, object]:
-        """Return every value that is set, by the variable's name."""
-        values: dict[str, object] = {}
-        for attribute, field in self.settings_cls.model_fields.items():
-            value, name, _ = self.get_field_value(field, attribute)
-            if value is not None:
-                values[name] = value
-        return values
-
-    def _read_file(self, variable: Variable, path: str, *, given_too: bool) -> str | None:
-        name = f"{variable.name}_FILE"
-        if given_too:
-            self.faults[variable.name] = f"{variable.name}: also given as {name}; set one of them"
-            return None
-        try:
-            text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not text"
-            self.faults[variable.name] = f"{name}: cannot read {path!r}: {why}"
-            return None
-        if not text:
-            self.faults[variable.name] = f"{name}: {path!r} is empty"
-        return text or None
-
-
 def _load(part: type[Slice], given: Mapping[str, str], faults: list[str]) -> Slice | None:
-    source = FromMapping(part, given)
-    values = source()
-    faults.extend(source.faults.values())
+    known = {variable.name: variable for variable in variables(part)}
+    values: dict[str, str | None] = {}
+    for name, variable in known.items():
+        try:
+            values[name] = _value_of(variable, given)
+        except ValueError as error:
+            faults.append(str(error))
     try:
-        return part.model_validate(values)
+        return part.model_validate({name: value for name, value in values.items() if value})
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_context=False, include_input=False):
-            name = str(fault["loc"][0]) if fault["loc"] else None
-            if name is None:
+            if not fault["loc"]:
                 faults.append(fault["msg"].removeprefix("Value error, "))
-            elif name not in source.faults:
-                faults.append(_describe(source, name, values.get(name)))
+                continue
+            name = str(fault["loc"][0])
+            if name in values:  # of others it is said already why they cannot be read
+                faults.append(known[name].fault(values[name]))
         return None
 
 
-def _describe(source: FromMapping, name: str, value: object) -> str:
-    variable = next(known for known in source.variables.values() if known.name == name)
-    if value is None:
-        or_file = f", or {name}_FILE with the path of a file" if variable.secret else ""
-        return f"{name}: not set; expected {variable.form}{or_file}"
-    return f"{name}: expected {variable.form}; given {variable.shown(str(value))}"
+def _value_of(variable: Variable, given: Mapping[str, str]) -> str | None:
+    """What a variable has, or the file that is named in its place; ValueError says why neither."""
+    value = next((given[name] for name in variable.names if given.get(name)), None)
+    in_file = f"{variable.name}_FILE"
+    path = given.get(in_file)
+    if not path:
+        return value
+    if value is not None:
+        msg = f"{variable.name}: also given as {in_file}; set one of them"
+        raise ValueError(msg)
+    try:
+        text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not text"
+        msg = f"{in_file}: cannot read {path!r}: {why}"
+        raise ValueError(msg) from error
+    if not text:
+        msg = f"{in_file}: {path!r} is empty"
+        raise ValueError(msg)
+    return text

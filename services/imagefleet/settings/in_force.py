@@ -2,9 +2,11 @@
 
 A value that never changes; whoever follows Postgres makes another one. Nothing here raises: what
 cannot be used, as a newer release or somebody at Postgres itself wrote it, was left out before.
+Which setting a turned name is, and what it is about, is found here as well.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -14,11 +16,19 @@ from imagefleet.jobs.kinds import TIMEOUTS, JobKind, Kinds
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import STANDARD, BreakerLimits, RetryPolicy
-from imagefleet.settings.live import EVERYTHING_ELSE, Value, find_setting
+from imagefleet.settings.live import DECLARED, EVERYTHING_ELSE, LiveSetting, Value
 from imagefleet.settings.slices import Maintenance, Worker
 from imagefleet.settings.values import BreakerNumbers
 
 _NO_NUMBERS: Final = BreakerNumbers()
+
+# What may stand in a place. A star is every one that is not named by itself.
+PLACES: Final[Mapping[str, str]] = {
+    "<service>": r"\*|[a-z][a-z0-9_.-]{0,62}",
+    "<policy>": r"\*|[a-z][a-z0-9_]{0,62}",
+    "<type>": r"[a-z][a-z0-9_]{0,62}",
+    "<lane>": r"fast|general|quarantine",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +74,7 @@ class Overlay:
     def limit(self, tenant_id: str, name: str) -> int | None:
         """Return a tenant's own limit, else the one that was turned for all; None: neither."""
         own = self.tenant_limits.get((tenant_id, name))
-        if own is not None:
-            return own
-        return self.limit_for_all(name)
+        return self.limit_for_all(name) if own is None else own
 
     def limit_for_all(self, name: str) -> int | None:
         """Return what was turned for every tenant without a limit of its own, if anything was."""
@@ -95,17 +103,12 @@ class Overlay:
         A base beyond the cap waits as long as the cap: together they are refused when they are
         turned, but one process may have another environment than the one that judged them.
         """
-        scopes = [kind.name]
-        if kind.retry is standard:
-            scopes.append(EVERYTHING_ELSE)
-        return self._policy(scopes, kind.retry)
+        otherwise = kind.retry
+        scopes = [kind.name, EVERYTHING_ELSE] if otherwise is standard else [kind.name]
 
-    def _policy(self, scopes: Iterable[str], otherwise: RetryPolicy) -> RetryPolicy:
-        scopes = tuple(scopes)
-
-        def turned(name: str) -> Value | None:
-            names = (f"retry.{scope}.{name}" for scope in scopes)
-            return next((self.turned[one] for one in names if one in self.turned), None)
+        def turned(number: str) -> Value | None:
+            names = (f"retry.{scope}.{number}" for scope in scopes)
+            return next((self.turned[name] for name in names if name in self.turned), None)
 
         base, cap, most = turned("base_seconds"), turned("cap_seconds"), turned("max_attempts")
         if base is None and cap is None and most is None:
@@ -160,6 +163,34 @@ class Overlay:
         )
 
 
+def _pattern(name: str) -> re.Pattern[str]:
+    parts = (
+        f"(?P<about>{PLACES[word]})" if word in PLACES else re.escape(word)
+        for word in name.split(".")
+    )
+    return re.compile(r"\.".join(parts))
+
+
+_PATTERNS: Final = tuple((_pattern(setting.name), setting) for setting in DECLARED)
+
+
+def find_setting(name: str) -> LiveSetting | None:
+    """Return the setting of this name, as it was declared; None: this release has none."""
+    return next((setting for pattern, setting in _PATTERNS if pattern.fullmatch(name)), None)
+
+
+def named(pattern: str, name: str) -> str:
+    """Put a name in the place of a declared one."""
+    place = next(place for place in PLACES if place in pattern)
+    return pattern.replace(place, name)
+
+
+def about(setting: LiveSetting, name: str) -> str | None:
+    """Return what stands in the place of this name; None: there is no place, or nothing in it."""
+    match = _pattern(setting.name).fullmatch(name)
+    return match.groupdict().get("about") if match else None
+
+
 def in_force(
     rows: Mapping[str, object], tenant_limits: Mapping[tuple[str, str], int] | None = None
 ) -> tuple[Overlay, dict[str, str]]:
@@ -189,8 +220,8 @@ def contradictions(
     for scope, own in scopes.items():
         of = [scope, EVERYTHING_ELSE] if own is standard else [scope]
         yield from _longer(
-            _first(turned, [f"retry.{one}.base_seconds" for one in of], own.base),
-            _first(turned, [f"retry.{one}.cap_seconds" for one in of], own.cap),
+            _first(turned, [f"retry.{place}.base_seconds" for place in of], own.base),
+            _first(turned, [f"retry.{place}.cap_seconds" for place in of], own.cap),
         )
     yield from _longer(
         _first(turned, ["window.shortest_seconds"], AS_BUILT.shortest),
@@ -199,8 +230,8 @@ def contradictions(
 
 
 def _first(turned: Overlay, names: list[str], otherwise: timedelta) -> tuple[str, timedelta]:
-    found = next((one for one in names if one in turned.turned), None)
-    return (found or names[-1], otherwise if found is None else turned.seconds(found, otherwise))
+    name = next((name for name in names if name in turned.turned), names[-1])
+    return name, turned.seconds(name, otherwise)
 
 
 def _longer(least: tuple[str, timedelta], most: tuple[str, timedelta]) -> Iterator[str]:
@@ -214,7 +245,8 @@ def _longer(least: tuple[str, timedelta], most: tuple[str, timedelta]) -> Iterat
 def defaults_of_api(standard: RetryPolicy, kinds: Mapping[str, JobKind]) -> dict[str, Value]:
     """Return what holds in an API while nothing is turned, by the names of live settings."""
     told: dict[str, Value] = {"retry.*.max_attempts": standard.max_attempts}
-    told |= {f"limits.{one.name}": one.default for one in LIMITS.values() if one.name != OPEN_JOBS}
+    limits = [limit for limit in LIMITS.values() if limit.name != OPEN_JOBS]
+    told |= {f"limits.{limit.name}": limit.default for limit in limits}
     for kind in kinds.values():
         if kind.retry is not standard:
             told[f"retry.{kind.name}.max_attempts"] = kind.retry.max_attempts

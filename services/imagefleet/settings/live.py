@@ -2,12 +2,10 @@
 
 How a process starts is said by the environment. A live setting is a deviation from that: a row in
 Postgres, read by every process within seconds (`imagefleet.live`), undone by deleting it. A name
-may have a place, `<service>` or `<type>`, in which the names of what it is about stand.
+may have a place, `<service>` or `<type>`, in which the names of what it is about stand; names as
+they are turned are read in `in_force`.
 """
 
-import math
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -23,14 +21,6 @@ TRACES: Final = "sampling.traces_ratio"
 EVERYTHING_ELSE: Final = "*"
 RETENTION: Final = "retention.jobs_days"
 """The one that statements read, not processes: in Postgres it is turned along with its row."""
-
-# What may stand in a place. A star is every one that is not named by itself.
-PLACES: Final[Mapping[str, str]] = {
-    "<service>": r"\*|[a-z][a-z0-9_.-]{0,62}",
-    "<policy>": r"\*|[a-z][a-z0-9_]{0,62}",
-    "<type>": r"[a-z][a-z0-9_]{0,62}",
-    "<lane>": r"fast|general|quarantine",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +60,8 @@ class LiveSetting:
                 pass
             case int() if self.form != "switch" and self.low <= value <= self.high:
                 return value if self.form == "whole" else float(value)
-            case float() if self.form == "number" and math.isfinite(value):
-                if self.low <= value <= self.high:
-                    return value
+            case float() if self.form == "number" and self.low <= value <= self.high:
+                return value
             case _:
                 pass
         raise RequestRejected("invalid_setting", f"{name} is {self.allowed}.")
@@ -150,40 +139,12 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
                 "with a trace stays in it. Of these `OTEL_TRACES_SAMPLER` takes its own share: "
                 "where that is a ratio, this lowers it and cannot raise it."),
     *(
-        LiveSetting(f"limits.{one.name}", "whole", one.lowest, one.highest, "",
-                    ("api", "worker") if one.name == KEY_OPEN_JOBS else _SUBMITTERS, "the limit",
-                    f"{one.meaning} ({one.unit}; of every tenant that has no limit of its own.)")
-        for one in LIMITS.values()
-        if one.name != OPEN_JOBS
+        LiveSetting(f"limits.{limit.name}", "whole", limit.lowest, limit.highest, "",
+                    ("api", "worker") if limit.name == KEY_OPEN_JOBS else _SUBMITTERS, "the limit",
+                    f"{limit.meaning} ({limit.unit}; "
+                    "of every tenant that has no limit of its own.)")
+        for limit in LIMITS.values()
+        if limit.name != OPEN_JOBS
     ),
 )
 # fmt: on
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    words = [PLACES.get(word) for word in name.split(".")]
-    parts = [
-        re.escape(text) if place is None else f"(?P<about>{place})"
-        for text, place in zip(name.split("."), words, strict=True)
-    ]
-    return re.compile(r"\.".join(parts))
-
-
-_PATTERNS: Final = tuple((_pattern(setting.name), setting) for setting in DECLARED)
-
-
-def find_setting(name: str) -> LiveSetting | None:
-    """Return the setting of this name, as it was declared; None: this release has none."""
-    return next((one for pattern, one in _PATTERNS if pattern.fullmatch(name)), None)
-
-
-def named(pattern: str, name: str) -> str:
-    """Put a name in the place of a declared one."""
-    place = next(one for one in PLACES if one in pattern)
-    return pattern.replace(place, name)
-
-
-def about(setting: LiveSetting, name: str) -> str | None:
-    """Return what stands in the place of this name; None: there is no place, or nothing in it."""
-    found = _pattern(setting.name).fullmatch(name)
-    return found.groupdict().get("about") if found else None

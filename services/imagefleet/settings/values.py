@@ -46,7 +46,7 @@ def _names(value: object) -> object:
 def _networks(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return tuple(ip_network(one.strip()) for one in value.split(",") if one.strip())
+    return tuple(ip_network(network.strip()) for network in value.split(",") if network.strip())
 
 
 def lower(value: object) -> object:

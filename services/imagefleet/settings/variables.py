@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Final, Self, get_args, get_origin
 
 import annotated_types
-from pydantic import AliasChoices, SecretStr
+from pydantic import AliasChoices, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from imagefleet.settings.live import DECLARED
@@ -60,11 +60,40 @@ class Variable:
             return f"a secret of {len(value)} characters"
         return repr(without_password(value)[:_LONGEST_SHOWN])
 
+    def fault(self, value: str | None) -> str:
+        """Say what was expected, beside the value that cannot be used or that there is none."""
+        if value is not None:
+            return f"{self.name}: expected {self.form}; given {self.shown(value)}"
+        or_file = f", or {self.name}_FILE with the path of a file" if self.secret else ""
+        return f"{self.name}: not set; expected {self.form}{or_file}"
+
 
 def variables(settings: type[Slice]) -> Iterator[Variable]:
     """Go through the variables of a slice."""
     for attribute, field in settings.model_fields.items():
         yield Variable.of(attribute, field)
+
+
+def slices_of(settings: type[BaseModel]) -> dict[str, type[Slice]]:
+    """Return the slices of a process by attribute; a slice alone has no attribute."""
+    if issubclass(settings, Slice):
+        return {"": settings}
+    return {
+        name: field.annotation
+        for name, field in settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Slice)
+    }
+
+
+def masked(settings: BaseModel) -> dict[str, str]:
+    """Return what is set, by variable, fit for the line a process writes when it starts."""
+    shown: dict[str, str] = {}
+    for name, part in slices_of(type(settings)).items():
+        made = getattr(settings, name) if name else settings
+        for variable in variables(part):
+            value = getattr(made, variable.attribute)
+            shown[variable.name] = "" if value is None else written(value)
+    return shown
 
 
 def written(value: object) -> str:
@@ -75,7 +104,7 @@ def written(value: object) -> str:
         case timedelta():
             return f"{value.total_seconds():g}"
         case dict():
-            numbers = {name: one.model_dump(exclude_none=True) for name, one in value.items()}
+            numbers = {name: limits.model_dump(exclude_none=True) for name, limits in value.items()}
             return json.dumps(numbers)
         case tuple():
             return ",".join(str(item) for item in value)
@@ -210,13 +239,14 @@ def _live_reference() -> Iterator[str]:
     yield LIVE_FOREWORD
     yield "| setting | value | default | read by | meaning |"
     yield "|---|---|---|---|---|"
-    for one in DECLARED:
+    for setting in DECLARED:
+        is_variable = setting.default.isupper() and "," not in setting.default
         cells = (
-            f"`{one.name}`",
-            one.allowed,
-            f"`{one.default}`" if one.default.isupper() and "," not in one.default else one.default,
-            ", ".join(one.read_by),
-            one.meaning,
+            f"`{setting.name}`",
+            setting.allowed,
+            f"`{setting.default}`" if is_variable else setting.default,
+            ", ".join(setting.read_by),
+            setting.meaning,
         )
         yield f"| {' | '.join(cells)} |"
     yield ""

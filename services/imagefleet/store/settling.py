@@ -114,7 +114,9 @@ async def settle_jobs(
     except Unavailable:
         raise
     except Exception:  # noqa: BLE001 - whose it is, and what of it is told, is found one by one
-        reports = [await _settle_alone(connection, worker_id, one) for one in settlements]
+        reports = [
+            await _settle_alone(connection, worker_id, settlement) for settlement in settlements
+        ]
     return SettleReport(
         receipts=tuple(receipt for report in reports for receipt in report.receipts),
         rings=tuple(ring for report in reports for ring in report.rings),
@@ -156,17 +158,20 @@ async def _settle_in_transaction(
     """Write them; the order of the locks is that of everybody who locks jobs."""
     job_ids = [settlement.job_id for settlement in settlements]
     targets = await lock_targets(connection, job_ids)
-    held = await lock_claims(connection, [one.fence for one in settlements])
+    held = await lock_claims(connection, [settlement.fence for settlement in settlements])
     endings = _decide(worker_id, settlements, held)
     await _publish(connection, endings)
     ended = await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
     rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
-    if unheld := [one.job_id for one in settlements if one.fence not in endings]:
+    if unheld := [
+        settlement.job_id for settlement in settlements if settlement.fence not in endings
+    ]:
         ended += await find_own_ends(connection, worker_id, unheld)
-    known = {one.fence: one for one in ended}
+    known = {end.fence: end for end in ended}
     return SettleReport(
-        receipts=tuple(_receipt(one, endings, known) for one in settlements), rings=tuple(rings)
+        receipts=tuple(_receipt(settlement, endings, known) for settlement in settlements),
+        rings=tuple(rings),
     )
 
 
@@ -177,11 +182,11 @@ def _decide(
     worker_id: WorkerId, settlements: Sequence[Settlement], held: dict[Fence, Held]
 ) -> _Endings:
     """What becomes of the claims that are this worker's own, as their locked rows say."""
-    mine = {fence: one for fence, one in held.items() if one.worker_id == worker_id}
+    mine = {fence: claim for fence, claim in held.items() if claim.worker_id == worker_id}
     return {
-        one.fence: (mine[one.fence], _decided(one, mine[one.fence]))
-        for one in settlements
-        if one.fence in mine
+        settlement.fence: (mine[settlement.fence], _decided(settlement, mine[settlement.fence]))
+        for settlement in settlements
+        if settlement.fence in mine
     }
 
 
@@ -205,8 +210,8 @@ async def _publish(connection: Connection, endings: _Endings) -> None:
         held, outcome = endings[fence]
         if held.job_id not in flipped and isinstance(outcome, Completed):
             endings[fence] = (held, replace(outcome, reason=ResultReason.SUPERSEDED))
-    completed = [one for _, one in endings.values() if isinstance(one, Completed)]
-    emptied = [one.emptied for one in completed if one.emptied is not None]
+    completed = [outcome for _, outcome in endings.values() if isinstance(outcome, Completed)]
+    emptied = [outcome.emptied for outcome in completed if outcome.emptied is not None]
     if emptied:
         await record_emptied(connection, emptied)
 

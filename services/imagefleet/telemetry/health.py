@@ -106,10 +106,10 @@ class HealthAnswer:
     """To be set when it has gone out."""
 
     @classmethod
-    def of_checks(cls, found: Mapping[str, str | None]) -> "HealthAnswer":
+    def of_checks(cls, reasons: Mapping[str, str | None]) -> "HealthAnswer":
         """Return 200 if no check found anything, else 503; the reasons either way."""
-        fine = all(reason is None for reason in found.values())
-        body = {"status": "ok" if fine else "failing", "checks": found}
+        fine = all(reason is None for reason in reasons.values())
+        body = {"status": "ok" if fine else "failing", "checks": reasons}
         return cls(HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE, orjson.dumps(body))
 
     def encoded(self) -> bytes:
@@ -129,21 +129,21 @@ class Readiness:
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = dict(checks)
         self._asking = asyncio.Lock()
-        self._found: Mapping[str, str | None] = {}
-        self._found_at = float("-inf")
+        self._reasons: Mapping[str, str | None] = {}
+        self._checked_at = float("-inf")
 
-    async def found(self) -> Mapping[str, str | None]:
+    async def reasons(self) -> Mapping[str, str | None]:
         """Return the reason of every check that fails, None of the others."""
         async with self._asking:
-            if time.monotonic() - self._found_at > FRESH_FOR.total_seconds():
+            if time.monotonic() - self._checked_at > FRESH_FOR.total_seconds():
                 async with asyncio.TaskGroup() as group:
                     asked = {
                         name: group.create_task(_ask(name, check))
                         for name, check in self._checks.items()
                     }
-                self._found = {name: task.result() for name, task in asked.items()}
-                self._found_at = time.monotonic()
-            return self._found
+                self._reasons = {name: task.result() for name, task in asked.items()}
+                self._checked_at = time.monotonic()
+            return self._reasons
 
 
 async def _ask(name: str, check: Check) -> str | None:
@@ -181,10 +181,10 @@ class HealthServer:
         """Return what GET of this path gets."""
         match path:
             case "/healthz":
-                found = {name: await _ask(name, vital) for name, vital in self._vitals.items()}
-                return HealthAnswer.of_checks(found)
+                reasons = {name: await _ask(name, vital) for name, vital in self._vitals.items()}
+                return HealthAnswer.of_checks(reasons)
             case "/readyz":
-                return HealthAnswer.of_checks(await self._readiness.found())
+                return HealthAnswer.of_checks(await self._readiness.reasons())
             case "/metrics":
                 text = self._metrics.exposition()
                 self._scraped_at.append(time.monotonic())

@@ -123,18 +123,18 @@ class MaintenanceMetrics(FleetMetrics):
             depths[self._type(job_type)] += waiting
         self._samples.show("job_queue_depth", {(name,): count for name, count in depths.items()})
 
-    def states_sampled(self, found: Iterable[tuple[str, str, int]]) -> None:
+    def states_sampled(self, depths: Iterable[tuple[str, str, int]]) -> None:
         """Take type, state, and how many jobs there are."""
         jobs: dict[tuple[str, ...], float] = {}
-        for job_type, state, count in found:
+        for job_type, state, count in depths:
             where = (self._type(job_type), state)
             jobs[where] = jobs.get(where, 0) + count
         self._samples.show("jobs_open", jobs)
 
-    def ages_sampled(self, found: Iterable[tuple[str, str, timedelta]]) -> None:
+    def ages_sampled(self, oldest: Iterable[tuple[str, str, timedelta]]) -> None:
         """Take type, state, and for how long the oldest has been due."""
         ages: dict[tuple[str, ...], float] = {}
-        for job_type, state, oldest_age in found:
+        for job_type, state, oldest_age in oldest:
             where = (self._type(job_type), state)
             ages[where] = max(ages.get(where, 0.0), oldest_age.total_seconds())
         self._samples.show("oldest_job_age_seconds", ages)
@@ -190,9 +190,9 @@ class MaintenanceMetrics(FleetMetrics):
         for account in LEDGER:
             self._samples.show(f"ledger_{account}", accounts[account])
 
-    def behind_sampled(self, found: Mapping[str, timedelta]) -> None:
+    def behind_sampled(self, overdue: Mapping[str, timedelta]) -> None:
         """Take for how long the oldest work of each step has been overdue; zero where none is."""
-        behind: Values = {(step,): span.total_seconds() for step, span in found.items()}
+        behind: Values = {(step,): span.total_seconds() for step, span in overdue.items()}
         self._samples.show("upkeep_behind_seconds", behind)
 
     def unsampled(self, sample: str) -> None:

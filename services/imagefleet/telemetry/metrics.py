@@ -93,7 +93,7 @@ class ApiMetrics(AwsMetrics):
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
         self._status = Vocabulary(str(status) for status in range(100, 600))
-        self._mime_type = Vocabulary(one.mime_type for one in ImageFormat)
+        self._mime_type = Vocabulary(image_format.mime_type for image_format in ImageFormat)
         self._limit = Vocabulary({*LIMITS, "least_rate", "job_keys"})
         self._limited = self._counter(
             "limit_refusals_total", "requests beyond a limit of a tenant or key", "limit"
@@ -270,19 +270,19 @@ def tell_ends(metrics: FleetMetrics, ended: Iterable[Ended]) -> None:
     it: at most the jobs that one settle, one claim or one rescue can end. Who never got the answer
     asks for it.
     """
-    for one in ended:
-        metrics.attempt_ended(one)
+    for end in ended:
+        metrics.attempt_ended(end)
         log.info(
-            END_EVENTS[one.outcome],
-            **ids_of(one),
-            worker_id=str(one.worker_id),
-            duration_seconds=_seconds(one.duration),
-            queue_seconds=_seconds(one.queue_time),
-            outcome=one.outcome,
-            why=one.why,
-            retries=max(0, one.attempts - 1),
-            max_attempts=one.max_attempts,
-            state=one.state.value,
+            END_EVENTS[end.outcome],
+            **ids_of(end),
+            worker_id=str(end.worker_id),
+            duration_seconds=_seconds(end.duration),
+            queue_seconds=_seconds(end.queue_time),
+            outcome=end.outcome,
+            why=end.why,
+            retries=max(0, end.attempts - 1),
+            max_attempts=end.max_attempts,
+            state=end.state.value,
         )
 
 

@@ -32,10 +32,10 @@ class Visible(dict[int, str]):
     def __missing__(self, code: int) -> str:
         character = chr(code)
         harmless = character.isprintable() or unicodedata.category(character) == "Zs"
-        found = character if harmless else self._written(character)
+        shown = character if harmless else self._written(character)
         if code < _CACHED:
-            self[code] = found
-        return found
+            self[code] = shown
+        return shown
 
 
 def escaped(character: str) -> str:

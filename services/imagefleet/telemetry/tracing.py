@@ -91,8 +91,8 @@ def extract(traceparent: str | None, tracestate: str | None) -> SpanContext | No
     carrier = {"traceparent": traceparent}
     if tracestate and _is_tracestate(tracestate):
         carrier["tracestate"] = tracestate
-    found = get_current_span(_PROPAGATOR.extract(carrier)).get_span_context()
-    return found if found.is_valid else None
+    context = get_current_span(_PROPAGATOR.extract(carrier)).get_span_context()
+    return context if context.is_valid else None
 
 
 def _is_tracestate(text: str) -> bool:

@@ -69,9 +69,9 @@ class _Tally:
 
     def answer(self, due: datetime | None) -> None:
         waiting, self.waiting = self.waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(due)
+        for answer in waiting:
+            if not answer.done():
+                answer.set_result(due)
 
 
 class BreakerReports:
@@ -140,7 +140,9 @@ class BreakerReports:
 
     async def _report(self) -> None:
         now = self._now()
-        telling = {name: one for name, one in self._tallies.items() if one.is_worth_telling(now)}
+        telling = {
+            name: tally for name, tally in self._tallies.items() if tally.is_worth_telling(now)
+        }
         if not telling:
             return
         try:
@@ -195,4 +197,4 @@ def _log(service: str, judgement: Judgement) -> None:
 
 def service_behind(code: str, services: Iterable[str]) -> str | None:
     """The service that an error blames, by the first word of its code; None: none of these."""
-    return next((one for one in services if code == one or code.startswith(f"{one}_")), None)
+    return next((name for name in services if code == name or code.startswith(f"{name}_")), None)

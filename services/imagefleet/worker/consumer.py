@@ -212,23 +212,27 @@ class Consumer:
         if drain.requested or not self._ears.lease.fresh:
             unclaimed.give_back(queue, received)
             return
-        unanswered = await unclaimed.readable(queue, received)
-        if not unanswered:
+        deliveries = await unclaimed.readable(queue, received)
+        if not deliveries:
             return
+        unanswered = [Question(deliveries, self._ears.types)]
         left: list[tuple[Delivery, ClaimAnswer]] = []
         reserved: list[str] = []
         try:
             async with self._ears.pool.use("claim") as connection:
-                questions = await self._questions(connection, unanswered, reserved)
-                while questions:
-                    answers = await self._claim(connection, lane, questions.pop(0))
+                if self._ears.type_slots.bound:
+                    unanswered = await self._questions(connection, deliveries, reserved)
+                while unanswered:
+                    answers = await self._claim(connection, lane, unanswered[0])
                     # What was answered is committed: it is not lost with the next question.
+                    del unanswered[0]
                     left += self._start_ours(lane, answers, ended)
                     self._unreserve(reserved)
-                    unanswered = [one for question in questions for one in question.deliveries]
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            unclaimed.give_back(queue, [one.received for one in unanswered], CONTENDED_FOR)
+            for question in unanswered:
+                lost = [delivery.received for delivery in question.deliveries]
+                unclaimed.give_back(queue, lost, CONTENDED_FOR)
             await self._dismiss(left)
             raise
         finally:
@@ -240,28 +244,30 @@ class Consumer:
     ) -> list[Question]:
         """The claims to make. What has no slot of its type left is asked for as if we lack it."""
         type_slots, types = self._ears.type_slots, self._ears.types
-        if not type_slots.bound:
-            return [Question(deliveries, types)]
-        found = await find_types(connection, [one.message.job_id for one in deliveries])
+        type_of = await find_types(connection, [delivery.message.job_id for delivery in deliveries])
         full: set[str] = set()
         waiting: set[JobId] = set()
-        for job_id, job_type in found.items():
+        for job_id, job_type in type_of.items():
             if type_slots.has_room(job_type):
                 type_slots.occupy(job_type)
                 reserved.append(job_type)
             else:
                 full.add(job_type)
                 waiting.add(job_id)
-        now = [one for one in deliveries if one.message.job_id not in waiting]
-        later = [one for one in deliveries if one.message.job_id in waiting]
-        others = [one for one in types if one not in full]
-        return [one for one in (Question(now, types), Question(later, others)) if one.deliveries]
+        now = [delivery for delivery in deliveries if delivery.message.job_id not in waiting]
+        later = [delivery for delivery in deliveries if delivery.message.job_id in waiting]
+        others = [name for name in types if name not in full]
+        return [
+            question
+            for question in (Question(now, types), Question(later, others))
+            if question.deliveries
+        ]
 
     async def _claim(
         self, connection: Connection, lane: Lane, question: Question
     ) -> list[tuple[Delivery, ClaimAnswer]]:
         """Claim, and tell whose claims that ended."""
-        job_ids = [one.message.job_id for one in question.deliveries]
+        job_ids = [delivery.message.job_id for delivery in question.deliveries]
         try:
             answers = await claim_jobs(
                 connection,
@@ -275,7 +281,7 @@ class Consumer:
         except BaseException:
             self._ears.takeovers.not_answered(job_ids)
             raise
-        self._ears.takeovers.tell(one.ended for one in answers if one.ended is not None)
+        self._ears.takeovers.tell(answer.ended for answer in answers if answer.ended is not None)
         return list(zip(question.deliveries, answers, strict=True))
 
     def _start_ours(
@@ -327,9 +333,9 @@ def consumers_of(
             lane,
             own,
             [
-                (one, queues[one])
-                for one in (lane, Lane.FAST)
-                if one is lane or (lane is Lane.GENERAL and one in slots)
+                (heard, queues[heard])
+                for heard in (lane, Lane.FAST)
+                if heard is lane or (lane is Lane.GENERAL and heard in slots)
             ],
             ears,
             wait,

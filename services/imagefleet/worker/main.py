@@ -211,12 +211,14 @@ class Shift:
 
     def vitals(self) -> dict[str, Vital]:
         """What a restart would cure."""
-        stuck = {f"receive {lane}": one.stuck for lane, one in self.consumers.items()}
+        stuck = {f"receive {lane}": consumer.stuck for lane, consumer in self.consumers.items()}
         return {"beat": self.lease.pulse, "attempts": self.attempts.late, **stuck}
 
     def readiness(self, drain: Drain) -> dict[str, Check]:
         """What keeps this worker from taking jobs; all of it known without asking anybody."""
-        deaf = {f"queue {lane}": partial(_deaf, one) for lane, one in self.consumers.items()}
+        deaf = {
+            f"queue {lane}": partial(_deaf, consumer) for lane, consumer in self.consumers.items()
+        }
         return {"database": self.lease.stale, "drain": lambda: drain.reason, **deaf}
 
     async def register(self, handlers: Handlers, health: HealthServer) -> None:
@@ -227,7 +229,7 @@ class Shift:
             pid=os.getpid(),
             version=version("imagefleet"),
             types=tuple(handlers),
-            slots={lane: one.total for lane, one in self.slots.items()},
+            slots={lane: slots.total for lane, slots in self.slots.items()},
         )
         async with self.pool.connection() as connection:
             await register_worker(connection, card)
@@ -281,8 +283,8 @@ class Shift:
     async def _all_free(self, within: timedelta) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
-                for one in self.slots.values():
-                    await one.all_free()
+                for slots in self.slots.values():
+                    await slots.all_free()
                 return True
         return False
 

@@ -190,26 +190,26 @@ class Unclaimed:
         self, queue: Queue, received: Sequence[Received], span: timedelta = AT_ONCE
     ) -> None:
         """Let messages come back after this long."""
-        for one in received:
-            self._messages.defer(queue, one, span)
+        for message in received:
+            self._messages.defer(queue, message, span)
 
     def put_off(self, queue: Queue, received: Sequence[Received]) -> None:
         """Let messages come back, for others at first, and more seldom with every receive."""
-        for one in received:
-            self._messages.defer(queue, one, busy_for(one.receive_count, PUT_OFF_FOR))
+        for message in received:
+            self._messages.defer(queue, message, busy_for(message.receive_count, PUT_OFF_FOR))
 
     async def readable(self, queue: Queue, received: Sequence[Received]) -> list[Delivery]:
         """Read every message; what is not ours is buried, the rest is returned in order."""
         deliveries: list[Delivery] = []
-        for one in received:
+        for raw in received:
             try:
-                message = parse_message(one.body)
+                message = parse_message(raw.body)
             except InputRejected as error:
                 self._metrics.claimed(Verdict.UNREADABLE)
                 log.warning("message.unreadable", queue=queue.name, why=error.detail)
-                await self._bury(queue, one, Verdict.UNREADABLE.value)
+                await self._bury(queue, raw, Verdict.UNREADABLE.value)
             else:
-                deliveries.append(Delivery(queue=queue, received=one, message=message))
+                deliveries.append(Delivery(queue=queue, received=raw, message=message))
         return deliveries
 
     async def dismiss(self, delivery: Delivery, answer: ClaimAnswer) -> None:

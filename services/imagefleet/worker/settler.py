@@ -42,7 +42,7 @@ class Told:
 
     def tell(self, ended: Iterable[Ended]) -> None:
         """Count them, and write their lines."""
-        new = {one.fence: one for one in ended if one.fence not in self.fences}
+        new = {end.fence: end for end in ended if end.fence not in self.fences}
         self.fences |= dict.fromkeys(new)
         while len(self.fences) > MOST_REMEMBERED:
             del self.fences[next(iter(self.fences))]
@@ -92,7 +92,9 @@ class Settler:
             if len(settlements) == 1:
                 return [error]
             # What cannot be settled at all must not hold up its neighbours.
-            return [answer for one in settlements for answer in await self._write([one])]
+            return [
+                answer for settlement in settlements for answer in await self._write([settlement])
+            ]
         self._told.tell(ended)
         return receipts
 
@@ -163,8 +165,8 @@ class Takeovers:
         asked, self._asking = self._asking, set()
         try:
             async with self._pool.use("find_claimed_ends") as connection:
-                found = await find_claimed_ends(connection, self._worker_id, asked)
+                ended = await find_claimed_ends(connection, self._worker_id, asked)
         except BaseException:
             self._asking |= asked
             raise
-        self.tell(found)
+        self.tell(ended)

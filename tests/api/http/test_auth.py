@@ -1,15 +1,22 @@
 """Who may do what: every route with every kind of key, and what another tenant gets to see."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
-from imagefleet.api.http.auth import Keys
+from imagefleet.api.http import auth
+from imagefleet.api.http.auth import Keys, Refusals
+from imagefleet.api.http.tools import Tools
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.keys import digest_of, revoke_key
-from tests.support.api import JPEG, OPERATOR_ROUTES, ROUTES, Running, Serve, app_of
+from imagefleet.store.fleet.keys import create_key, digest_of, revoke_key
+from imagefleet.telemetry.metrics import ApiMetrics
+from tests.support.api import ACME, JPEG, OPERATOR_ROUTES, ROUTES, Running, Serve, app_of
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem, submitted
 
@@ -126,10 +133,10 @@ async def test_a_revoked_key_dies_once_it_is_looked_at_again(
     app = app_of(running)
     keys = Keys(app.state.tools, trust=timedelta(0))
     header = f"Bearer {running.secrets['acme']}"
-    found = await keys.find(header)
-    assert found is not None
+    key = await keys.find(header)
+    assert key is not None
 
-    await revoke_key(admin, found.id)
+    await revoke_key(admin, key.id)
 
     assert await keys.find(header) is None
 
@@ -137,11 +144,11 @@ async def test_a_revoked_key_dies_once_it_is_looked_at_again(
 async def test_a_key_is_believed_for_a_while(running: Running, admin: Connection) -> None:
     keys = Keys(app_of(running).state.tools, trust=timedelta(seconds=20))
     header = f"Bearer {running.secrets['acme']}"
-    found = await keys.find(header)
-    assert found is not None
-    await revoke_key(admin, found.id)
+    key = await keys.find(header)
+    assert key is not None
+    await revoke_key(admin, key.id)
 
-    assert await keys.find(header) == found
+    assert await keys.find(header) == key
 
 
 async def test_the_last_use_of_a_key_is_remembered(
@@ -169,3 +176,98 @@ async def test_a_job_knows_which_key_made_it(
     assert UUID(made_by) == await operator.fetchval(
         "SELECT id FROM api_keys WHERE secret_sha256 = $1", digest_of(running.secrets["acme"])
     )
+
+
+# What is told of keys that are refused.
+
+
+async def test_a_refused_key_is_a_line_with_why_whose_and_where_from(running: Running) -> None:
+    with capture_logs() as logs:
+        for who in (None, "expired", "revoked", "unknown"):
+            async with running.client(who) as client:
+                await client.get("/v1/jobs")
+        async with running.client(None, Authorization="Basic c2VjcmV0") as client:
+            await client.get("/v1/jobs")
+
+    told = [line for line in logs if line["event"] == "key.refused"]
+    assert ["missing", "expired", "revoked", "unknown", "malformed"] == [
+        line["reason"] for line in told
+    ]
+    assert {"127.0.0.1"} == {line["address"] for line in told}
+    assert [False, True, True, False, False] == [line["key_id"] is not None for line in told]
+    unknown = digest_of(running.secrets["unknown"]).hex()[:12]
+    assert [None, None, None, unknown, None] == [line["digest"] for line in told]
+    for secret in (*running.secrets.values(), "c2VjcmV0"):
+        assert secret not in str(told)
+    shown = app_of(running).state.tools.metrics.exposition().decode()
+    for reason in ("missing", "expired", "revoked", "unknown", "malformed"):
+        assert f'auth_failures_total{{reason="{reason}"}} 1.0' in shown
+
+
+async def test_a_key_that_asks_for_what_it_may_not_do_is_a_line_too(running: Running) -> None:
+    with capture_logs() as logs:
+        async with running.client("reader") as client:
+            await client.get("/v1/operator/tenants")
+            await client.get("/v1/jobs")
+
+    (line,) = [line for line in logs if line["event"] == "key.refused"]
+    key = await Keys(app_of(running).state.tools).find(f"Bearer {running.secrets['reader']}")
+    assert key is not None
+    assert ("forbidden", str(key.id), "operate", "127.0.0.1") == tuple(
+        line[name] for name in ("reason", "key_id", "scope", "address")
+    )
+    shown = app_of(running).state.tools.metrics.exposition().decode()
+    assert 'auth_failures_total{reason="forbidden"} 1.0' in shown
+
+
+async def test_a_key_that_expires_while_it_is_believed_is_refused_by_its_name(
+    running: Running, admin: Connection
+) -> None:
+    keys = Keys(app_of(running).state.tools)
+    secret = await create_key(
+        admin, ACME, name="short", scopes=["read"], expires_in=timedelta(seconds=1)
+    )
+    key = await keys.find(f"Bearer {secret}")
+    assert key is not None
+
+    with capture_logs() as logs:
+        await eventually(_is_refused(keys, secret), within=5)
+
+    (line,) = [line for line in logs if line["event"] == "key.refused"]
+    assert ("expired", str(key.id)) == (line["reason"], line["key_id"])
+
+
+def _is_refused(keys: Keys, secret: str) -> Callable[[], Awaitable[bool]]:
+    async def asked() -> bool:
+        return await keys.find(f"Bearer {secret}") is None
+
+    return asked
+
+
+def test_a_flood_of_guesses_is_counted_and_is_no_flood_of_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(auth, "monotonic", lambda: now)
+    metrics = ApiMetrics()
+    refused = Refusals(cast("Tools", SimpleNamespace(metrics=metrics)))
+
+    with capture_logs() as logs:
+        for _ in range(10_000):
+            refused.refused("unknown", digest=b"\x01" * 32, address="192.0.2.7")
+        flood = len(logs)
+        now += 1
+        for _ in range(10_000):
+            refused.refused("unknown", digest=b"\x01" * 32, address="192.0.2.7")
+        told = len(logs)
+        stolen = uuid4()
+        refused.refused("revoked", key_id=stolen, address="192.0.2.7")
+
+    assert ("revoked", str(stolen), 0) == tuple(
+        logs[-1][name] for name in ("reason", "key_id", "untold")
+    )
+    assert told + 1 == len(logs)
+    assert auth.MOST_AT_ONCE == flood
+    assert auth.LINES_A_SECOND == told - flood
+    assert 10_000 - flood == logs[flood]["untold"]
+    assert b'auth_failures_total{reason="unknown"} 20000.0' in metrics.exposition()

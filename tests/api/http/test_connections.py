@@ -46,7 +46,7 @@ async def hangs_up(reader: asyncio.StreamReader) -> bytes:
 
 def protocols_of(running: Running) -> list[connections.BoundedProtocol]:
     open_ones = running.server._server.server_state.connections
-    return [one for one in open_ones if isinstance(one, connections.BoundedProtocol)]
+    return [each for each in open_ones if isinstance(each, connections.BoundedProtocol)]
 
 
 @pytest.fixture(autouse=True)
@@ -386,7 +386,7 @@ async def test_who_is_gone_listens_no_longer_though_a_request_waits_behind(
         if behind > connections.MOST_WAITING:
             await hangs_up(reader)
         else:
-            await eventually(lambda: any(one.pipeline for one in protocols_of(running)))
+            await eventually(lambda: any(each.pipeline for each in protocols_of(running)))
             writer.transport.abort()
 
         await eventually(lambda: counts.streams == 0)
@@ -418,7 +418,7 @@ def test_of_a_body_that_nobody_reads_little_is_kept(
         return size
 
     def body_of(running: Running) -> int:
-        return sum(len(one.cycle.body) for one in protocols_of(running) if one.cycle is not None)
+        return sum(len(each.cycle.body) for each in protocols_of(running) if each.cycle is not None)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert HIGH_WATER_LIMIT < runner.run(kept()) <= HIGH_WATER_LIMIT + connections.AT_ONCE

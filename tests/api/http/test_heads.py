@@ -9,8 +9,9 @@ import pytest
 from imagefleet.api.http import intake as module
 from imagefleet.api.http.intake import MOST_WAITING, Heads
 from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.sniff import HeaderFacts, sniff
+from imagefleet.imaging.sniff import sniff
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg
 

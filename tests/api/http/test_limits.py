@@ -47,7 +47,7 @@ def test_the_documentation_has_every_limit_with_its_default() -> None:
     )
 
     assert [
-        (one.name, f"{one.default:,}", one.unit, one.counted) for one in LIMITS.values()
+        (limit.name, f"{limit.default:,}", limit.unit, limit.counted) for limit in LIMITS.values()
     ] == rows
 
 
@@ -58,7 +58,9 @@ def test_no_limit_is_more_than_a_process_has_places_for() -> None:
         "uploads_waiting": turns.MOST_WAITING,
         "streams": limiting.MOST_STREAMS,
         "key_streams": limiting.MOST_STREAMS,
-    } == {name: one.highest for name, one in LIMITS.items() if "uploads" in name or "str" in name}
+    } == {
+        name: limit.highest for name, limit in LIMITS.items() if "uploads" in name or "str" in name
+    }
 
 
 def test_a_row_that_was_written_past_the_api_is_held_to_the_bounds_too() -> None:
@@ -94,7 +96,7 @@ async def test_a_tenant_over_its_requests_is_told_which_limit_it_is(
         also = await other_key.get("/v1/jobs")
         operated = await operating.get("/v1/operator/pauses")
 
-    refused = next(one for one in told if one.status_code == 429)
+    refused = next(answer for answer in told if answer.status_code == 429)
     is_problem(refused, 429, "limit_reached")
     assert refused.json()["limit"] == "requests"
     assert int(refused.headers["retry-after"]) >= 1
@@ -162,8 +164,8 @@ async def test_forms_are_as_many_and_as_large_as_they_may_be(
     limit(running, forms=1)
     told.append(await acme.post("/v1/uploads", json=asked))
 
-    assert [201, 429, 429] == [one.status_code for one in told]
-    assert [None, "form_bytes", "forms"] == [one.json().get("limit") for one in told]
+    assert [201, 429, 429] == [answer.status_code for answer in told]
+    assert [None, "form_bytes", "forms"] == [answer.json().get("limit") for answer in told]
 
 
 @pytest.fixture
@@ -247,11 +249,11 @@ async def test_open_jobs_are_counted_by_few_statements(api: Connection, admin: C
 
 def test_streams_are_counted_a_key_and_a_tenant() -> None:
     counts = limited(key_streams=2, streams=3)
-    one, other = a_key(), a_key()
+    mine, other = a_key(), a_key()
 
-    with counts.stream(one), counts.stream(one):
+    with counts.stream(mine), counts.stream(mine):
         with pytest.raises(LimitReached, match="This API key"):
-            counts.stream(one).__enter__()
+            counts.stream(mine).__enter__()
         with counts.stream(other), pytest.raises(LimitReached):
             counts.stream(other).__enter__()
         with counts.stream(a_key("rival")):
@@ -325,7 +327,7 @@ async def test_what_stalled_before_may_stay_where_no_rate_is_asked(
         assert ended == []
         go.set()
 
-    assert [4, 4] == [one.result() for one in both]
+    assert [4, 4] == [task.result() for task in both]
 
 
 async def test_an_upload_whose_time_is_over_is_not_ended_for_others() -> None:
@@ -386,7 +388,9 @@ async def test_who_leaves_the_queue_takes_no_place(monkeypatch: pytest.MonkeyPat
             return_exceptions=True,
         )
 
-    assert ["uploads", "uploads_waiting"] == [getattr(one, "limit", one) for one in told]
+    assert ["uploads", "uploads_waiting"] == [
+        getattr(outcome, "limit", outcome) for outcome in told
+    ]
 
     assert (0, 0) == (reading._taken, counts.tenants.of(key.tenant_id).waiting)
 
@@ -420,11 +424,11 @@ def test_so_many_bodies_are_read_at_once_of_a_key_and_of_a_tenant() -> None:
     key, sister, other = a_key(), a_key(), a_key("other")
 
     with ExitStack() as reading:
-        for one, most in ((key, 192), (sister, 64), (other, 192)):
+        for whose, most in ((key, 192), (sister, 64), (other, 192)):
             for _ in range(most):
-                reading.enter_context(held.body(one))
+                reading.enter_context(held.body(whose))
             with pytest.raises(LimitReached) as refused:
-                reading.enter_context(held.body(one))
+                reading.enter_context(held.body(whose))
             assert refused.value.limit == "bodies"
         assert not counts.tenants.of(key.tenant_id).is_idle
         with held.body(None):

@@ -48,9 +48,9 @@ async def test_all_who_ask_at_the_same_time_ask_once() -> None:
     tasks = await begun(finding, [0, *range(100), *range(100)])
     store.open.set()
 
-    found = await asyncio.gather(*tasks)
+    answers = await asyncio.gather(*tasks)
 
-    assert [None if n % 2 else str(n) for n in (0, *range(100), *range(100))] == found
+    assert [None if n % 2 else str(n) for n in (0, *range(100), *range(100))] == answers
     assert [[0], list(range(100))] == [sorted(names) for names in store.asked]
 
 
@@ -94,7 +94,7 @@ async def test_who_asks_for_all_may_go_away_while_others_ask_for_the_same_name_a
     store.open.set()
 
     async with asyncio.timeout(5):
-        assert {await one for one in (those[2], *since)} == {"2"}
+        assert {await asker for asker in (those[2], *since)} == {"2"}
     assert await finding.find(4) == "4"
 
 
@@ -105,7 +105,7 @@ async def test_an_outage_is_told_to_all_and_over_when_it_is_over() -> None:
     tasks = await begun(finding, range(10))
     store.open.set()
     told = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, Unavailable) for one in told)
+    assert all(isinstance(answer, Unavailable) for answer in told)
 
     store.fails = False
 
@@ -121,9 +121,9 @@ async def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None
 
     told = await asyncio.gather(*tasks, return_exceptions=True)
 
-    refused = [one for one in told if isinstance(one, Unavailable)]
+    refused = [answer for answer in told if isinstance(answer, Unavailable)]
     assert len(refused) == 4  # one is asked about, and five wait
-    assert {"busy"} == {one.code for one in refused}
+    assert {"busy"} == {answer.code for answer in refused}
 
 
 async def test_statements_keep_their_distance() -> None:

@@ -36,7 +36,7 @@ async def test_a_request_leaves_one_line_without_secrets(
     with capture_logs() as lines:
         await acme.get("/v1/jobs/not-a-job?note=CANARY", headers={"X-Correlation-Id": "c"})
 
-    (line,) = [one for one in lines if one["event"] == "request.answered"]
+    (line,) = [line for line in lines if line["event"] == "request.answered"]
     assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 422)
     assert (line["tenant_id"], line["correlation_id"]) == ("acme", "c")
     assert line["problem"] == "invalid_request"

@@ -5,33 +5,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_network
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, cast
-from uuid import uuid4
+from typing import Any
 
 import httpx
 import pytest
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from structlog.testing import capture_logs
 
-from imagefleet.api import operators
-from imagefleet.api.http import auth
-from imagefleet.api.http.auth import Keys, Operator, Refusals
-from imagefleet.api.http.tools import Tools, tools_of
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.audit import Act
-from imagefleet.store.fleet.keys import create_key, digest_of
-from imagefleet.telemetry.metrics import ApiMetrics
-from tests.support.api import ACME, JPEG, Running, Serve, app_of
+from tests.support.api import JPEG, Running, app_of
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
 from tests.support.http import a_jpeg, submitted
+from tests.support.rows import audit_rows, newest_audit
 
 OPERATOR = "/v1/operator"
 LATER = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0).isoformat()
@@ -56,10 +46,10 @@ class Scene:
             self.worker, self.superuser, state=JobState.PROCESSING, submission=a_submission()
         )
         await settle_job(self.worker, job, BUG)
-        found = await self.superuser.fetchval(
+        letter = await self.superuser.fetchval(
             "SELECT id FROM dead_letters WHERE job_id = $1", job.job_id
         )
-        return str(found)
+        return str(letter)
 
     async def paused(self) -> None:
         body = {"scope": "type", "name": "noop", "reason": "first", "refuseNew": True}
@@ -282,18 +272,6 @@ def changing_routes(app: FastAPI) -> set[tuple[str, str]]:
     }
 
 
-async def lines(superuser: Connection, after: int) -> list[dict[str, Any]]:
-    return [
-        dict(row)
-        for row in await superuser.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
-    ]
-
-
-async def newest(superuser: Connection) -> int:
-    found: int = await superuser.fetchval("SELECT coalesce(max(id), 0) FROM audit")
-    return found
-
-
 async def test_every_route_that_changes_something_is_told_of_or_says_why_not(
     running: Running,
 ) -> None:
@@ -311,12 +289,12 @@ async def test_a_change_leaves_one_line_with_who_what_and_why(
 ) -> None:
     expected = CHANGES[route]
     ordered = await expected.order(scene)
-    last = await newest(scene.superuser)
+    last = await newest_audit(scene.superuser)
 
     answer = await scene.operating.request(route[0], ordered.path, json=ordered.json)
 
     assert answer.is_success, answer.text
-    (line,) = await lines(scene.superuser, last)
+    (line,) = await audit_rows(scene.superuser, last)
     key_id = await scene.superuser.fetchval("SELECT id FROM api_keys WHERE scopes = '{operate}'")
     assert ("of tests", key_id, "127.0.0.1", "imagefleet_operator") == (
         line["actor"],
@@ -346,7 +324,7 @@ async def test_what_is_refused_or_changes_nothing_leaves_no_line(scene: Scene) -
     nobody = "0199a5c2-0000-7000-8000-000000000000"
     ended = (await a_job(scene.worker, scene.superuser, state=JobState.COMPLETED)).job_id
     letter = await scene.letter()
-    last = await newest(scene.superuser)
+    last = await newest_audit(scene.superuser)
     chosen = {"ids": [letter], "reason": "why"}
 
     for method, path, body in (
@@ -367,7 +345,7 @@ async def test_what_is_refused_or_changes_nothing_leaves_no_line(scene: Scene) -
         answer = await scene.operating.request(method, OPERATOR + path, json=body)
         assert answer.status_code in {200, 404, 422}, answer.text
 
-    assert [] == await lines(scene.superuser, last)
+    assert [] == await audit_rows(scene.superuser, last)
 
 
 async def test_letters_that_another_acknowledges_meanwhile_are_acknowledged_once(
@@ -375,7 +353,7 @@ async def test_letters_that_another_acknowledges_meanwhile_are_acknowledged_once
 ) -> None:
     letter = await scene.letter()
     body = {"ids": [letter], "note": "why"}
-    last = await newest(scene.superuser)
+    last = await newest_audit(scene.superuser)
     order = scene.operating.post(f"{OPERATOR}/dead-letters:acknowledge", json=body)
     async with waiting_behind(scene, database, "dead_letters", letter, order) as (other, asked):
         await other.execute(
@@ -386,7 +364,7 @@ async def test_letters_that_another_acknowledges_meanwhile_are_acknowledged_once
 
     answer = asked.result()
     assert (200, {"acknowledged": 0, "more": False}) == (answer.status_code, answer.json())
-    assert [] == await lines(scene.superuser, last)
+    assert [] == await audit_rows(scene.superuser, last)
 
 
 async def test_retry_now_of_a_job_that_is_claimed_meanwhile_changes_nothing(
@@ -394,7 +372,7 @@ async def test_retry_now_of_a_job_that_is_claimed_meanwhile_changes_nothing(
 ) -> None:
     job = await scene.waiting_job()
     worker = await a_worker(scene.worker)
-    last = await newest(scene.superuser)
+    last = await newest_audit(scene.superuser)
     order = scene.operating.post(f"{OPERATOR}/jobs/{job}/retry-now")
     async with waiting_behind(scene, database, "jobs", job, order) as (other, asked):
         await other.execute("DELETE FROM rings WHERE job_id = $1::uuid", job)
@@ -409,7 +387,7 @@ async def test_retry_now_of_a_job_that_is_claimed_meanwhile_changes_nothing(
     answer = asked.result()
     assert 200 == answer.status_code, answer.text
     assert ("processing", False) == (answer.json()["status"], answer.json()["rung"])
-    assert [] == await lines(scene.superuser, last)
+    assert [] == await audit_rows(scene.superuser, last)
 
 
 @asynccontextmanager
@@ -428,124 +406,15 @@ async def waiting_behind(
             asked, pid = group.create_task(order), driver_of(holder).get_server_pid()
 
             async def waits() -> bool:
-                found: bool = await scene.superuser.fetchval(
+                waiting: bool = await scene.superuser.fetchval(
                     "SELECT EXISTS (SELECT FROM pg_stat_activity AS one"
                     " WHERE $1 = ANY (pg_blocking_pids(one.pid)))",
                     pid,
                 )
-                return found
+                return waiting
 
             await eventually(waits, within=5)
             yield holder, asked
-
-
-async def test_a_header_does_not_say_where_somebody_is(scene: Scene) -> None:
-    headers = {"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"}
-
-    last = await newest(scene.superuser)
-
-    answer = await scene.operating.post(f"{OPERATOR}/breakers/s3/open", headers=headers)
-
-    assert answer.is_success
-    (line,) = await lines(scene.superuser, last)
-    assert "127.0.0.1" == line["address"]
-
-
-@pytest.mark.parametrize(
-    ("said", "address"),
-    [
-        (["203.0.113.9"], "203.0.113.9"),
-        (["198.51.100.1, 203.0.113.9, 10.1.2.3"], "203.0.113.9"),
-        (["198.51.100.1", "203.0.113.9,10.1.2.3"], "203.0.113.9"),
-        (["203.0.113.9, nobody, 10.1.2.3"], "10.1.2.3"),
-        (["10.9.9.9"], "10.9.9.9"),
-        (["::ffff:203.0.113.9"], "203.0.113.9"),
-        ([], "127.0.0.1"),
-    ],
-)
-async def test_a_proxy_of_ours_says_where_somebody_is(
-    serve: Serve, superuser: Connection, said: list[str], address: str
-) -> None:
-    trusted = (ip_network("127.0.0.0/8"), ip_network("10.0.0.0/8"))
-    async with (
-        serve(trusted_proxies=trusted) as running,
-        running.client("operator") as operating,
-    ):
-        last = await newest(superuser)
-        headers = [("X-Forwarded-For", one) for one in said]
-        answer = await operating.post(f"{OPERATOR}/breakers/s3/open", headers=headers)
-
-    assert answer.is_success
-    (line,) = await lines(superuser, last)
-    assert address == line["address"]
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-async def test_a_route_that_only_looks_can_change_nothing(scene: Scene, method: str) -> None:
-    app = app_of(scene.running)
-
-    async def smuggles(_key: Operator, tools: Annotated[Tools, Depends(tools_of)]) -> None:
-        async with tools.operating("pause", "pauses") as connection:
-            await connection.execute(
-                "INSERT INTO pauses (scope, paused_by, reason) VALUES ('all', 'x', 'y')"
-            )
-
-    app.add_api_route("/v1/operator/smuggles", smuggles, methods=[method])
-
-    answer = await scene.operating.request(method, "/v1/operator/smuggles")
-
-    assert 503 == answer.status_code  # as if Postgres was a standby
-    assert 0 == await scene.superuser.fetchval("SELECT count(*) FROM pauses")
-
-
-def test_routes_of_operators_reach_postgres_as_operators_alone() -> None:
-    routes = list(Path(operators.__file__).parent.glob("*.py"))
-
-    assert len(routes) > 5
-    assert [] == [one.name for one in routes if "tools.pool" in one.read_text()]
-    rehearsals = [one.name for one in routes if "tools.rehearsing(" in one.read_text()]
-    assert ["letters.py"] == rehearsals
-
-
-async def test_a_route_that_forgets_to_tell_changes_nothing(scene: Scene) -> None:
-    app = app_of(scene.running)
-
-    async def forgets(
-        request: Request, key: Operator, tools: Annotated[Tools, Depends(tools_of)]
-    ) -> None:
-        async with tools.acting("pause", "pauses", request, key) as acting:
-            await acting.connection.execute(
-                "INSERT INTO pauses (scope, paused_by, reason) VALUES ('all', 'x', 'y')"
-            )
-
-    app.add_api_route("/v1/operator/forgets", forgets, methods=["POST"])
-
-    answer = await scene.operating.post("/v1/operator/forgets")
-
-    assert 500 == answer.status_code
-    assert 0 == await scene.superuser.fetchval("SELECT count(*) FROM pauses")
-
-
-async def test_what_could_not_be_told_was_not_done(scene: Scene) -> None:
-    app = app_of(scene.running)
-
-    async def tells_wrong(
-        request: Request, key: Operator, tools: Annotated[Tools, Depends(tools_of)]
-    ) -> None:
-        async with tools.acting("pause", "pauses", request, key) as acting:
-            await acting.connection.execute(
-                "INSERT INTO pauses (scope, paused_by, reason) VALUES ('all', 'x', 'y')"
-            )
-            await acting.record(Act(action="No Word", kind="pause", name="all"))
-
-    app.add_api_route("/v1/operator/wrong", tells_wrong, methods=["POST"])
-    last = await newest(scene.superuser)
-
-    answer = await scene.operating.post("/v1/operator/wrong")
-
-    assert 500 == answer.status_code
-    assert 0 == await scene.superuser.fetchval("SELECT count(*) FROM pauses")
-    assert [] == await lines(scene.superuser, last)
 
 
 # Reading it.
@@ -574,7 +443,7 @@ async def test_the_audit_is_asked_by_whom_on_what_when_and_for_which_tenant(scen
 
     async def said(query: str) -> list[str]:
         lines = (await _read(scene, query))["lines"]
-        return [f"{one['action']} {one['kind']} {one['name']}" for one in lines]
+        return [f"{line['action']} {line['kind']} {line['name']}" for line in lines]
 
     assert mine == await said(f"by={key}")
     assert mine == await said("by=of+tests")
@@ -662,98 +531,3 @@ async def test_breakers_that_operators_turn_are_lines_of_the_log_as_those_of_wor
     assert {("s3", by, "moving", "s3_unavailable")} == {
         tuple(line[name] for name in ("service", "by", "reason", "last_error")) for line in told
     }
-
-
-# Keys that are refused.
-
-
-async def test_a_refused_key_is_a_line_with_why_whose_and_where_from(running: Running) -> None:
-    with capture_logs() as logs:
-        for who in (None, "expired", "revoked", "unknown"):
-            async with running.client(who) as client:
-                await client.get("/v1/jobs")
-        async with running.client(None, Authorization="Basic c2VjcmV0") as client:
-            await client.get("/v1/jobs")
-
-    told = [line for line in logs if line["event"] == "key.refused"]
-    assert ["missing", "expired", "revoked", "unknown", "malformed"] == [
-        line["reason"] for line in told
-    ]
-    assert {"127.0.0.1"} == {line["address"] for line in told}
-    assert [False, True, True, False, False] == [line["key_id"] is not None for line in told]
-    unknown = digest_of(running.secrets["unknown"]).hex()[:12]
-    assert [None, None, None, unknown, None] == [line["digest"] for line in told]
-    for secret in (*running.secrets.values(), "c2VjcmV0"):
-        assert secret not in str(told)
-    shown = app_of(running).state.tools.metrics.exposition().decode()
-    for reason in ("missing", "expired", "revoked", "unknown", "malformed"):
-        assert f'auth_failures_total{{reason="{reason}"}} 1.0' in shown
-
-
-async def test_a_key_that_asks_for_what_it_may_not_do_is_a_line_too(running: Running) -> None:
-    with capture_logs() as logs:
-        async with running.client("reader") as client:
-            await client.get("/v1/operator/tenants")
-            await client.get("/v1/jobs")
-
-    (line,) = [line for line in logs if line["event"] == "key.refused"]
-    found = await Keys(app_of(running).state.tools).find(f"Bearer {running.secrets['reader']}")
-    assert found is not None
-    assert ("forbidden", str(found.id), "operate", "127.0.0.1") == tuple(
-        line[name] for name in ("reason", "key_id", "scope", "address")
-    )
-    shown = app_of(running).state.tools.metrics.exposition().decode()
-    assert 'auth_failures_total{reason="forbidden"} 1.0' in shown
-
-
-async def test_a_key_that_expires_while_it_is_believed_is_refused_by_its_name(
-    running: Running, admin: Connection
-) -> None:
-    keys = Keys(app_of(running).state.tools)
-    secret = await create_key(
-        admin, ACME, name="short", scopes=["read"], expires_in=timedelta(seconds=1)
-    )
-    found = await keys.find(f"Bearer {secret}")
-    assert found is not None
-
-    with capture_logs() as logs:
-        await eventually(_is_refused(keys, secret), within=5)
-
-    (line,) = [line for line in logs if line["event"] == "key.refused"]
-    assert ("expired", str(found.id)) == (line["reason"], line["key_id"])
-
-
-def _is_refused(keys: Keys, secret: str) -> Callable[[], Awaitable[bool]]:
-    async def asked() -> bool:
-        return await keys.find(f"Bearer {secret}") is None
-
-    return asked
-
-
-def test_a_flood_of_guesses_is_counted_and_is_no_flood_of_lines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(auth, "monotonic", lambda: now)
-    metrics = ApiMetrics()
-    refused = Refusals(cast("Tools", SimpleNamespace(metrics=metrics)))
-
-    with capture_logs() as logs:
-        for _ in range(10_000):
-            refused.refused("unknown", digest=b"\x01" * 32, address="192.0.2.7")
-        flood = len(logs)
-        now += 1
-        for _ in range(10_000):
-            refused.refused("unknown", digest=b"\x01" * 32, address="192.0.2.7")
-        told = len(logs)
-        stolen = uuid4()
-        refused.refused("revoked", key_id=stolen, address="192.0.2.7")
-
-    assert ("revoked", str(stolen), 0) == tuple(
-        logs[-1][name] for name in ("reason", "key_id", "untold")
-    )
-    assert told + 1 == len(logs)
-    assert auth.MOST_AT_ONCE == flood
-    assert auth.LINES_A_SECOND == told - flood
-    assert 10_000 - flood == logs[flood]["untold"]
-    assert b'auth_failures_total{reason="unknown"} 20000.0' in metrics.exposition()

@@ -32,8 +32,8 @@ async def image_of(client: httpx.AsyncClient) -> str:
 
 
 async def frozen(maintenance: Connection) -> UUID:
-    debts = [one.debt for one in await look_at_owed(maintenance, limit=10)]
-    batch = await commit_batch(maintenance, debts, lambda one: f"#img-{one}", within=ROOMY)
+    debts = [owed.debt for owed in await look_at_owed(maintenance, limit=10)]
+    batch = await commit_batch(maintenance, debts, lambda debt: f"#img-{debt}", within=ROOMY)
     assert batch is not None
     return batch.id
 
@@ -50,15 +50,15 @@ async def test_images_of_any_tenant_are_owed_with_who_and_why(
 
     assert (202, 202) == (owed.status_code, again.status_code), owed.text + again.text
     shown = owed.json()["invalidations"]
-    assert sorted(images) == [one["imageId"] for one in shown]
-    assert {"acme", "rival"} == {one["tenant"] for one in shown}
+    assert sorted(images) == [debt["imageId"] for debt in shown]
+    assert {"acme", "rival"} == {debt["tenant"] for debt in shown}
     assert {("operator", "a takedown", 1)} == {
-        (one["reason"], one["requestReason"], one["debts"]) for one in shown
+        (debt["reason"], debt["requestReason"], debt["debts"]) for debt in shown
     }
-    assert all(one["requestedBy"].startswith("of tests (") for one in shown)
+    assert all(debt["requestedBy"].startswith("of tests (") for debt in shown)
     (merged,) = again.json()["invalidations"]
     assert 2 == merged["debts"]
-    assert merged["invalidationId"] in {one["invalidationId"] for one in shown}
+    assert merged["invalidationId"] in {debt["invalidationId"] for debt in shown}
 
 
 async def test_with_one_unknown_image_nothing_is_owed(
@@ -146,7 +146,9 @@ async def test_the_status_tells_what_is_owed_sent_and_billed(
 
     assert (3, 1) == (status["owed"], status["pathsInFlight"])
     assert status["oldestOwedFor"] >= timedelta(hours=1).total_seconds()
-    assert [str(ids[1]), str(ids[2]), str(ids[0])] == [one["batchId"] for one in status["batches"]]
+    assert [str(ids[1]), str(ids[2]), str(ids[0])] == [
+        batch["batchId"] for batch in status["batches"]
+    ]
     assert "cloudfront_too_many: wait" == status["lastError"]
     assert (str(holder), True) == (status["flusher"]["holder"], status["flusher"]["holds"])
     month = status["month"]

@@ -182,7 +182,7 @@ async def test_workers_tell_what_they_hold(
     assert [str(job.job_id)] == [held["jobId"] for held in living["held"]]
     assert 7 <= living["silentFor"] < 30
     assert "drainingSince" not in living
-    assert [None, "silent"] == [one.get("deadWhy") for one in both]
+    assert [None, "silent"] == [each.get("deadWhy") for each in both]
 
 
 async def test_queues_tell_depths_flow_failures_and_what_is_stuck(
@@ -227,8 +227,8 @@ async def test_queues_tell_depths_flow_failures_and_what_is_stuck(
     assert {("completed", 1), ("failed", 1)} == {
         (flow["outcome"], flow["attempts"]) for flow in stats["throughput"]
     }
-    assert [("corrupt", 1)] == [(one["code"], one["failures"]) for one in stats["failures"]]
-    assert [(str(stuck.job_id), "tests")] == [(one["jobId"], one["host"]) for one in stats["stuck"]]
+    assert [("corrupt", 1)] == [(group["code"], group["failures"]) for group in stats["failures"]]
+    assert [(str(stuck.job_id), "tests")] == [(job["jobId"], job["host"]) for job in stats["stuck"]]
     assert 2 == stats["unacknowledged"]
 
 

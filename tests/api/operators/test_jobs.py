@@ -26,8 +26,8 @@ IMAGE = "image:1"
 
 @pytest.fixture
 async def key_id(running: Running, operating: httpx.AsyncClient, operator: Connection) -> str:
-    found = await operator.fetchval("SELECT id FROM api_keys WHERE scopes = '{operate}'")
-    return str(found)
+    key = await operator.fetchval("SELECT id FROM api_keys WHERE scopes = '{operate}'")
+    return str(key)
 
 
 async def listed(client: httpx.AsyncClient, query: str = "") -> list[str]:

@@ -122,8 +122,8 @@ async def test_a_dry_run_leaves_no_trace(
 
     answer = await operating.post(f"{LETTERS}:replay", json=body)
 
-    assert ["replayed"] * 2 == [one["outcome"] for one in answer.json()["replays"]]
-    assert all("replayedAs" not in one for one in answer.json()["replays"])
+    assert ["replayed"] * 2 == [replay["outcome"] for replay in answer.json()["replays"]]
+    assert all("replayedAs" not in replay for replay in answer.json()["replays"])
     assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
     assert 3 == len(await listed(operating))
 

@@ -27,7 +27,7 @@ async def turn_back(client: httpx.AsyncClient, name: str) -> httpx.Response:
 async def shown(client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
     answer = await client.get(PATH)
     assert answer.status_code == 200, answer.text
-    return {one["name"]: one for one in answer.json()["settings"]}
+    return {setting["name"]: setting for setting in answer.json()["settings"]}
 
 
 def problem(answer: httpx.Response) -> tuple[int, str, str]:
@@ -38,15 +38,18 @@ def problem(answer: httpx.Response) -> tuple[int, str, str]:
 async def test_every_setting_is_listed_with_what_it_may_be_and_means(
     operating: httpx.AsyncClient,
 ) -> None:
-    found = await shown(operating)
+    settings = await shown(operating)
 
-    told = {one["meaning"] for one in found.values()}
+    told = {setting["meaning"] for setting in settings.values()}
     assert {setting.meaning for setting in DECLARED} == told
-    assert all(one["allowed"] and one["processes"] and one["defaultFrom"] for one in found.values())
-    assert (5, 5, False) == tuple(
-        found["retry.*.max_attempts"][field] for field in ("value", "default", "turned")
+    assert all(
+        setting["allowed"] and setting["processes"] and setting["defaultFrom"]
+        for setting in settings.values()
     )
-    assert 30 == found["retention.jobs_days"]["value"]
+    assert (5, 5, False) == tuple(
+        settings["retry.*.max_attempts"][field] for field in ("value", "default", "turned")
+    )
+    assert 30 == settings["retention.jobs_days"]["value"]
 
 
 async def test_a_setting_is_turned_shown_and_reset(operating: httpx.AsyncClient) -> None:
@@ -73,8 +76,8 @@ async def test_it_is_in_force_for_the_next_job_and_no_longer_after_the_reset(
 
         async def attempts_of_a_new_job() -> int:
             job = await submitted(acme)
-            found = await superuser.fetchval("SELECT max_attempts FROM jobs WHERE id = $1", job)
-            return int(found)
+            attempts = await superuser.fetchval("SELECT max_attempts FROM jobs WHERE id = $1", job)
+            return int(attempts)
 
         async def wait_for(attempts: int) -> None:
             async def are_so_many() -> bool:
@@ -152,7 +155,7 @@ async def test_a_reason_is_needed(operating: httpx.AsyncClient) -> None:
     empty = await operating.put(f"{PATH}/slots.lane.fast", json={"value": 2, "reason": ""})
     back = await operating.delete(f"{PATH}/slots.lane.fast")
 
-    assert [422, 422, 422] == [one.status_code for one in (without, empty, back)]
+    assert [422, 422, 422] == [answer.status_code for answer in (without, empty, back)]
 
 
 @pytest.mark.parametrize("name", ["nothing", "slots.lane.express", "breaker.s3", "timeout.type.*"])
@@ -178,7 +181,9 @@ async def test_what_would_contradict_after_a_reset_stays(operating: httpx.AsyncC
 async def test_no_limit_keeps_operators_from_resetting_it(
     running: Running, operating: httpx.AsyncClient
 ) -> None:
-    lowest = {one.name: one.low for one in DECLARED if one.name.startswith("limits.")}
+    lowest = {
+        setting.name: setting.low for setting in DECLARED if setting.name.startswith("limits.")
+    }
     for name, value in lowest.items():
         assert 200 == (await turn(operating, name, int(value))).status_code
     live = app_of(running).state.tools.live
@@ -197,7 +202,7 @@ async def test_two_who_turn_at_once_do_not_contradict_each_other(
         turn(operating, "retry.*.base_seconds", 3000), turn(operating, "retry.*.cap_seconds", 60)
     )
 
-    assert [200, 422] == sorted(one.status_code for one in answers)
+    assert [200, 422] == sorted(answer.status_code for answer in answers)
 
 
 async def test_rows_that_somebody_wrote_by_hand_are_shown_ignored_and_can_be_reset(
@@ -208,11 +213,11 @@ async def test_rows_that_somebody_wrote_by_hand_are_shown_ignored_and_can_be_res
         " ('later.release', '1', 'me', 'why'), ('slots.lane.fast', '\"two\"', 'me', 'why')"
     )
 
-    found = await shown(operating)
+    settings = await shown(operating)
 
-    assert "this release has no such setting" == found["later.release"]["ignored"]
-    assert "is a whole number" in found["slots.lane.fast"]["ignored"]
-    assert "value" not in found["slots.lane.fast"]
+    assert "this release has no such setting" == settings["later.release"]["ignored"]
+    assert "is a whole number" in settings["slots.lane.fast"]["ignored"]
+    assert "value" not in settings["slots.lane.fast"]
     assert 200 == (await turn(operating, "slots.lane.general", 2)).status_code
     for name in ("later.release", "slots.lane.fast"):
         assert 200 == (await turn_back(operating, name)).status_code
@@ -258,4 +263,4 @@ async def test_only_operators_may_look_or_turn(running: Running) -> None:
             await turn_back(acme, "slots.lane.fast"),
         ]
 
-    assert [403, 403, 403] == [one.status_code for one in answers]
+    assert [403, 403, 403] == [answer.status_code for answer in answers]

@@ -79,9 +79,9 @@ async def test_what_is_missing_says_what_helps(
     progress = SweepProgress(missing=(missing,), unnamed=4, bucket="originals")
     await a_walk(maintenance, progress, is_through=True)
 
-    found = await asked(operating)
+    sweep = await asked(operating)
 
-    assert 5 == found["missingInAll"]
+    assert 5 == sweep["missingInAll"]
     assert [
         {
             "bucket": "outputs",
@@ -91,9 +91,9 @@ async def test_what_is_missing_says_what_helps(
             "foundAt": "2026-01-02T03:04:05Z",
             "reprocess": True,
         }
-    ] == found["missing"]
-    assert "finishedAt" in found["walk"]
-    assert {"bucket", "after"}.isdisjoint(found["walk"])
+    ] == sweep["missing"]
+    assert "finishedAt" in sweep["walk"]
+    assert {"bucket", "after"}.isdisjoint(sweep["walk"])
 
 
 async def test_runs_that_did_something_are_shown_and_versions_that_wait(
@@ -111,10 +111,10 @@ async def test_runs_that_did_something_are_shown_and_versions_that_wait(
         assert start is not None
         await finish_period(maintenance, "sweep", start, report)
 
-    found = await asked(operating)
+    sweep = await asked(operating)
 
-    assert 1 == found["superseded"]
-    (run,) = found["runs"]
+    assert 1 == sweep["superseded"]
+    (run,) = sweep["runs"]
     assert [1, 2, 3, 4, None] == [
         run.get(name) for name in ("revisions", "uploads", "listed", "objects", "bytes")
     ]

@@ -37,8 +37,8 @@ async def asked(client: httpx.AsyncClient, path: str) -> Any:  # noqa: ANN401 - 
 
 
 async def limits_of(client: httpx.AsyncClient, tenant: str) -> dict[str, dict[str, object]]:
-    found = await asked(client, f"{TENANTS}/{tenant}")
-    return {one["name"]: one for one in found["limits"]}
+    tenant_view = await asked(client, f"{TENANTS}/{tenant}")
+    return {limit["name"]: limit for limit in tenant_view["limits"]}
 
 
 async def test_the_list_has_every_tenant_with_what_it_has_open(
@@ -50,9 +50,9 @@ async def test_the_list_has_every_tenant_with_what_it_has_open(
         body = {"scope": "tenant", "tenant": "rival", "reason": "x"} | what
         assert (await operating.put(PAUSES, json=body)).status_code == 200
 
-    found = await asked(operating, TENANTS)
+    page = await asked(operating, TENANTS)
 
-    shown = {one["tenant"]: one for one in found["tenants"]}
+    shown = {tenant["tenant"]: tenant for tenant in page["tenants"]}
     assert (3, False, 1, 1_000_000, False) == tuple(
         shown["acme"][name]
         for name in ("openJobs", "openJobsIsAtLeast", "weight", "maxOpenJobs", "paused")
@@ -61,12 +61,12 @@ async def test_the_list_has_every_tenant_with_what_it_has_open(
 
 
 async def test_the_list_goes_on_behind_its_last_tenant(operating: httpx.AsyncClient) -> None:
-    everybody = [one["tenant"] for one in (await asked(operating, TENANTS))["tenants"]]
+    everybody = [tenant["tenant"] for tenant in (await asked(operating, TENANTS))["tenants"]]
     met: list[str] = []
     cursor = ""
     while True:
         page = await asked(operating, f"{TENANTS}?limit=1{cursor}")
-        met += [one["tenant"] for one in page["tenants"]]
+        met += [tenant["tenant"] for tenant in page["tenants"]]
         if "nextCursor" not in page:
             break
         cursor = f"&cursor={page['nextCursor']}"
@@ -85,9 +85,9 @@ async def test_a_list_counts_no_further_than_it_says(
     for _ in range(3):
         await a_job(worker, superuser)
 
-    found = await asked(operating, TENANTS)
+    page = await asked(operating, TENANTS)
 
-    (acme,) = [one for one in found["tenants"] if one["tenant"] == "acme"]
+    (acme,) = [tenant for tenant in page["tenants"] if tenant["tenant"] == "acme"]
     assert (2, True) == (acme["openJobs"], acme["openJobsIsAtLeast"])
 
 
@@ -97,9 +97,9 @@ async def test_one_tenant_is_shown_with_its_jobs_by_state_and_its_limits(
     for state in JobState:
         await a_job(worker, superuser, state=state)
 
-    found = await asked(operating, f"{TENANTS}/acme")
+    tenant = await asked(operating, f"{TENANTS}/acme")
 
-    assert (1, 1, 1) == (found["queued"], found["processing"], found["failedRetryable"])
+    assert (1, 1, 1) == (tenant["queued"], tenant["processing"], tenant["failedRetryable"])
     assert {
         "open_jobs": (1_000_000, 1_000_000, 3),
         "weight": (1, 1, None),
@@ -109,8 +109,8 @@ async def test_one_tenant_is_shown_with_its_jobs_by_state_and_its_limits(
             if name != "open_jobs"
         },
     } == {
-        one["name"]: (one.get("default"), one.get("value"), one.get("used"))
-        for one in found["limits"]
+        limit["name"]: (limit.get("default"), limit.get("value"), limit.get("used"))
+        for limit in tenant["limits"]
     }
 
 
@@ -149,18 +149,18 @@ async def test_limits_are_set_and_undone_one_by_one(
 
     assert put.status_code == 200, put.text
     assert put.json() == await asked(operating, f"{TENANTS}/acme")
-    found = await limits_of(operating, "acme")
-    assert first == {name: found[name]["value"] for name in first}
+    limits = await limits_of(operating, "acme")
+    assert first == {name: limits[name]["value"] for name in first}
     key_id = await superuser.fetchval("SELECT id FROM api_keys WHERE scopes = '{operate}'")
     assert (f"of tests ({key_id})", "a flood") == (
-        found["uploads"]["setBy"],
-        found["uploads"]["reason"],
+        limits["uploads"]["setBy"],
+        limits["uploads"]["reason"],
     )
     body = {"limits": {"open_jobs": None, "requests": None, "uploads": 7}, "reason": "over"}
     assert (await operating.put(path, json=body)).status_code == 200
-    found = await limits_of(operating, "acme")
+    limits = await limits_of(operating, "acme")
     assert (1_000_000, 3, LIMITS["requests"].default, 7) == tuple(
-        found[name].get("value") for name in ("open_jobs", "weight", "requests", "uploads")
+        limits[name].get("value") for name in ("open_jobs", "weight", "requests", "uploads")
     )
     assert 1_000_000 == (await limits_of(operating, "rival"))["open_jobs"]["value"]
 
@@ -364,16 +364,16 @@ async def test_the_queues_say_who_waits_longest(
     body = {"scope": "tenant", "tenant": "rival", "name": "noop", "reason": "x"}
     await operating.put(PAUSES, json=body)
 
-    found = await asked(operating, "/v1/operator/queues")
+    queues = await asked(operating, "/v1/operator/queues")
 
     names = ("tenant", "waiting", "announced", "processing", "paused")
     assert [
         ("rival", 3, 0, 0, True),
         ("acme", 1, 0, 0, False),
         ("third", 0, 1, 1, False),
-    ] == [tuple(one[name] for name in names) for one in found["tenants"]]
-    assert found["tenantsAreAllRanked"]
-    assert [True, True, False] == ["oldestDue" in one for one in found["tenants"]]
+    ] == [tuple(tenant[name] for name in names) for tenant in queues["tenants"]]
+    assert queues["tenantsAreAllRanked"]
+    assert [True, True, False] == ["oldestDue" in tenant for tenant in queues["tenants"]]
 
 
 async def test_the_ranking_says_when_it_has_not_seen_everybody(
@@ -386,7 +386,7 @@ async def test_the_ranking_says_when_it_has_not_seen_everybody(
     ranking = await tenants.rank_tenants(superuser, limit=9)
 
     assert (["t-0", "t-1"], False) == (
-        [one.tenant for one in ranking.tenants],
+        [tenant.tenant for tenant in ranking.tenants],
         ranking.complete,
     )
 
@@ -399,7 +399,7 @@ async def test_an_explanation_tells_of_the_tenants_turns(
     body = {"limits": {"weight": 4, "open_jobs": 9}, "reason": "x"}
     await operating.put(f"{TENANTS}/acme/limits", json=body)
 
-    found = await asked(operating, f"/v1/operator/jobs/{jobs[-1].job_id}/explain")
+    told = await asked(operating, f"/v1/operator/jobs/{jobs[-1].job_id}/explain")
 
-    assert (2, 4, 9) == (found["ahead"], found["weight"], found["maxOpenJobs"])
-    assert "behind 2 of its tenant's own" in found["sentence"]
+    assert (2, 4, 9) == (told["ahead"], told["weight"], told["maxOpenJobs"])
+    assert "behind 2 of its tenant's own" in told["sentence"]

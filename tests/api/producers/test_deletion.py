@@ -70,8 +70,8 @@ async def test_a_key_of_another_request_is_refused_and_nothing_deleted(
 async def test_one_key_does_not_stand_for_the_deletion_of_two_images(
     acme: httpx.AsyncClient,
 ) -> None:
-    one, other = [(await uploaded(acme))["links"]["image"] for _ in range(2)]
-    await acme.delete(one, headers={"Idempotency-Key": "mine"})
+    first, other = [(await uploaded(acme))["links"]["image"] for _ in range(2)]
+    await acme.delete(first, headers={"Idempotency-Key": "mine"})
 
     answer = await acme.delete(other, headers={"Idempotency-Key": "mine"})
 
@@ -143,4 +143,4 @@ async def test_the_receipt_says_what_s3_had_and_when_the_edge_was_dark(
     assert 1.5 == receipt["secondsToDark"]
     assert {"requestedAt", "objectsDeletedAt", "invalidationId", "darkAt"} <= receipt.keys()
     listed = (await acme.get("/v1/images")).json()["images"]
-    assert ["deleted"] == [one["status"] for one in listed]
+    assert ["deleted"] == [image["status"] for image in listed]

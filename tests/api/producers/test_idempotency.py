@@ -274,10 +274,10 @@ async def test_at_a_full_quota_what_a_job_stands_for_is_answered_and_leaves_noth
     cancels = [await acme.post(cancel, json={}, headers=key("cancel")) for _ in range(3)]
     deletions = [await acme.delete(image, headers=key("delete")) for _ in range(3)]
 
-    assert {(202, first)} == {(one.status_code, one.json()["jobId"]) for one in answers}
-    assert {(202, first)} == {(one["status"], one["job"]["jobId"]) for one in batched}
-    assert {(202, ends[0])} == {(one.status_code, one.json()["jobId"]) for one in cancels}
-    assert {(202, ends[1])} == {(one.status_code, one.json()["jobId"]) for one in deletions}
+    assert {(202, first)} == {(each.status_code, each.json()["jobId"]) for each in answers}
+    assert {(202, first)} == {(each["status"], each["job"]["jobId"]) for each in batched}
+    assert {(202, ends[0])} == {(each.status_code, each.json()["jobId"]) for each in cancels}
+    assert {(202, ends[1])} == {(each.status_code, each.json()["jobId"]) for each in deletions}
     assert 0 == await superuser.fetchval("SELECT count(*) FROM idempotency_aliases")
     assert full == await superuser.fetchval("SELECT count(*) FROM jobs")
 
@@ -305,7 +305,7 @@ async def test_more_keys_than_a_job_answers_are_refused_by_their_limit(
 
     beyond = await acme.post("/v1/jobs", json=merged, headers={"Idempotency-Key": "beyond"})
 
-    assert {202} == {one["status"] for one in answers}
+    assert {202} == {each["status"] for each in answers}
     is_problem(beyond, 429, "limit_reached")
     assert "job_keys" == beyond.json()["limit"]
 
@@ -319,8 +319,8 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     api: Connection, superuser: Connection
 ) -> None:
     standing = [a_submission(idempotency_key=f"key-{number}") for number in range(3)]
-    for one in standing:
-        await submit_job(api, one)
+    for job in standing:
+        await submit_job(api, job)
     await superuser.execute(
         "INSERT INTO tenants (id, name, max_open_jobs) VALUES ('acme', 'acme', 50)"
     )
@@ -335,7 +335,7 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
         verdicts = await newcomer().admit_batch(api, a_key(), batch)
         await asyncio.sleep(0)  # the last of them is told in the loop's next turn
 
-    codes = [one if isinstance(one, Admitted) else one.code for one in verdicts]
+    codes = [verdict if isinstance(verdict, Admitted) else verdict.code for verdict in verdicts]
     fits = 50 - len(standing) - 1
     assert codes == [
         Admitted.NEW,
@@ -360,7 +360,7 @@ async def test_a_pause_refuses_what_is_new_in_a_batch_and_repeats_what_is_not(
     answer = await acme.post("/v1/jobs:batch", json={"jobs": [JOB, keyed, folded, JOB]})
 
     new, again, same, _ = told = answer.json()["answers"]
-    assert [one["status"] for one in told] == [503, 202, 202, 503]
+    assert [each["status"] for each in told] == [503, 202, 202, 503]
     assert new["problem"]["code"] == "submits_paused"
     assert again["job"] == first.json()
     assert same["job"]["jobId"] == deduplicated.json()["jobId"]

@@ -370,7 +370,7 @@ async def test_images_are_found_by_reference_page_by_page(acme: httpx.AsyncClien
     first = (await acme.get("/v1/images?reference=r&limit=2")).json()
     rest = (await acme.get(f"/v1/images?reference=r&limit=2&cursor={first['nextCursor']}")).json()
 
-    assert made[::-1] == [one["imageId"] for one in first["images"] + rest["images"]]
+    assert made[::-1] == [image["imageId"] for image in first["images"] + rest["images"]]
     assert "nextCursor" not in rest
     assert len((await acme.get("/v1/images")).json()["images"]) == 4
 
@@ -415,9 +415,9 @@ async def test_jobs_are_listed_by_image(acme: httpx.AsyncClient) -> None:
     accepted = await uploaded(acme)
     await submitted(acme)
 
-    found = (await acme.get("/v1/jobs", params={"imageId": accepted["imageId"]})).json()["jobs"]
+    jobs = (await acme.get("/v1/jobs", params={"imageId": accepted["imageId"]})).json()["jobs"]
 
-    assert [accepted["jobId"]] == [job["jobId"] for job in found]
+    assert [accepted["jobId"]] == [job["jobId"] for job in jobs]
 
 
 async def test_what_nobody_repeats_may_still_be_the_same_picture(

@@ -416,7 +416,7 @@ async def test_one_job_of_many_unknown_fields_costs_no_other_its_answer(
 
     answer = await acme.post("/v1/jobs:batch", json={"jobs": jobs})
 
-    assert [one["status"] for one in answer.json()["answers"]] == [422, 202]
+    assert [each["status"] for each in answer.json()["answers"]] == [422, 202]
 
 
 @pytest.fixture
@@ -441,7 +441,7 @@ async def test_a_job_that_is_too_large_is_judged_no_further_and_costs_no_other_i
     answer = await acme.post("/v1/jobs:batch", json={"jobs": [large, {"jobType": "noop"}]})
 
     told = answer.json()["answers"]
-    assert [one["status"] for one in told] == [413, 202]
+    assert [each["status"] for each in told] == [413, 202]
     assert told[0]["problem"]["code"] == "payload_too_large"
     assert judged == [b'{"jobType":"noop"}']
 

@@ -14,7 +14,7 @@ from tests.api.producers.test_events import listening
 from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
-from tests.support.image_sets import bury, renewal_of
+from tests.support.image_rows import bury, renewal_of
 from tests.support.rows import job_row
 
 
@@ -76,7 +76,7 @@ async def test_a_repeat_gets_the_same_answer_and_another_request_none(
     acme: httpx.AsyncClient, owner: Connection
 ) -> None:
     image, other = await uploaded(acme), await uploaded(acme)
-    path, elsewhere = (f"/v1/images/{one['imageId']}/reprocess" for one in (image, other))
+    path, elsewhere = (f"/v1/images/{each['imageId']}/reprocess" for each in (image, other))
     header = {"Idempotency-Key": "again-1"}
 
     without_body = await acme.post(path, headers=header)
@@ -114,7 +114,7 @@ async def test_what_is_no_image_of_the_tenant_is_not_found(
         for image_id in (theirs["imageId"], uuid4())
     ]
 
-    assert [(404, "not_found")] * 2 == [told(one) for one in answers]
+    assert [(404, "not_found")] * 2 == [told(answer) for answer in answers]
     assert answers[0].json() == answers[1].json()
     assert 1 == await owner.fetchval("SELECT count(*) FROM jobs")
 

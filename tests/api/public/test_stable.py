@@ -41,9 +41,9 @@ def stable(image_id: object, name: str = "thumb.webp") -> str:
 
 def directives(answer: httpx.Response) -> dict[str, str]:
     """Of Cache-Control, each once."""
-    found = [one.strip().partition("=") for one in answer.headers["cache-control"].split(",")]
-    assert len(found) == len({name for name, _, _ in found})
-    return {name: value for name, _, value in found}
+    parts = [part.strip().partition("=") for part in answer.headers["cache-control"].split(",")]
+    assert len(parts) == len({name for name, _, _ in parts})
+    return {name: value for name, _, value in parts}
 
 
 def is_not_found(answer: httpx.Response) -> None:
@@ -104,7 +104,7 @@ async def test_head_says_what_get_says(anybody: httpx.AsyncClient, image_id: UUI
 
         assert got.status_code == head.status_code
         assert head.content == b""
-        told = [{k: v for k, v in one.headers.items() if k not in own} for one in (got, head)]
+        told = [{k: v for k, v in answer.headers.items() if k not in own} for answer in (got, head)]
         assert told[0] == told[1]
 
 

@@ -16,8 +16,8 @@ from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation import child
 from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
-from tests.support.children import besiege, look_at
 from tests.worker import hoards
+from tests.worker.attacks import besiege, look_at
 
 MARK = b"poison:"
 LONGEST = 4096

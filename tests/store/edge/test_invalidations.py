@@ -25,6 +25,7 @@ from imagefleet.store.edge.invalidations import (
 from imagefleet.store.edge.reports import InvalidationSample, sample_invalidations
 from tests.support.database import Database, driver_of
 from tests.support.eventually import eventually
+from tests.support.races import somebody_waits
 
 ROOMY = BatchLimits(paths=3000, wildcards=15)
 # As the statement that publishes does it.
@@ -110,16 +111,10 @@ async def test_who_owes_while_a_batch_is_committed_owes_another_one(
         async with asyncio.TaskGroup() as group, maintenance.transaction():
             await commit_batch(maintenance, await owed(maintenance), wildcard, within=ROOMY)
             owing = group.create_task(owe(worker, image_id))
-            await eventually(lambda: is_waiting(maintenance))
+            await eventually(lambda: somebody_waits(maintenance))
 
         assert first != owing.result()
         assert [owing.result()] == [debt.id for debt in await owed(maintenance)]
-
-
-async def is_waiting(connection: Connection) -> bool:
-    """Somebody waits for a transaction to end."""
-    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"
-    return bool(await connection.fetchval(waits))
 
 
 async def test_a_batch_has_no_more_wildcards_than_fit_beside_those_in_flight(

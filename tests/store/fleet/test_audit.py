@@ -10,15 +10,14 @@ import pytest
 
 from imagefleet.errors import NotFound, StoreRejected
 from imagefleet.jobs.model import PauseScope, TenantId
-from imagefleet.store.database import Connection
 from imagefleet.store.fleet import audit
 from imagefleet.store.fleet.audit import Act, Actor, AuditFilter, acting, list_audit
 from imagefleet.store.fleet.keys import create_key, find_key, revoke_key
 from imagefleet.store.fleet.pauses import Pause, find_pause, pause, resume
 from tests.conftest import OpenConnection
-from tests.support.database import Database, driver_of
+from tests.support.database import Database, Role, driver_of
 from tests.support.races import meanwhile
-from tests.support.roles import Role
+from tests.support.rows import audit_rows
 
 ADA = Actor(name="ada", key_id=uuid4(), address="192.0.2.7")
 EVERYTHING = Pause(scope=PauseScope.ALL)
@@ -29,11 +28,6 @@ VALUES (gen_random_uuid(), 'tenant', 'mine', sha256('x'), '{operate}')
 NOTHING = Act(action="pause", kind="pause", name="all")
 ROLES = tuple(role for role in get_args(Role) if role != "superuser")
 TENANT = TenantId("tenant")
-
-
-async def told(connection: Connection, after: int = 0) -> list[dict[str, Any]]:
-    rows = await connection.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
-    return [dict(row) for row in rows]
 
 
 # Nobody rewrites it.
@@ -53,13 +47,13 @@ async def test_no_role_changes_a_line_or_takes_one_away(
     database: Database, admin: OpenConnection, role: Role, statement: str
 ) -> None:
     await create_key(admin, TENANT, name="k", scopes=["read"], by=ADA)
-    before = await told(admin)
+    before = await audit_rows(admin)
 
     async with database.connect(role) as connection:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await driver_of(connection).execute(statement)
 
-    assert before == await told(admin)
+    assert before == await audit_rows(admin)
     assert len(before) == 2
 
 
@@ -87,7 +81,7 @@ async def test_a_transaction_that_was_begun_long_ago_tells_of_now(
         async with acting(operator, ADA) as act:
             await act.record(NOTHING)
 
-    (line,) = await told(operator)
+    (line,) = await audit_rows(operator)
     assert line["at"] > begun
     assert ("imagefleet_operator", "ada", ADA.key_id, "192.0.2.7") == (
         line["role"],
@@ -113,7 +107,7 @@ async def test_a_line_is_bounded(operator: OpenConnection, act: Act) -> None:
         async with acting(operator, ADA) as begun:
             await begun.record(act)
 
-    assert [] == await told(operator)
+    assert [] == await audit_rows(operator)
 
 
 # Whoever acts tells.
@@ -125,7 +119,7 @@ async def test_what_is_changed_and_not_told_is_not_changed(operator: OpenConnect
             await pause(act.connection, EVERYTHING, by="ada", reason="why")
 
     assert await find_pause(operator, EVERYTHING) is None
-    assert [] == await told(operator)
+    assert [] == await audit_rows(operator)
 
 
 async def test_what_was_only_looked_at_need_not_be_told(operator: OpenConnection) -> None:
@@ -134,7 +128,7 @@ async def test_what_was_only_looked_at_need_not_be_told(operator: OpenConnection
         assert await find_pause(act.connection, EVERYTHING) is None
         assert not await resume(act.connection, EVERYTHING)
 
-    assert [] == await told(operator)
+    assert [] == await audit_rows(operator)
 
 
 async def test_an_act_that_fails_is_neither_done_nor_told(operator: OpenConnection) -> None:
@@ -148,7 +142,7 @@ async def test_an_act_that_fails_is_neither_done_nor_told(operator: OpenConnecti
         await fails()
 
     assert await find_pause(operator, EVERYTHING) is None
-    assert [] == await told(operator)
+    assert [] == await audit_rows(operator)
 
 
 async def test_acts_on_one_thing_come_one_after_the_other(
@@ -189,7 +183,7 @@ async def test_who_makes_and_ends_a_key_is_told_and_the_secret_is_not(
     await revoke_key(admin, found.id, by=ADA, reason="leaked")
     await revoke_key(admin, found.id, by=ADA, reason="again")
 
-    tenant, made, ended = await told(admin)
+    tenant, made, ended = await audit_rows(admin)
     assert [
         ("create", "tenant", "tenant", "a new shop"),
         ("create", "key", str(found.id), "a new shop"),
@@ -218,7 +212,7 @@ async def test_of_two_who_end_a_key_at_once_one_is_told(
         async with meanwhile(superuser, other, admin, second):
             await first.commit()
 
-    ended = [one for one in await told(admin) if one["action"] == "revoke"]
+    ended = [one for one in await audit_rows(admin) if one["action"] == "revoke"]
     assert ["first"] == [one["reason"] for one in ended]
 
 

@@ -1,6 +1,5 @@
 """What processes do by themselves is told by triggers, once, and beside what people say."""
 
-from typing import Any
 from uuid import uuid4
 
 from imagefleet.jobs.lifecycle import Failed
@@ -24,6 +23,7 @@ from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from tests.conftest import OpenConnection
 from tests.store.schema.test_older_processes import older
 from tests.support.factories import a_job, a_submission, a_worker, open_breaker, settle_job
+from tests.support.rows import audit_rows, newest_audit
 
 ADA = Actor(name="ada", key_id=uuid4(), address="192.0.2.7")
 EVERYTHING = Pause(scope=PauseScope.ALL)
@@ -31,18 +31,11 @@ NOTHING = Act(action="pause", kind="pause", name="all")
 TENANT = TenantId("tenant")
 
 
-async def told(connection: Connection, after: int = 0) -> list[dict[str, Any]]:
-    rows = await connection.fetch("SELECT * FROM audit WHERE id > $1 ORDER BY id", after)
-    return [dict(row) for row in rows]
-
-
-async def newest(connection: Connection) -> int:
-    found: int = await connection.fetchval("SELECT coalesce(max(id), 0) FROM audit")
-    return found
-
-
 async def words(connection: Connection, after: int = 0) -> list[str]:
-    return [f"{one['action']} {one['kind']} {one['name']}" for one in await told(connection, after)]
+    return [
+        f"{one['action']} {one['kind']} {one['name']}"
+        for one in await audit_rows(connection, after)
+    ]
 
 
 # What is told without anybody saying so, once, and what is not.
@@ -55,7 +48,7 @@ async def test_a_worker_that_starts_and_stops_is_told(
     await start_drain(worker, me)
     assert await retire_worker(worker, me)
 
-    start, stop = await told(superuser)
+    start, stop = await audit_rows(superuser)
     assert ("start", "stop") == (start["action"], stop["action"])
     assert {"worker"} == {start["kind"], stop["kind"]}
     assert {str(me)} == {start["name"], stop["name"]}
@@ -69,11 +62,11 @@ async def test_a_worker_that_is_lost_is_told_by_who_found_it(
     worker: OpenConnection, maintenance: OpenConnection, superuser: OpenConnection
 ) -> None:
     me = await a_worker(worker)
-    last = await newest(superuser)
+    last = await newest_audit(superuser)
     (seen,) = await look_at_workers(maintenance)
     await rescue_worker(maintenance, seen)
 
-    (line,) = await told(superuser, last)
+    (line,) = await audit_rows(superuser, last)
     assert ("lose", "worker", str(me), "imagefleet_maintenance") == (
         line["action"],
         line["kind"],
@@ -92,7 +85,7 @@ async def test_a_new_holder_of_an_office_is_told_and_where_it_came_from(
     await resign(maintenance, "flusher", first)
     assert await hold_election(maintenance, "flusher", second) == 2
 
-    one, other = await told(superuser)
+    one, other = await audit_rows(superuser)
     assert {("elect", "election", "flusher")} == {
         (line["action"], line["kind"], line["name"]) for line in (one, other)
     }
@@ -106,7 +99,7 @@ async def test_a_new_dispatcher_of_a_lane_is_told(
     first, second = uuid4(), uuid4()
     await hold_lanes(maintenance, first)
     await leave_lanes(maintenance, first)
-    last = await newest(superuser)
+    last = await newest_audit(superuser)
 
     await hold_lanes(maintenance, second)
 
@@ -123,7 +116,7 @@ async def test_a_hundred_beats_and_renewals_write_nothing(
     me, holder = await a_worker(worker), uuid4()
     await hold_election(maintenance, "flusher", holder)
     await hold_lanes(maintenance, holder)
-    last = await newest(superuser)
+    last = await newest_audit(superuser)
 
     for _ in range(100):
         await renew_claims(worker, me, [])
@@ -144,7 +137,7 @@ async def test_a_breaker_that_workers_open_and_close_is_told_and_keeps_its_last_
     assert await report_probe_worked(worker, "s3")
     assert not await report_probe_worked(worker, "s3")
 
-    opened, closed = await told(superuser)
+    opened, closed = await audit_rows(superuser)
     assert ["open", "close"] == [opened["action"], closed["action"]]
     assert ("closed", "open") == (opened["before"]["state"], opened["after"]["state"])
     assert 1 == opened["after"]["window_failures"]
@@ -159,7 +152,7 @@ async def test_a_breaker_that_workers_open_and_close_is_told_and_keeps_its_last_
 
 async def test_who_acts_is_told_once(operator: OpenConnection, worker: OpenConnection) -> None:
     await open_breaker(worker)
-    last = await newest(operator)
+    last = await newest_audit(operator)
 
     async with acting(operator, ADA) as act:
         await pause(act.connection, EVERYTHING, by="ada", reason="why")
@@ -204,7 +197,7 @@ async def test_who_acts_and_does_not_say_so_is_told_of_all_the_same(
     await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
     await operator.execute(older("breakers.RESET_BREAKER"), "s3", "ben")
 
-    lines = [one for one in await told(operator) if one["tenant_id"] in {None, "shop"}]
+    lines = [one for one in await audit_rows(operator) if one["tenant_id"] in {None, "shop"}]
     assert [
         "create tenant shop",
         f"create key {key}",
@@ -241,7 +234,7 @@ async def test_a_tenants_pause_has_one_name_whoever_tells_of_it(operator: OpenCo
         "pause pause tenant acme noop",
         "resume pause tenant acme noop",
     ] == await words(operator)
-    assert {"acme"} == {line["tenant_id"] for line in await told(operator)}
+    assert {"acme"} == {line["tenant_id"] for line in await audit_rows(operator)}
 
 
 async def test_who_is_at_postgres_is_told_with_where_the_session_comes_from(
@@ -254,7 +247,7 @@ async def test_who_is_at_postgres_is_told_with_where_the_session_comes_from(
     await create_key(admin, TENANT, name="k", scopes=["read"], by=Actor(name="ada"))
     await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
 
-    lines = await told(operator)
+    lines = await audit_rows(operator)
     assert here is not None
     assert {"create tenant", "create key", "open circuit_breaker"} <= {
         f"{line['action']} {line['kind']}" for line in lines
@@ -284,11 +277,11 @@ async def test_a_target_that_a_failed_job_pauses_is_told(
 ) -> None:
     submission = a_submission(target="photo", pause_target_on_failure=True)
     job = await a_job(worker, superuser, state=JobState.PROCESSING, submission=submission)
-    last = await newest(superuser)
+    last = await newest_audit(superuser)
 
     await settle_job(worker, job, Failed(code="corrupt", message="It is damaged."))
 
-    (line,) = await told(superuser, last)
+    (line,) = await audit_rows(superuser, last)
     assert ("pause", "pause", "target photo", submission.tenant_id, "imagefleet_worker") == (
         line["action"],
         line["kind"],

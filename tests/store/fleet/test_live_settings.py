@@ -19,8 +19,7 @@ from imagefleet.store.fleet.live_settings import (
     turn_back,
     turn_retention,
 )
-from tests.support.database import Database, driver_of
-from tests.support.roles import Role
+from tests.support.database import Database, Role, driver_of
 
 RETENTION = "SELECT retention FROM fleet"
 

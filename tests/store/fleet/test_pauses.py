@@ -1,12 +1,10 @@
 """Pauses: what each holds back, what it lets pass, and what a resume lets go."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from imagefleet.jobs.model import (
-    JobId,
     JobState,
     Lane,
     PauseScope,
@@ -24,9 +22,10 @@ from tests.support.factories import (
     a_job,
     a_submission,
     claim_job,
+    push_rings_forward,
     settle_job,
 )
-from tests.support.rows import job_row, ring_row
+from tests.support.rows import due_now, job_row
 
 IMAGE = "image:1"
 
@@ -52,22 +51,6 @@ OF_TENANT_AND_TYPE = Pause(scope=PauseScope.TENANT, tenant_id=TENANT, name="noop
 EACH_SCOPE = pytest.mark.parametrize(
     "what", [EVERYTHING, TYPE, LANE, TARGET, OF_TENANT, OF_TENANT_AND_TYPE], ids=str
 )
-
-
-async def due_now(connection: Connection, job_id: JobId) -> bool:
-    """Without any message, and with nothing to wait for but its turn."""
-    ring = await ring_row(connection, job_id)
-    assert ring is not None
-    if ring["parked"] or ring["sent_at"] is not None:
-        return False
-    return bool(ring["next_in"] <= timedelta(0) and ring["sends"] == 0)
-
-
-async def push_rings_forward(superuser: Connection) -> None:
-    """As after some rounds of ringing."""
-    await superuser.execute(
-        "UPDATE rings SET next_at = now() + interval '1 hour', sent_at = now(), sends = 7"
-    )
 
 
 # Pauses.

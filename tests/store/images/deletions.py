@@ -4,34 +4,21 @@ from dataclasses import replace
 from uuid import UUID, uuid4
 
 from imagefleet.jobs.images import Emptied, NewSource, Publication, image_target, original_key
-from imagefleet.jobs.lifecycle import Completed, ResultReason
-from imagefleet.jobs.model import (
-    JobId,
-    Submission,
-    Submitted,
-)
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import JobId, Submission, Submitted
 from imagefleet.store.database import Connection
-from imagefleet.store.edge.invalidations import (
-    BatchLimits,
-)
-from imagefleet.store.images.deleting import (
-    Deleting,
-    delete_image,
-)
+from imagefleet.store.images.deleting import Deleting, delete_image
 from imagefleet.store.images.images import submit_image
 from tests.support.factories import (
     CORRUPT,
     TENANT,
     MadeJob,
     a_submission,
-    a_worker,
-    claim_job,
+    hold_job,
     settle_job,
 )
-from tests.support.publications import a_publication, a_variant
+from tests.support.image_rows import a_publication, a_variant
 from tests.support.rows import job_row
-
-ROOMY = BatchLimits(paths=3000, wildcards=15)
 
 
 def an_upload(image_id: UUID, **more: object) -> tuple[Submission, NewSource]:
@@ -76,23 +63,9 @@ async def publication(worker: Connection, image_id: UUID, job: MadeJob) -> Publi
     return a_publication(job, image_id, revision, [thumb])
 
 
-async def taken(worker: Connection, job_id: JobId) -> MadeJob:
-    worker_id = await a_worker(worker)
-    answer = await claim_job(worker, job_id, worker_id)
-    assert answer.claim is not None, answer
-    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
-
-
 async def failing(worker: Connection, job_id: JobId) -> JobId:
-    await settle_job(worker, await taken(worker, job_id), CORRUPT)
+    await settle_job(worker, await hold_job(worker, job_id), CORRUPT)
     return job_id
-
-
-async def published(worker: Connection, image_id: UUID, job_id: JobId) -> ResultReason | None:
-    job = await taken(worker, job_id)
-    outcome = Completed(publication=await publication(worker, image_id, job))
-    receipt = await settle_job(worker, job, outcome)
-    return receipt.outcome.reason if isinstance(receipt.outcome, Completed) else None
 
 
 def a_receipt(image_id: UUID) -> Completed:
@@ -100,8 +73,3 @@ def a_receipt(image_id: UUID) -> Completed:
         image_id=image_id, tenant_id=TENANT, deleted=2, not_there=1, errors=0, keys=("a", "b")
     )
     return Completed(emptied=emptied)
-
-
-async def counts(owner: Connection) -> tuple[int, ...]:
-    tables = ("jobs", "rings", "image_tombstones")
-    return tuple([await owner.fetchval(f"SELECT count(*) FROM {one}") for one in tables])  # noqa: S608

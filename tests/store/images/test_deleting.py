@@ -1,24 +1,20 @@
 """The tombstone: with its job or not at all, seen by all who are about to publish or submit."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from imagefleet.errors import IdempotencyConflict, NotFound, RequestRejected
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.lifecycle import Completed, Released
-from imagefleet.jobs.model import (
-    CancelCode,
-    JobState,
-    TenantId,
-    Verdict,
-    new_job_id,
-)
+from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
+from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId, Verdict, new_job_id
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
     Accepted,
+    BatchLimits,
     accept_batch,
     begin_send,
     commit_batch,
@@ -36,42 +32,33 @@ from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.letters import get_dead_letter
-from imagefleet.store.letters.replays import (
-    replay_letters,
-    replay_redriven,
-)
+from imagefleet.store.letters.replays import replay_letters, replay_redriven
 from tests.conftest import OpenConnection
 from tests.store.images.deletions import (
-    ROOMY,
     a_deletion,
     a_receipt,
     an_upload,
-    counts,
     deleted,
     failing,
     publication,
-    published,
-    taken,
     uploaded,
 )
 from tests.support.database import driver_of
-from tests.support.factories import (
-    CORRUPT,
-    TENANT,
-    a_worker,
-    claim_job,
-    settle_job,
-)
+from tests.support.factories import CORRUPT, TENANT, a_worker, claim_job, hold_job, settle_job
 from tests.support.rows import job_row, ring_row
 
 ORDER = ReplayOrder(by="ada", reason="fixed")
+ROOMY = BatchLimits(paths=3000, wildcards=15)
+
+
+async def counts(owner: Connection) -> tuple[int, ...]:
+    tables = ("jobs", "rings", "image_tombstones")
+    return tuple([await owner.fetchval(f"SELECT count(*) FROM {table}") for table in tables])  # noqa: S608
 
 
 async def test_the_tombstone_its_job_and_the_ring_are_one(
-    api: OpenConnection, superuser: OpenConnection
+    api: OpenConnection, superuser: OpenConnection, image_id: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
     before = await counts(superuser)
 
     undone = driver_of(api).transaction()
@@ -88,12 +75,10 @@ async def test_the_tombstone_its_job_and_the_ring_are_one(
 
 
 async def test_a_second_deletion_is_answered_with_the_first_and_leaves_no_trace(
-    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection, image_id: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
     first = await deleted(api, image_id)
-    job = await taken(worker, first.answer.job_id)
+    job = await hold_job(worker, first.answer.job_id)
     await settle_job(worker, job, a_receipt(image_id))
     before = await counts(superuser)
 
@@ -104,9 +89,9 @@ async def test_a_second_deletion_is_answered_with_the_first_and_leaves_no_trace(
     assert before == await counts(superuser)
 
 
-async def test_while_a_deletion_is_open_no_other_takes_its_place(api: OpenConnection) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
+async def test_while_a_deletion_is_open_no_other_takes_its_place(
+    api: OpenConnection, image_id: UUID
+) -> None:
     first = await deleted(api, image_id)
 
     again = await deleted(api, image_id, dedup_key=None)
@@ -138,12 +123,10 @@ async def test_what_is_not_ours_is_not_found_and_not_deleted(
 
 
 async def test_a_deletion_that_failed_is_asked_for_again_by_another_job(
-    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection, image_id: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
     first = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, first.answer.job_id), CORRUPT)
+    await settle_job(worker, await hold_job(worker, first.answer.job_id), CORRUPT)
 
     second = await deleted(api, image_id)
     third = await deleted(api, image_id)
@@ -153,13 +136,11 @@ async def test_a_deletion_that_failed_is_asked_for_again_by_another_job(
 
 
 async def test_cancelling_a_deletion_undoes_nothing_and_it_can_be_asked_for_again(
-    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection, image_id: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
     first = (await deleted(api, image_id)).answer.job_id
     await cancel_job(worker, first, code=CancelCode.CANCELLED, detail=None)
-    await settle_job(worker, await taken(worker, first), Released(why="flagged"))
+    await settle_job(worker, await hold_job(worker, first), Released(why="flagged"))
 
     with pytest.raises(RequestRejected, match="image_deleted"):
         await uploaded(api, image_id)
@@ -194,14 +175,14 @@ async def test_a_deletion_goes_first_and_what_it_overtakes_ends_as_image_deleted
 
     deleting = await deleted(api, image_id)
 
-    cancels = [one.payload["job_id"] for one, _ in deleting.submitted[1:]]
-    assert [str(one) for one in older] == cancels
+    cancels = [cancel.payload["job_id"] for cancel, _ in deleting.submitted[1:]]
+    assert [str(job_id) for job_id in older] == cancels
     assert all(answer.next_at is not None for _, answer in deleting.submitted)
-    await taken(worker, deleting.answer.job_id)
+    await hold_job(worker, deleting.answer.job_id)
     rings = await flag_void(worker, image_id, TENANT)
     assert {ring.job_id for ring in rings} == set(older)
     for job_id in older:
-        job = await taken(worker, job_id)
+        job = await hold_job(worker, job_id)
         await settle_job(worker, job, Released(why="flagged"))
         row = await job_row(superuser, job_id)
         assert ("failed", "image_deleted") == (row["state"], row["failure_code"])
@@ -212,7 +193,7 @@ async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
     api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
 ) -> None:
     image_id = new_job_id()
-    running = await taken(worker, (await uploaded(api, image_id)).job_id)
+    running = await hold_job(worker, (await uploaded(api, image_id)).job_id)
     deleting = await deleted(api, image_id)
 
     answer = await claim_job(worker, deleting.answer.job_id, await a_worker(worker))
@@ -226,12 +207,12 @@ async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
     ring = await ring_row(superuser, deleting.answer.job_id)
     assert ring is not None
     assert ring["next_in"].total_seconds() <= 0
-    await taken(worker, deleting.answer.job_id)
+    await hold_job(worker, deleting.answer.job_id)
 
 
 async def dark_by_the_edge(maintenance: Connection) -> None:
     """One batch of all debts, complete."""
-    debts = [one.debt for one in await look_at_owed(maintenance, limit=9)]
+    debts = [owed.debt for owed in await look_at_owed(maintenance, limit=9)]
     batch = await commit_batch(maintenance, debts, lambda image_id: f"#{image_id}", within=ROOMY)
     assert batch is not None
     assert await begin_send(maintenance, batch.id)
@@ -239,6 +220,13 @@ async def dark_by_the_edge(maintenance: Connection) -> None:
     dark = await complete_batch(maintenance, Accepted(batch.id, "I1"))
     assert dark is not None
     assert len(dark) == 1
+
+
+async def published(worker: Connection, image_id: UUID, job_id: JobId) -> ResultReason | None:
+    job = await hold_job(worker, job_id)
+    outcome = Completed(publication=await publication(worker, image_id, job))
+    receipt = await settle_job(worker, job, outcome)
+    return receipt.outcome.reason if isinstance(receipt.outcome, Completed) else None
 
 
 async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dark_with_the_edge(
@@ -251,7 +239,7 @@ async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dar
     for _ in range(2):  # a replacement owes one already, with which the deletion's is merged
         await published(worker, image_id, (await uploaded(api, image_id)).job_id)
     deleting = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+    await settle_job(worker, await hold_job(worker, deleting.answer.job_id), a_receipt(image_id))
 
     gone = await get_deletion(api, image_id, TENANT)
     (debt,) = await superuser.fetch("SELECT id, reason FROM invalidations")
@@ -268,36 +256,27 @@ async def test_the_receipt_and_one_invalidation_come_with_the_completion_and_dar
 
 
 async def test_a_second_receipt_changes_nothing(
-    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection
+    api: OpenConnection, worker: OpenConnection, superuser: OpenConnection, emptied: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
-    deleting = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
     before = await superuser.fetch("SELECT * FROM image_tombstones")
     debts = await superuser.fetch("SELECT * FROM invalidations")
 
-    again = a_deletion(image_id, dedup_key=None)
+    again = a_deletion(emptied, dedup_key=None)
     await submit_job(worker, again)
-    await settle_job(worker, await taken(worker, again.job_id), a_receipt(image_id))
+    await settle_job(worker, await hold_job(worker, again.job_id), a_receipt(emptied))
 
     assert before == await superuser.fetch("SELECT * FROM image_tombstones")
     assert debts == await superuser.fetch("SELECT * FROM invalidations")
 
 
 async def test_a_restless_debt_hands_the_receipt_on_to_the_next(
-    api: OpenConnection,
-    worker: OpenConnection,
-    maintenance: OpenConnection,
-    superuser: OpenConnection,
+    maintenance: OpenConnection, superuser: OpenConnection, emptied: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
-    deleting = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
-    debts = [one.debt for one in await look_at_owed(maintenance, limit=9)]
+    debts = [owed.debt for owed in await look_at_owed(maintenance, limit=9)]
 
-    first = await commit_batch(maintenance, debts, lambda one: f"#{one}", within=ROOMY, again=debts)
+    first = await commit_batch(
+        maintenance, debts, lambda image_id: f"#{image_id}", within=ROOMY, again=debts
+    )
     assert first is not None
     await accept_batch(maintenance, first.id, "I0")
     assert await complete_batch(maintenance, Accepted(first.id, "I0")) == []
@@ -306,14 +285,12 @@ async def test_a_restless_debt_hands_the_receipt_on_to_the_next(
 
 
 async def test_without_an_edge_an_image_is_dark_when_its_objects_are_gone(
-    api: OpenConnection, worker: OpenConnection, maintenance: OpenConnection
+    api: OpenConnection, worker: OpenConnection, maintenance: OpenConnection, image_id: UUID
 ) -> None:
-    image_id = new_job_id()
-    await uploaded(api, image_id)
     deleting = await deleted(api, image_id)
 
     assert [] == await darken_without_edge(maintenance)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
+    await settle_job(worker, await hold_job(worker, deleting.answer.job_id), a_receipt(image_id))
 
     assert 1 == len(await darken_without_edge(maintenance))
     gone = await get_deletion(api, image_id, TENANT)
@@ -322,23 +299,16 @@ async def test_without_an_edge_an_image_is_dark_when_its_objects_are_gone(
 
 
 async def test_an_image_is_emptied_once_more_a_day_later(
-    api: OpenConnection,
-    worker: OpenConnection,
-    maintenance: OpenConnection,
-    superuser: OpenConnection,
+    maintenance: OpenConnection, superuser: OpenConnection, emptied: UUID
 ) -> None:
     day = timedelta(hours=24)
-    image_id = new_job_id()
-    await uploaded(api, image_id)
-    deleting = await deleted(api, image_id)
-    await settle_job(worker, await taken(worker, deleting.answer.job_id), a_receipt(image_id))
 
     assert [] == await list_to_empty_again(maintenance, after=day, limit=9)
     await superuser.execute(
         "UPDATE image_tombstones SET objects_deleted_at = now() - interval '25 hours'"
     )
-    assert [image_id] == await list_to_empty_again(maintenance, after=day, limit=9)
-    await record_emptied_again(maintenance, image_id, owes=True)
+    assert [emptied] == await list_to_empty_again(maintenance, after=day, limit=9)
+    await record_emptied_again(maintenance, emptied, owes=True)
 
     assert [] == await list_to_empty_again(maintenance, after=day, limit=9)
     (debt,) = await superuser.fetch("SELECT debts FROM invalidations")
@@ -362,5 +332,5 @@ async def test_what_failed_of_a_deleted_image_is_not_replayed_but_its_deletion_i
         failed: (ReplayOutcome.IMAGE_DELETED, False),
         another: (ReplayOutcome.REPLAYED, True),
         deletion: (ReplayOutcome.REPLAYED, True),
-    } == {one.job_id: (one.outcome, one.replayed_as is not None) for one in answers}
+    } == {answer.job_id: (answer.outcome, answer.replayed_as is not None) for answer in answers}
     assert (await get_dead_letter(operator, failed)).acknowledged_at is None

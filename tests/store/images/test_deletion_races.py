@@ -25,13 +25,14 @@ from imagefleet.store.images.images import find_current
 from imagefleet.store.letters.replays import (
     replay_redriven,
 )
-from tests.store.images.deletions import a_receipt, deleted, failing, publication, taken, uploaded
+from tests.store.images.deletions import a_receipt, deleted, failing, publication, uploaded
 from tests.support.database import Database
 from tests.support.factories import (
     TENANT,
     MadeJob,
     a_worker,
     claim_job,
+    hold_job,
     settle_job,
 )
 from tests.support.races import all_at_once, no_deadlocks
@@ -114,7 +115,7 @@ async def test_whatever_races_a_deletion_the_image_ends_dark(
             image_id = new_job_id()
             submitted = await uploaded(deleter, image_id)
             if a_settlement in races:
-                await taken(worker, submitted.job_id)
+                await hold_job(worker, submitted.job_id)
             if a_replay in races:
                 await failing(worker, submitted.job_id)
             pause = (round_ % 6) * 0.0004
@@ -159,12 +160,12 @@ async def expect_dark(
             job_id=deletion["id"], claim_no=deletion["claim_no"], worker_id=deletion["locked_by"]
         )
         if deletion["state"] == "processing"
-        else await taken(worker, deletion["id"])
+        else await hold_job(worker, deletion["id"])
     )
     await flag_void(worker, image_id, TENANT)
     await settle_job(worker, held, a_receipt(image_id))
     for row in await superuser.fetch(open_jobs, image_target(image_id)):
-        job = await taken(worker, row["id"])
+        job = await hold_job(worker, row["id"])
         await settle_job(worker, job, Released(why="flagged"))
         assert "image_deleted" == (await job_row(superuser, job.job_id))["failure_code"]
 

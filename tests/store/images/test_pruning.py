@@ -7,23 +7,21 @@ from uuid import UUID, uuid4
 import pytest
 
 from imagefleet.errors import NotFound
-from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.images import image_target
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import JobId, Submission, new_job_id
+from imagefleet.jobs.model import JobId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.images.deleting import get_deletion
 from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.images.pruning import prune_images, prune_revisions, prune_uploads
 from imagefleet.store.images.uploads import create_upload, get_upload, submit_upload
 from imagefleet.store.jobs.pruning import prune_jobs
+from tests.store.images.deletions import an_upload
 from tests.support.factories import (
     CORRUPT,
     TENANT,
-    MadeJob,
-    a_submission,
-    a_worker,
     age_finished_jobs,
-    claim_job,
+    hold_job,
     settle_job,
 )
 
@@ -38,23 +36,8 @@ ROWS_OF_AN_IMAGE = {
 }
 
 
-def an_upload(image_id: UUID) -> tuple[Submission, NewSource]:
-    submission = a_submission(type="process_image", target=image_target(image_id))
-    source = NewSource(
-        image_id=image_id,
-        tenant_id=TENANT,
-        key=original_key(image_id, uuid4()),
-        bytes=100,
-        content_type="image/jpeg",
-    )
-    return submission, source
-
-
 async def ended(worker: Connection, job_id: JobId, *, fails: bool = False) -> None:
-    worker_id = await a_worker(worker)
-    await claim_job(worker, job_id, worker_id)
-    job = MadeJob(job_id=job_id, claim_no=1, worker_id=worker_id)
-    await settle_job(worker, job, CORRUPT if fails else Completed())
+    await settle_job(worker, await hold_job(worker, job_id), CORRUPT if fails else Completed())
 
 
 async def an_image(api: Connection, worker: Connection, superuser: Connection) -> UUID:

@@ -12,8 +12,7 @@ from imagefleet.store.database import Connection
 from tests.conftest import OpenConnection
 from tests.support.database import driver_of
 from tests.support.factories import MadeJob, a_job, settle_job
-from tests.support.image_sets import an_image
-from tests.support.publications import a_publication, a_variant
+from tests.support.image_rows import a_publication, a_variant, an_image
 from tests.support.races import meanwhile
 
 

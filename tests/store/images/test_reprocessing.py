@@ -29,19 +29,21 @@ from tests.support.factories import (
     TENANT,
     MadeJob,
     a_submission,
+    a_worker,
+    claim_job,
     expire_lock,
     settle_job,
 )
-from tests.support.image_sets import (
-    a_set,
-    an_image,
-    asked_for,
-    bury,
-    claimed_by,
-    renewal_of,
-    some_images,
-)
+from tests.support.image_rows import a_set, an_image, asked_for, bury, renewal_of, some_images
 from tests.support.rows import job_row, ring_row
+
+
+async def claimed_by(worker: Connection, job_id: JobId) -> Claim:
+    """The job in the hands of a worker of its own."""
+    answer = await claim_job(worker, job_id, await a_worker(worker))
+    assert answer.claim is not None, answer
+    return answer.claim
+
 
 RIVAL = TenantId("rival")
 

@@ -1,14 +1,11 @@
 """A flag, and the ring that tells of it; and what is made due now."""
 
-from datetime import timedelta
-
 import pytest
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.model import (
     CancelCode,
-    JobId,
     JobState,
     Lane,
     TenantId,
@@ -23,25 +20,9 @@ from tests.support.factories import (
     a_job,
     a_submission,
     claim_job,
+    push_rings_forward,
 )
-from tests.support.rows import job_row, ring_row
-
-
-async def due_now(connection: Connection, job_id: JobId) -> bool:
-    """Without any message, and with nothing to wait for but its turn."""
-    ring = await ring_row(connection, job_id)
-    assert ring is not None
-    if ring["parked"] or ring["sent_at"] is not None:
-        return False
-    return bool(ring["next_in"] <= timedelta(0) and ring["sends"] == 0)
-
-
-async def push_rings_forward(superuser: Connection) -> None:
-    """As after some rounds of ringing."""
-    await superuser.execute(
-        "UPDATE rings SET next_at = now() + interval '1 hour', sent_at = now(), sends = 7"
-    )
-
+from tests.support.rows import due_now, job_row
 
 # Cancellation.
 

@@ -25,6 +25,7 @@ from tests.support.factories import (
     a_submission,
     a_worker,
     claim_job,
+    hold_job,
     make_due,
     settle_job,
 )
@@ -61,9 +62,7 @@ def settled(outcome: Outcome, *, flag: CancelCode | None = None, tries: int = 5)
 
 async def settled_at_the_second_try(hands: Hands) -> Ended | None:
     job = await a_job(hands.worker, hands.superuser, state=JobState.FAILED_RETRYABLE)
-    claim = (await claim_job(hands.worker, job.job_id, job.worker_id)).claim
-    assert claim is not None
-    again = MadeJob(job_id=job.job_id, claim_no=claim.claim_no, worker_id=job.worker_id)
+    again = await hold_job(hands.worker, job.job_id, job.worker_id)
     return (await settle_job(hands.worker, again, Completed())).ended
 
 
@@ -210,9 +209,7 @@ async def test_what_was_settled_before_is_returned_as_it_was_then(
 ) -> None:
     """Even when the job has moved on: whoever heard no answer has not told of it yet."""
     first = await a_job(worker, superuser, state=JobState.FAILED_RETRYABLE)
-    claim = (await claim_job(worker, first.job_id, first.worker_id)).claim
-    assert claim is not None
-    job = MadeJob(job_id=first.job_id, claim_no=claim.claim_no, worker_id=first.worker_id)
+    job = await hold_job(worker, first.job_id, first.worker_id)
 
     written = (await settle_job(worker, job, outcome)).ended
     if not isinstance(outcome, Completed | Failed):

@@ -28,6 +28,7 @@ from tests.support.factories import (
     a_worker,
     claim_job,
     expire_lock,
+    hold_job,
     settle_job,
 )
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
@@ -116,8 +117,7 @@ def claim(state: JobState) -> How:
     async def how(scene: Scene) -> JobId:
         submission = a_submission(target=TARGET)
         job = await a_job(scene.worker, scene.superuser, state=state, submission=submission)
-        answer = await claim_job(scene.by, job.job_id, await a_worker(scene.worker))
-        assert answer.claim is not None
+        await hold_job(scene.by, job.job_id, await a_worker(scene.worker))
         return job.job_id
 
     return how

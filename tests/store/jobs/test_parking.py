@@ -1,7 +1,6 @@
 """Who waits behind its target has no message and no time: it is parked, until its turn comes."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -13,6 +12,8 @@ from imagefleet.jobs.model import (
     JobId,
     JobState,
     PauseScope,
+    Submission,
+    Submitted,
     TenantId,
     Verdict,
     WorkerId,
@@ -39,6 +40,7 @@ from tests.support.factories import (
     a_worker,
     announce,
     claim_job,
+    hold_job,
     make_due,
     settle_job,
 )
@@ -58,14 +60,54 @@ async def is_parked(connection: Connection, job_id: JobId) -> bool:
     return bool(ring["parked"])
 
 
+async def who_is_parked(
+    connection: Connection, jobs: Iterable[Submission | Submitted]
+) -> list[bool]:
+    return [await is_parked(connection, job.job_id) for job in jobs]
+
+
 async def is_due(connection: Connection, job_id: JobId) -> bool:
     ring = await ring_row(connection, job_id)
     assert ring is not None
     return not ring["parked"] and ring["next_in"] <= timedelta(0) and ring["sent_at"] is None
 
 
+async def an_elder(
+    worker: Connection,
+    superuser: Connection,
+    state: JobState = JobState.QUEUED,
+    *,
+    due: bool = True,
+    flagged: bool = False,
+) -> MadeJob:
+    """The first job of the photo; flagged means before it was claimed."""
+    return await a_job(
+        worker,
+        superuser,
+        state=state,
+        due=due,
+        flag=CancelCode.CANCELLED if flagged else None,
+        flagged_before_claim=flagged,
+        submission=a_submission(target="photo"),
+    )
+
+
 async def hold_target(operator: Connection) -> None:
     await pause(operator, PHOTO, by="tests", reason="a test")
+
+
+async def end(worker: Connection, job: MadeJob) -> list[JobId]:
+    """Complete it; whom that rings."""
+    completed = Settlement(
+        job_id=job.job_id, claim_no=job.claim_no, outcome=Completed(), policy=RetryPolicy()
+    )
+    report = await settle_jobs(worker, job.worker_id, [completed])
+    return [ring.job_id for ring in report.rings]
+
+
+async def run(worker: Connection, job_id: JobId, me: WorkerId) -> list[JobId]:
+    """The same of a job that is to be claimed first."""
+    return await end(worker, await hold_job(worker, job_id, me))
 
 
 # Submit.
@@ -79,8 +121,7 @@ async def test_behind_an_elder_that_goes_first_a_new_job_is_parked_and_not_to_be
     worker: OpenConnection,
     superuser: OpenConnection,
 ) -> None:
-    elder = a_submission(target="photo")
-    await a_job(worker, superuser, state=state, due=due, submission=elder)
+    await an_elder(worker, superuser, state, due=due)
 
     submitted = await submit_job(worker, a_submission(target="photo"))
 
@@ -92,8 +133,7 @@ async def test_behind_an_elder_that_goes_first_a_new_job_is_parked_and_not_to_be
 async def test_behind_an_elder_that_is_flagged_a_new_job_is_not_parked(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    elder = a_submission(target="photo")
-    await a_job(worker, superuser, flag=CancelCode.CANCELLED, submission=elder)
+    await an_elder(worker, superuser, flagged=True)
 
     submitted = await submit_job(worker, a_submission(target="photo"))
 
@@ -104,14 +144,7 @@ async def test_behind_an_elder_that_is_flagged_a_new_job_is_not_parked(
 async def test_behind_an_elder_that_is_being_ended_as_flagged_a_new_job_waits_for_that(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    elder = await a_job(
-        worker,
-        superuser,
-        state=JobState.PROCESSING,
-        flag=CancelCode.CANCELLED,
-        flagged_before_claim=True,
-        submission=a_submission(target="photo"),
-    )
+    elder = await an_elder(worker, superuser, JobState.PROCESSING, flagged=True)
     submitted = await submit_job(worker, a_submission(target="photo"))
     assert await is_parked(worker, submitted.job_id)
 
@@ -129,9 +162,9 @@ async def test_at_a_paused_target_a_new_job_is_parked_but_for_one_that_preempts(
     passes = await submit_job(worker, a_submission(target="photo", preempts=True))
     elsewhere = await submit_job(worker, a_submission(target="other"))
 
-    parked = [await is_parked(worker, one.job_id) for one in (held, passes, elsewhere)]
+    parked = await who_is_parked(worker, (held, passes, elsewhere))
     assert parked == [True, False, False]
-    assert [one.next_at is None for one in (held, passes, elsewhere)] == parked
+    assert [job.next_at is None for job in (held, passes, elsewhere)] == parked
 
 
 async def test_the_same_target_of_another_tenant_is_another_target(
@@ -153,8 +186,8 @@ async def test_of_a_batch_for_one_target_the_first_is_rung_and_the_others_are_pa
 
     answers = await submit_jobs(worker, batch)
 
-    assert [await is_parked(worker, one.job_id) for one in batch] == [False, True, True]
-    assert [getattr(one, "next_at", None) is None for one in answers] == [False, True, True]
+    assert await who_is_parked(worker, batch) == [False, True, True]
+    assert [getattr(answer, "next_at", None) is None for answer in answers] == [False, True, True]
 
 
 async def test_in_a_batch_nobody_waits_for_one_of_tomorrow(worker: OpenConnection) -> None:
@@ -163,14 +196,14 @@ async def test_in_a_batch_nobody_waits_for_one_of_tomorrow(worker: OpenConnectio
 
     await submit_jobs(worker, [tomorrow, today])
 
-    assert [await is_parked(worker, one.job_id) for one in (tomorrow, today)] == [False, False]
+    assert await who_is_parked(worker, (tomorrow, today)) == [False, False]
     assert await is_due(worker, today.job_id)
 
 
 async def test_one_of_tomorrow_is_never_parked_and_rings_when_it_is_due(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    await a_job(worker, superuser, submission=a_submission(target="photo"))
+    await an_elder(worker, superuser)
     tomorrow = datetime.now(UTC) + LATER
 
     submitted = await submit_job(worker, a_submission(target="photo", run_at=tomorrow))
@@ -198,7 +231,7 @@ async def test_a_claim_parks_what_must_wait_and_forgets_its_message(
         types=TYPES,
     )
 
-    assert [one.verdict for one in answers] == [Verdict.CLAIMED, Verdict.TARGET_BUSY]
+    assert [answer.verdict for answer in answers] == [Verdict.CLAIMED, Verdict.TARGET_BUSY]
     assert await is_parked(worker, second.job_id)
 
 
@@ -211,28 +244,17 @@ async def test_each_end_rings_the_next_one_and_leaves_the_others_parked(
 
     ran: list[list[JobId]] = []
     for job in batch:
-        waits = [await is_parked(worker, one.job_id) for one in batch[len(ran) :]]
+        waits = await who_is_parked(worker, batch[len(ran) :])
         assert waits == [False] + [True] * (len(waits) - 1)
         ran.append(await run(worker, job.job_id, me))
 
-    assert ran == [[one.job_id] for one in batch[1:]] + [[]]
-
-
-async def run(worker: Connection, job_id: JobId, me: WorkerId) -> list[JobId]:
-    """Whom its end rings."""
-    answer = await claim_job(worker, job_id, me)
-    assert answer.claim is not None, answer
-    settlement = Settlement.of(answer.claim, Completed(), RetryPolicy())
-    report = await settle_jobs(worker, me, [settlement])
-    return [ring.job_id for ring in report.rings]
+    assert ran == [[job.job_id] for job in batch[1:]] + [[]]
 
 
 async def test_behind_a_retry_in_backoff_the_younger_stays_parked_until_that_has_run(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    elder = await a_job(
-        worker, superuser, state=JobState.PROCESSING, submission=a_submission(target="photo")
-    )
+    elder = await an_elder(worker, superuser, JobState.PROCESSING)
     younger = await submit_job(worker, a_submission(target="photo"))
     await settle_job(worker, elder, UNAVAILABLE)
     assert await is_parked(worker, younger.job_id)
@@ -245,13 +267,11 @@ async def test_behind_a_retry_in_backoff_the_younger_stays_parked_until_that_has
 async def test_a_flag_on_the_elder_lets_the_younger_go_once_that_has_ended(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    elder = await a_job(worker, superuser, submission=a_submission(target="photo"))
+    elder = await an_elder(worker, superuser)
     younger = await submit_job(worker, a_submission(target="photo"))
 
     await cancel_job(worker, elder.job_id, code=CancelCode.CANCELLED, detail=None)
-    answer = await claim_job(worker, elder.job_id, elder.worker_id)
-    assert answer.claim is not None
-    await settle_job(worker, replace(elder, claim_no=answer.claim.claim_no), UNAVAILABLE)
+    await settle_job(worker, await hold_job(worker, elder.job_id, elder.worker_id), UNAVAILABLE)
 
     assert await is_due(worker, younger.job_id)
 
@@ -261,9 +281,7 @@ async def test_an_unroutable_message_of_a_paused_target_parks_nothing_that_has_a
     worker: OpenConnection, operator: OpenConnection, superuser: OpenConnection, state: JobState
 ) -> None:
     """A resume rings only what is due: it would have been nobody's."""
-    job = await a_job(
-        worker, superuser, state=state, due=False, submission=a_submission(target="photo")
-    )
+    job = await an_elder(worker, superuser, state, due=False)
     await hold_target(operator)
 
     (answer,) = await claim_jobs(
@@ -278,7 +296,7 @@ async def test_an_unroutable_message_of_a_paused_target_parks_nothing_that_has_a
 
 
 async def two_of_a_target(worker: Connection, superuser: Connection) -> tuple[MadeJob, JobId]:
-    elder = await a_job(worker, superuser, submission=a_submission(target="photo"))
+    elder = await an_elder(worker, superuser)
     parked = await submit_job(worker, a_submission(target="photo"))
     assert await is_parked(worker, parked.job_id)
     return elder, parked.job_id
@@ -295,7 +313,7 @@ async def test_a_flag_makes_a_parked_job_due_and_urgent(
     assert ring is not None
     assert (URGENT, None) == (ring["priority"], ring["sent_at"])
     assert await is_due(worker, parked)
-    assert [(parked, ring["next_at"])] == [(one.job_id, one.next_at) for one in rings]
+    assert [(parked, ring["next_at"])] == [(bell.job_id, bell.next_at) for bell in rings]
     assert Verdict.CANCELLED is (await claim_job(worker, parked, await a_worker(worker))).verdict
 
 
@@ -312,12 +330,12 @@ async def test_what_a_deleted_image_voids_is_due_and_urgent_too(
 
     rings = await flag_void(worker, image_id, TENANT)
 
-    assert {one.job_id for one in jobs} == {ring.job_id for ring in rings}
-    for one in jobs:
-        ring = await ring_row(worker, one.job_id)
+    assert {job.job_id for job in jobs} == {ring.job_id for ring in rings}
+    for job in jobs:
+        ring = await ring_row(worker, job.job_id)
         assert ring is not None
         assert URGENT == ring["priority"]
-        assert await is_due(worker, one.job_id)
+        assert await is_due(worker, job.job_id)
 
 
 async def test_a_retry_makes_a_parked_job_due_and_whoever_claims_it_parks_it_again(
@@ -346,39 +364,21 @@ async def test_a_resume_rings_the_head_of_its_target_and_nobody_else(
 
     assert await resume(operator, PHOTO)
 
-    assert [await is_parked(worker, one.job_id) for one in held] == [False, True, True]
+    assert await who_is_parked(worker, held) == [False, True, True]
     assert await is_due(worker, held[0].job_id)
 
 
 async def test_a_resume_leaves_parked_who_waits_for_a_running_job(
     worker: OpenConnection, operator: OpenConnection, superuser: OpenConnection
 ) -> None:
-    running = await a_job(
-        worker, superuser, state=JobState.PROCESSING, submission=a_submission(target="photo")
-    )
+    running = await an_elder(worker, superuser, JobState.PROCESSING)
     await hold_target(operator)
     held = await submit_job(worker, a_submission(target="photo"))
 
     assert await resume(operator, PHOTO)
 
     assert await is_parked(worker, held.job_id)
-    assert [held.job_id] == [
-        ring.job_id
-        for ring in (
-            await settle_jobs(
-                worker,
-                running.worker_id,
-                [
-                    Settlement(
-                        job_id=running.job_id,
-                        claim_no=running.claim_no,
-                        outcome=Completed(),
-                        policy=RetryPolicy(),
-                    )
-                ],
-            )
-        ).rings
-    ]
+    assert [held.job_id] == await end(worker, running)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["a known target", "its first job"])
@@ -390,9 +390,7 @@ async def test_a_resume_waits_for_a_submit_that_still_saw_the_pause_and_rings_it
     superuser: OpenConnection,
 ) -> None:
     if known:
-        await a_job(
-            worker, superuser, state=JobState.COMPLETED, submission=a_submission(target="photo")
-        )
+        await an_elder(worker, superuser, JobState.COMPLETED)
     await hold_target(operator)
 
     submitting = driver_of(api).transaction()
@@ -420,7 +418,7 @@ async def test_a_forgotten_head_is_found_page_by_page(
 ) -> None:
     jobs = [a_submission(target=f"photo-{n // 2}") for n in range(6)]
     await submit_jobs(worker, jobs)
-    await parked_by_mistake(superuser, [one.job_id for one in jobs])
+    await parked_by_mistake(superuser, [job.job_id for job in jobs])
 
     rung, after = 0, NO_JOB
     while (page := await ring_heads(maintenance, after, limit=4)).last is not None:
@@ -428,7 +426,7 @@ async def test_a_forgotten_head_is_found_page_by_page(
         rung, after = rung + page.rung, page.last
 
     assert 3 == rung
-    assert [await is_parked(worker, one.job_id) for one in jobs] == [False, True] * 3
+    assert await who_is_parked(worker, jobs) == [False, True] * 3
 
 
 async def test_who_waits_rightly_is_left_parked(
@@ -464,7 +462,7 @@ async def test_who_waits_rightly_is_left_parked(
         page = await ring_heads(maintenance, NO_JOB, limit=9)
 
     assert (4, 0) == (page.looked_at, page.rung)
-    assert [True] * 4 == [await is_parked(worker, one.job_id) for one in waits]
+    assert [True] * 4 == await who_is_parked(worker, waits)
 
 
 async def test_a_head_that_was_announced_is_not_announced_again(

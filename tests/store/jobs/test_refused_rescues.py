@@ -133,8 +133,8 @@ async def test_a_worker_whose_rows_somebody_sits_on_holds_up_no_other_and_is_res
     assert {str(one) for name, ids in held.items() if name != first for one in ids} == told
     afterwards = await rescuer.run_once(maintenance)  # its watch was kept, and it is still silent
 
-    assert (beside.workers, beside.retried) == (2, 4)
-    assert (afterwards.workers, afterwards.retried) == (1, 2)
+    assert [len(rescue.retried) for rescue in beside] == [2, 2]
+    assert [len(rescue.retried) for rescue in afterwards] == [2]
     assert (
         await states(worker, [one for ids in held.values() for one in ids])
         == ["failed_retryable"] * 6
@@ -157,7 +157,7 @@ async def test_a_worker_whose_rows_nobody_understands_holds_up_no_other_and_is_r
     await superuser.execute("UPDATE jobs SET lane = 'fast' WHERE id = $1", strange)
     afterwards = await rescuer.run_once(maintenance)
 
-    assert (beside.workers, afterwards.workers) == (2, 1)
+    assert (len(beside), len(afterwards)) == (2, 1)
     assert [line["worker_id"] for line in lines if line["event"] == "worker.not_rescued"] == [
         str(min(held))
     ]
@@ -180,5 +180,5 @@ async def test_a_rescue_amid_an_outage_starts_every_watch_anew(
     first_look = await rescuer.run_once(maintenance)
     second_look = await rescuer.run_once(maintenance)
 
-    assert (first_look.workers, second_look.workers) == (0, 1)
+    assert (len(first_look), len(second_look)) == (0, 1)
     assert await ring_row(worker, job_id) is not None

@@ -11,11 +11,11 @@ import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, WorkerId
-from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescued, Rescuer
+from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescuer
 from imagefleet.store.database import Connection, OwnConnection
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import renew_claims
-from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rescue import Rescue, look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.conftest import OpenConnection
@@ -31,7 +31,7 @@ from tests.support.factories import (
 from tests.support.races import many_connections
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
 
-NOBODY = Rescued(workers=0, retried=0, failed=0, rings=())
+NOBODY: list[Rescue] = []
 
 # The database's clock, seen by one session only: `clock_timestamp()` of its own schema comes first
 # in its search path, and this is how an hour passes in a millisecond.
@@ -82,10 +82,10 @@ async def watch(
     every: timedelta = timedelta(seconds=2),
 ) -> int:
     """Look again and again for this long; how many workers were condemned."""
-    condemned = (await rescuer.run_once(session)).workers
+    condemned = len(await rescuer.run_once(session))
     for _ in range(span // every):
         await clock.advance(every)
-        condemned += (await rescuer.run_once(session)).workers
+        condemned += len(await rescuer.run_once(session))
     return condemned
 
 
@@ -110,14 +110,15 @@ async def test_a_silent_worker_loses_all_its_jobs(
     rescuer = a_rescuer()
     lost, kept = ids[0::2], ids[1::2]
 
-    answers: list[Rescued] = []
+    answers: list[list[Rescue]] = []
     for _ in range(16):
         await renew_claims(worker, alive, [])
         await clock.advance(timedelta(seconds=2))
         answers.append(await rescuer.run_once(maintenance))
 
     assert answers[:-1] == [NOBODY] * 15
-    assert (answers[-1].workers, answers[-1].retried, answers[-1].failed) == (1, 20, 0)
+    (rescue,) = answers[-1]
+    assert (len(rescue.retried), len(rescue.failed)) == (20, 0)
     dues: list[timedelta] = []
     for job_id in lost:
         row, (ended,) = await job_row(worker, job_id), await attempts_rows(worker, job_id)
@@ -350,7 +351,7 @@ async def test_backends_that_stand_still_condemn_nobody_and_dead_workers_are_fou
 
     async def all_are_condemned() -> bool:
         nonlocal condemned
-        condemned += (await rescuer.run_once(session)).workers
+        condemned += len(await rescuer.run_once(session))
         return condemned == WORKERS
 
     async def look_until(enough: asyncio.Event) -> None:

@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane
-from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescued, Rescuer
+from imagefleet.maintenance.rescuer import LONGEST_GAP, RESCUE_AFTER, Rescuer
 from imagefleet.store.database import Connection, connect
-from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rescue import Rescue, look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settled
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -23,6 +23,7 @@ from tests.support.factories import (
     a_submission,
     a_worker,
     claim_job,
+    hold_job,
     make_due,
     settle_job,
 )
@@ -30,7 +31,7 @@ from tests.support.races import wait_until_blocked
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
 from tests.support.wires import a_wire
 
-NOBODY = Rescued(workers=0, retried=0, failed=0, rings=())
+NOBODY: list[Rescue] = []
 
 
 def a_rescuer(
@@ -44,12 +45,10 @@ async def lose(
 ) -> MadeJob:
     """The job is claimed by a worker that dies with it."""
     await make_due(superuser, job_id)
-    me = await a_worker(worker)
-    answer = await claim_job(worker, job_id, me)
-    assert answer.claim is not None, answer
-    (seen,) = [one for one in await look_at_workers(maintenance) if one.worker_id == me]
-    assert await rescue_worker(maintenance, seen) is not None
-    return MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=me)
+    job = await hold_job(worker, job_id)
+    living = {seen.worker_id: seen for seen in await look_at_workers(maintenance)}
+    assert await rescue_worker(maintenance, living[job.worker_id]) is not None
+    return job
 
 
 async def test_the_second_loss_leads_to_quarantine_and_the_third_to_poison(
@@ -226,7 +225,7 @@ async def test_a_rescue_that_never_arrived_is_told_by_the_next_one_alone(
             await holder.rollback()
         condemned = 0
         for _ in range(4):
-            condemned += (await rescuer.run_once(maintenance)).workers
+            condemned += len(await rescuer.run_once(maintenance))
 
     assert 1 == condemned
     assert ["rescued"] == [line["outcome"] for line in lines if "outcome" in line]

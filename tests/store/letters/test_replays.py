@@ -32,11 +32,9 @@ from imagefleet.store.letters.replays import (
 from tests.support.database import Database
 from tests.support.factories import (
     CORRUPT,
-    MadeJob,
     a_job,
     a_submission,
-    a_worker,
-    claim_job,
+    hold_job,
     settle_job,
 )
 from tests.support.fleet import SOME_TIME
@@ -192,11 +190,7 @@ async def test_the_replay_of_an_image_keeps_the_age_of_its_source(
 
 
 async def run(worker: Connection, job_id: JobId, outcome: Outcome) -> JobId:
-    worker_id = await a_worker(worker)
-    answer = await claim_job(worker, job_id, worker_id)
-    assert answer.claim is not None, answer
-    made = MadeJob(job_id=job_id, claim_no=answer.claim.claim_no, worker_id=worker_id)
-    await settle_job(worker, made, outcome)
+    await settle_job(worker, await hold_job(worker, job_id), outcome)
     return job_id
 
 

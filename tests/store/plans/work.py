@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 import asyncpg
 
 from imagefleet.store.database import Connection
-from tests.support.database import Database, driver_of
-from tests.support.roles import Role, login
+from tests.support.database import Database, Role, driver_of, login
 
 SCANS = frozenset(
     {

@@ -10,9 +10,8 @@ import pytest
 
 from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
-from tests.support.database import Database, driver_of
+from tests.support.database import Database, Role, driver_of
 from tests.support.factories import a_job, a_submission
-from tests.support.roles import Role
 
 Extent: TypeAlias = frozenset[str] | bool
 """True: the whole table. Otherwise the columns; a verb that is not granted has none."""

@@ -20,16 +20,14 @@ import pytest
 
 from imagefleet.errors import Misconfigured
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import (
-    GENERAL_MEMORY_BYTES,
-    Allowance,
-)
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, Allowance
 from imagefleet.worker.isolation.sandbox import SIGNALS, STACK_BYTES, UNCLAIMED, nobodys_id
 from imagefleet.worker.isolation.syscalls import filter_program, numbers
-from tests.support.children import SECRET, TASKS, alive, all_of, describe, task
+from tests.support.children import alive
 from tests.support.eventually import eventually
+from tests.worker.attacks import ATTACKS, SECRET, all_of, attack, describe
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AS_ROOT = os.geteuid() == 0
 ORDINARY = 12_345  # a user that exists nowhere
 KNOWN = pwd.getpwnam("nobody").pw_uid  # Postgres runs as an account only, and not as root
@@ -101,7 +99,7 @@ class Loot:
 
 @pytest.fixture(scope="module")
 def loot(account: Account, folder: Path) -> Loot:
-    process = account.start("-m", "tests.support.children", "burgle", str(folder))
+    process = account.start("-m", ATTACKS, "burgle", str(folder))
     output, _ = process.communicate(timeout=50)
     assert process.returncode == 0, output
     told = json.loads(output.splitlines()[-1])
@@ -120,7 +118,7 @@ def siege(account: Account) -> dict[str, Any]:
         Path(name).chmod(0o711)
         if account.user is not None:
             os.chown(name, account.user, account.user)
-        process = account.start("-m", "tests.support.children", "besiege", name)
+        process = account.start("-m", ATTACKS, "besiege", name)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     told: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -130,7 +128,7 @@ def siege(account: Account) -> dict[str, Any]:
 @contextmanager
 def holding(account: Account, folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A worker with children, and the pids of worker, zygote and children."""
-    with account.start("-m", "tests.support.children", "hold", str(folder)) as process:
+    with account.start("-m", ATTACKS, "hold", str(folder)) as process:
         try:
             assert process.stdout is not None
             line = next(line for line in process.stdout if line.startswith("["))
@@ -181,10 +179,10 @@ async def test_a_child_asks_about_its_own_files_and_no_others(
     source = tmp_path / "source"
     source.write_bytes(bytes(12_345))
     allowance = Allowance(deadline_seconds=30)
-    async with Renderer(preload=(TASKS,)) as renderer:
+    async with Renderer(preload=(ATTACKS,)) as renderer:
         with source.open("rb") as file:
             files = {"source": file.fileno()}
-            told = await renderer.run_isolated(task(describe), {}, files, allowance)
+            told = await renderer.run_isolated(attack(describe), {}, files, allowance)
 
         expected = all_of(os.stat(source))  # noqa: PTH116 - compared with the bare call
 

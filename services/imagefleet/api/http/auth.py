@@ -154,14 +154,14 @@ class Keys:
 
     async def _look_up(self, digests: Sequence[bytes]) -> dict[bytes, ApiKey | DeadKey]:
         async with self._tools.pool.use("find_keys", "api_keys") as connection:
-            found = await seek_keys(connection, digests)
-            alive = [key.id for key in found.values() if isinstance(key, ApiKey)]
+            keys = await seek_keys(connection, digests)
+            alive = [key.id for key in keys.values() if isinstance(key, ApiKey)]
             if alive:
                 try:
                     await touch_keys(connection, alive)
                 except Unavailable as error:  # worth a line, not a request
                     log.warning("key.untouched", code=error.code)
-            return found
+            return keys
 
     def _remember(self, digest: bytes, key: ApiKey) -> _Known:
         known = _Known(key, monotonic() + self._trust)

@@ -112,8 +112,8 @@ def _as_model(read: Callable[[], Model]) -> Model:
     try:
         return read()
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        faults = [Fault(field=_field(each["loc"]), problem=each["type"]) for each in found]
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = [Fault(field=_field(each["loc"]), problem=each["type"]) for each in errors]
         raise InvalidRequest(faults) from None
 
 

@@ -195,10 +195,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _judge_head(self) -> None:
         """Refuse what RFC 9112 wants refused, and what proxies may read in another way than we."""
-        found: dict[bytes, list[bytes]] = {b"host": [], b"content-length": []}
+        sent: dict[bytes, list[bytes]] = {b"host": [], b"content-length": []}
         for name, value in self.headers:
-            found.get(name, []).append(value)
-        hosts, lengths = found[b"host"], found[b"content-length"]
+            sent.get(name, []).append(value)
+        hosts, lengths = sent[b"host"], sent[b"content-length"]
         needs_host = self.parser.get_http_version() != "1.0"
         if len(hosts) > 1 or (needs_host and not hosts):
             raise _Refused
@@ -297,7 +297,7 @@ class Connections:
             if longest is not None:
                 self._end(longest)
         if len(self) > self.most:
-            idle = (one for one in self._with_key if one.is_idle)
+            idle = (each for each in self._with_key if each.is_idle)
             gone = next(idle, None) or self._longest_keyless() or connection
             self._end(gone)
 

@@ -52,17 +52,16 @@ _CODES: Final[Mapping[int, Sequence[str]]] = {
     500: ("internal_error",),
     503: ("busy", "submits_paused", "unavailable"),
 }  # fmt: skip
-STATUSES: Final = MappingProxyType({one: of for of, codes in _CODES.items() for one in codes})
+STATUSES: Final = MappingProxyType({code: of for of, codes in _CODES.items() for code in codes})
 RETRY_LATER: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 NOT_OURS: Final = "Something went wrong on our side."
-FRAMEWORK_CODES: Final = MappingProxyType({404: "not_found", 405: "method_not_allowed"})
-FRAMEWORK_DETAILS: Final = MappingProxyType(
+_OF_FRAMEWORK: Final = MappingProxyType(
     {
-        "not_found": "There is no such route.",
-        "method_not_allowed": "This route does not have this method.",
-        "bad_request": "This is not a request that can be answered.",
+        404: ("not_found", "There is no such route."),
+        405: ("method_not_allowed", "This route does not have this method."),
     }
 )
+_BAD_REQUEST: Final = ("bad_request", "This is not a request that can be answered.")
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 FAULTS_SHOWN: Final = 20
 
@@ -80,8 +79,8 @@ def problem_of(error: FleetError) -> Problem:
     """What the caller is told about an error of ours."""
     match error:
         case RequestRejected() | InputRejected() if error.code in STATUSES:
-            faults = error.faults if isinstance(error, InvalidRequest) else None
-            problem = _problem(error.code, error.public_message, faults)
+            problem = _problem(error.code, error.public_message)
+            problem.errors = error.faults if isinstance(error, InvalidRequest) else None
             problem.limit = error.limit if isinstance(error, LimitReached) else None
             return problem
         case Unavailable():
@@ -91,7 +90,7 @@ def problem_of(error: FleetError) -> Problem:
             return _problem("internal_error", NOT_OURS)
 
 
-def _problem(code: str, detail: str, faults: list[Fault] | None = None) -> Problem:
+def _problem(code: str, detail: str) -> Problem:
     status = STATUSES[code]
     return Problem(
         type=f"urn:imagefleet:problem:{code}",
@@ -99,7 +98,6 @@ def _problem(code: str, detail: str, faults: list[Fault] | None = None) -> Probl
         status=status,
         code=code,
         detail=detail,
-        errors=faults,
     )
 
 
@@ -152,10 +150,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _of_framework(request: Request, error: HTTPException) -> Response:
-        code = FRAMEWORK_CODES.get(error.status_code, "bad_request")
+        code, detail = _OF_FRAMEWORK.get(error.status_code, _BAD_REQUEST)
         request.state.problem = code
         headers = {"Allow": _methods_at(request)} if code == "method_not_allowed" else {}
-        return response_of(_problem(code, FRAMEWORK_DETAILS[code]), headers)
+        return response_of(_problem(code, detail), headers)
 
     @app.exception_handler(ClientDisconnect)
     async def _left(request: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001

@@ -37,12 +37,11 @@ class OneFile:
         self._held = b""
         self._lines_left = MOST_LINES
         self._in_header = (b"", b"")
-        self._headers: dict[bytes, bytes] = {}
+        self._headers: dict[bytes, bytes] = {}  # of the only part there may be
         try:
             self._parser = MultipartParser(
                 boundary,
                 {
-                    "on_part_begin": self._begin,
                     "on_header_field": self._name,
                     "on_header_value": self._value,
                     "on_header_end": self._header,
@@ -64,8 +63,6 @@ class OneFile:
         """Say that the body is over."""
         if not self._complete:
             raise _broken()
-        if not self.found:
-            raise RequestRejected("invalid_form", _ONE_FILE)
 
     def _of_headers(self, chunk: bytes) -> bytes:
         """Line by line, so that the parser is left exactly where the file begins."""
@@ -97,18 +94,13 @@ class OneFile:
             self._held = data[certain:]
             return data[:certain]
         behind = data[at + len(self._delimiter) :][:2]
-        if behind == b"--":
-            self._complete, self._held = True, b""
-            return data[:at]
-        if len(behind) == 2 and behind != b"\r\n":  # noqa: PLR2004 - the delimiter's own end
-            raise _broken()  # no boundary may be anywhere in the file
         if behind == b"\r\n":
             raise RequestRejected("invalid_form", _ONE_FILE)
+        if len(behind) == 2 and behind != b"--":  # noqa: PLR2004 - the delimiter's own end
+            raise _broken()  # no boundary may be anywhere in the file
+        self._complete = behind == b"--"
         self._held = data[at:]
         return data[:at]
-
-    def _begin(self) -> None:
-        self._headers = {}
 
     def _name(self, data: bytes, start: int, end: int) -> None:
         name, value = self._in_header
@@ -124,9 +116,7 @@ class OneFile:
         self._in_header = (b"", b"")
 
     def _open(self) -> None:
-        disposition, options = parse_options_header(
-            self._headers.get(b"content-disposition", b"").decode("latin-1")
-        )
+        disposition, options = parse_options_header(self._headers.get(b"content-disposition"))
         if disposition != b"form-data" or b"name" not in options:
             raise _broken()
         if b"filename" not in options and options[b"name"] != b"file":
@@ -145,8 +135,7 @@ async def file_of(
         first = form.feed(chunk)
         if form.found:
             return form.declared, _rest_of(form, first, body)
-    form.close()
-    raise _broken()  # it was closed without a part
+    raise _broken()
 
 
 async def _rest_of(form: OneFile, first: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

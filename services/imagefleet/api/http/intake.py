@@ -28,8 +28,9 @@ from imagefleet.api.http.turns import Turns
 from imagefleet.aws.objects import Headers, ObjectFacts, Stored
 from imagefleet.aws.transfers import digest_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected, Unavailable
+from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header
-from imagefleet.imaging.sniff import HEAD_BYTES, HeaderFacts, agree, sniff
+from imagefleet.imaging.sniff import HEAD_BYTES, agree, sniff
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.store.fleet.keys import ApiKey
 

@@ -159,7 +159,7 @@ class _Remembered:
             return counts
         counts = self._counts[who] = Counts()
         if len(self._counts) > MOST_REMEMBERED:
-            idle = next((one for one, each in self._counts.items() if each.is_idle), who)
+            idle = next((whose for whose, each in self._counts.items() if each.is_idle), who)
             if idle != who:
                 del self._counts[idle]
         return counts
@@ -180,9 +180,9 @@ class Limiting:
 
     def of(self, tenant_id: TenantId, name: str) -> int:
         """How much this limit is for a tenant, and for each of its keys."""
-        found, limit = self._override(tenant_id, name), LIMITS[name]
+        turned, limit = self._override(tenant_id, name), LIMITS[name]
         # A row that was written past the API is held to the same bounds.
-        return limit.default if found is None else max(limit.lowest, min(found, limit.highest))
+        return limit.default if turned is None else max(limit.lowest, min(turned, limit.highest))
 
     def request(self, key: ApiKey, *, sends: bool, operates: bool) -> None:
         """Count a request, or refuse it. Operators' have a bucket of their own."""
@@ -228,7 +228,7 @@ class Limiting:
         is_counted = most < LIMITS[KEY_OPEN_JOBS].default
         if not ours.room.is_known_for(jobs) or (is_counted and not mine.room.is_known_for(jobs)):
             left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
-            ours.room, mine.room = (Room.counted(one) for one in left)
+            ours.room, mine.room = (Room.counted(places) for places in left)
         of_key = ((KEY_OPEN_JOBS, mine.room),) if is_counted else ()
         return OpenJobs((*of_key, (OPEN_JOBS, ours.room)))
 

@@ -130,7 +130,7 @@ class Lookups(Generic[Name, Found]):
                 taken[name] = question
         self._asked_at = monotonic()
         try:
-            found = await self._ask(list(taken))
+            answers = await self._ask(list(taken))
         except FleetError as error:
             for question in taken.values():
                 question.answer(error)
@@ -140,9 +140,9 @@ class Lookups(Generic[Name, Found]):
             self._put_back(taken)
             raise
         for name, question in taken.items():
-            if name not in found:
+            if name not in answers:
                 self._remember_absent(name)
-            question.answer(_Answer(found.get(name)))
+            question.answer(_Answer(answers.get(name)))
 
     def _put_back(self, taken: dict[Name, _Question[Found]]) -> None:
         for name, question in taken.items():

@@ -200,10 +200,10 @@ class Turns:
         self._limiting.keys.of(key.id).uploads -= 1
         self._limiting.tenants.of(key.tenant_id).uploads -= 1
         while self._taken < self._places:
-            may = [one for one in self._waiting if self._full_for(one.key) is None]
+            may = [turn for turn in self._waiting if self._full_for(turn.key) is None]
             if not may:
                 return
-            chosen = min(may, key=lambda one: self._uploads(one.key.tenant_id))
+            chosen = min(may, key=lambda turn: self._uploads(turn.key.tenant_id))
             self._waiting.remove(chosen)
             self._take(chosen.key)
             chosen.turn.set_result(None)
@@ -212,13 +212,14 @@ class Turns:
         """End the upload that stalls most; its place is for whoever has the fewest then."""
         if self._taken < self._places or self._full_for(key) is not None:
             return
-        if any(one.is_leaving for one in self._running):
+        if any(turn.is_leaving for turn in self._running):
             return
         ours = self._uploads(key.tenant_id)
         stalled = [
-            one
-            for one in self._running
-            if one.credit < PATIENCE - EXPENDABLE_AFTER and self._uploads(one.key.tenant_id) > ours
+            turn
+            for turn in self._running
+            if turn.credit < PATIENCE - EXPENDABLE_AFTER
+            and self._uploads(turn.key.tenant_id) > ours
         ]
         if stalled:
-            min(stalled, key=lambda one: one.credit).end()
+            min(stalled, key=lambda turn: turn.credit).end()

@@ -41,8 +41,8 @@ router = APIRouter()
 async def find_breakers(_key: Operator, tools: ToolsHere) -> Response:
     """One for each service that was ever reported or forced."""
     async with tools.operating("list_breakers", "circuit_breakers") as connection:
-        found = await list_breakers(connection)
-    return answer(Breakers(breakers=found))
+        breakers = await list_breakers(connection)
+    return answer(Breakers(breakers=breakers))
 
 
 @router.post(
@@ -120,5 +120,5 @@ async def find_workers(
 ) -> Response:
     """Who lives, since when, how long ago it beat, what it holds, and whether it drains."""
     async with tools.operating("list_workers", "workers") as connection:
-        found = await list_workers(connection, with_dead=everybody)
-    return answer(Workers(workers=found))
+        workers = await list_workers(connection, with_dead=everybody)
+    return answer(Workers(workers=workers))

@@ -32,8 +32,7 @@ from imagefleet.store.edge.reports import (
 )
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.elections import find_flusher
-from imagefleet.store.images.pruning import count_superseded
-from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
+from imagefleet.store.images.sweeping import Walk, count_superseded, list_sweep_runs, read_walk
 
 UNFINISHED: Final = 20  # batches that are shown
 COMPLETE: Final = 5
@@ -59,7 +58,9 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
         month = await read_month(connection)
         batches = await list_batches(connection, unfinished=UNFINISHED, complete=COMPLETE)
         flusher = await find_flusher(connection)
-    errors = [one.last_error for one in batches if one.last_error and one.completed_at is None]
+    errors = [
+        batch.last_error for batch in batches if batch.last_error and batch.completed_at is None
+    ]
     return answer(
         EdgeStatus(
             taken_at=datetime.now(UTC),
@@ -87,14 +88,14 @@ async def owe_invalidations(request: Request, key: Operator, tools: ToolsHere) -
         owed = await owe_for_operator(
             acting.connection, asked.image_ids, by=who(key), reason=asked.reason
         )
-        tenants = {one.tenant for one in owed}
+        tenants = {debt.tenant for debt in owed}
         await acting.record(
             Act(
                 action="invalidate",
                 kind="image",
                 name=str(owed[0].image_id) if len(owed) == 1 else f"{len(owed)} images",
                 tenant_id=TenantId(tenants.pop()) if len(tenants) == 1 else None,
-                after={str(one.image_id): one.invalidation_id for one in owed},
+                after={str(debt.image_id): debt.invalidation_id for debt in owed},
                 reason=asked.reason,
             )
         )
@@ -123,13 +124,13 @@ async def show_sweep(_key: Operator, tools: ToolsHere) -> Response:
         walk = await read_walk(connection)
         superseded = await count_superseded(connection, most=MOST_SUPERSEDED)
         runs = await list_sweep_runs(connection, limit=RUNS_SHOWN)
-    found = () if walk is None else walk.progress.missing
+    missing = () if walk is None else walk.progress.missing
     return answer(
         SweepView(
             superseded=superseded,
             superseded_is_at_least=superseded >= MOST_SUPERSEDED,
             walk=None if walk is None else _walk(walk),
-            missing=list(found),
+            missing=list(missing),
             missing_in_all=0 if walk is None else walk.progress.all_missing,
             runs=runs,
         )

@@ -71,11 +71,11 @@ async def oversee(
         parent_job_id=parent_job_id,
     )
     async with tools.operating("oversee_jobs", "jobs") as connection:
-        found = await oversee_jobs(
+        jobs = await oversee_jobs(
             connection, filters, tenant_id=tenant, before=cursor, limit=limit + 1
         )
-    page = found[:limit]
-    more = page[-1].job_id if len(found) > limit else None
+    page = jobs[:limit]
+    more = page[-1].job_id if len(jobs) > limit else None
     return answer(OverseenJobPage(jobs=page, next_cursor=more))
 
 
@@ -95,8 +95,8 @@ async def show_attempts(job_id: JobId, _key: Operator, tools: ToolsHere) -> Resp
     """How each claim of it ended, where, why, and what it logged; oldest first."""
     async with tools.operating("list_attempts", "attempts") as connection:
         await get_operator_job(connection, job_id)
-        found = await list_attempts(connection, job_id)
-    return answer(Attempts(attempts=found))
+        attempts = await list_attempts(connection, job_id)
+    return answer(Attempts(attempts=attempts))
 
 
 @router.get(
@@ -106,11 +106,11 @@ async def show_attempts(job_id: JobId, _key: Operator, tools: ToolsHere) -> Resp
 async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """The verdict that a claim of it would get now, from the same rule, and one sentence."""
     async with tools.operating("explain_job", "jobs", of_one_moment=True) as connection:
-        found = await explain_job(connection, job_id)
-        room = await room_for_job(connection, found.lane, found.type)
+        facts = await explain_job(connection, job_id)
+        room = await room_for_job(connection, facts.lane, facts.type)
         pauses = await list_pauses(connection)
         breakers = await list_breakers(connection)
-    return answer(explanation(job_id, found, room, pauses, breakers))
+    return answer(explanation(job_id, facts, room, pauses, breakers))
 
 
 @router.post(
@@ -202,8 +202,8 @@ async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Respon
     """How many of these are open, completed and failed: to watch a replay of many."""
     asked = await read_json(request, WatchedJobs, most_bytes=MOST_BYTES)
     async with tools.operating("count_outcomes", "jobs") as connection:
-        found = await count_outcomes(connection, asked.job_ids)
-    return answer(found)
+        counted = await count_outcomes(connection, asked.job_ids)
+    return answer(counted)
 
 
 def _where_it_is(job: WholeJob) -> dict[str, object]:

@@ -117,9 +117,9 @@ async def find_letters(
     )
     async with tools.operating("list_dead_letters", "dead_letters") as connection:
         after = await _letter_of(connection, cursor)
-        found = await list_dead_letters(connection, chosen, after=after, limit=limit + 1)
-    page = found[:limit]
-    more = page[-1].id if len(found) > limit else None
+        letters = await list_dead_letters(connection, chosen, after=after, limit=limit + 1)
+    page = letters[:limit]
+    more = page[-1].id if len(letters) > limit else None
     return answer(LetterPage(letters=page, next_cursor=more))
 
 
@@ -140,8 +140,8 @@ async def find_groups(
     """One fault has one fingerprint; the most frequent first, each with an example."""
     chosen = LetterFilter(tenant_id=tenant, type=job_type, reason=reason, fingerprint=fingerprint)
     async with tools.operating("group_dead_letters", "dead_letters") as connection:
-        found = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
-    return answer(LetterGroups(groups=found))
+        groups = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
+    return answer(LetterGroups(groups=groups))
 
 
 @router.get(
@@ -150,8 +150,8 @@ async def find_groups(
 async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Response:
     """By its own id or by that of its job; with the job's row as it was when it failed."""
     async with tools.operating("get_dead_letter", "dead_letters") as connection:
-        found = await get_dead_letter(connection, letter_id)
-    return answer(found)
+        letter = await get_dead_letter(connection, letter_id)
+    return answer(letter)
 
 
 @router.post(
@@ -166,8 +166,8 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
         more = False
         if asked.filter is not None:
             chosen = _choice(asked.filter)
-            found = await list_dead_letters(acting.connection, chosen, limit=asked.limit + 1)
-            ids, more = [each.id for each in found[: asked.limit]], len(found) > asked.limit
+            letters = await list_dead_letters(acting.connection, chosen, limit=asked.limit + 1)
+            ids, more = [each.id for each in letters[: asked.limit]], len(letters) > asked.limit
         count = await acknowledge_dead_letters(acting.connection, ids, by=who(key), note=asked.note)
         if count:
             told: dict[str, object] = {"acknowledged": count, "more": more}
@@ -195,24 +195,27 @@ async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:
     )
     if asked.dry_run:
         async with tools.rehearsing("replay_letters", "jobs") as connection:
-            found = await _replayed(connection, asked, order, tools)
+            batch = await _replayed(connection, asked, order, tools)
     else:
         async with tools.acting("replay_letters", "jobs", request, key) as acting:
-            found = await _replayed(acting.connection, asked, order, tools)
-            if found.replayed:
-                told: dict[str, object] = dict(Counter(one.outcome.value for one in found.replayed))
-                ids = [one.letter_id for one in found.replayed]
+            batch = await _replayed(acting.connection, asked, order, tools)
+            if batch.replayed:
+                told: dict[str, object] = dict(
+                    Counter(letter.outcome.value for letter in batch.replayed)
+                )
+                ids = [letter.letter_id for letter in batch.replayed]
                 await acting.record(_act("replay", asked.filter, ids, told, asked.reason))
             else:
                 acting.found_nothing()
-    tools.doorbell.ring(one.ring for one in found.replayed if one.ring is not None)
+    tools.doorbell.ring(letter.ring for letter in batch.replayed if letter.ring is not None)
     return answer(
         ReplayAnswer(
             replays=[
-                ReplayedLetter.model_validate(one, from_attributes=True) for one in found.replayed
+                ReplayedLetter.model_validate(letter, from_attributes=True)
+                for letter in batch.replayed
             ],
-            next_cursor=None if found.last is None else found.last.id,
-            as_of=found.as_of,
+            next_cursor=None if batch.last is None else batch.last.id,
+            as_of=batch.as_of,
         )
     )
 

@@ -29,8 +29,8 @@ router = APIRouter()
 async def find_pauses(_key: Operator, tools: ToolsHere) -> Response:
     """Every pause, with how many jobs that it would have held back still run."""
     async with tools.operating("list_pauses", "pauses") as connection:
-        found = await list_pauses(connection)
-    return answer(Pauses(pauses=[_with_known(each, tools) for each in found]))
+        pauses = await list_pauses(connection)
+    return answer(Pauses(pauses=[_with_known(each, tools) for each in pauses]))
 
 
 @router.put("/v1/operator/pauses", **described("Pause", PauseView, 404, takes=json_body(NewPause)))
@@ -48,12 +48,12 @@ async def put_pause(request: Request, key: Operator, tools: ToolsHere) -> Respon
         after = await find_pause(connection, what)
         await acting.record(_act("pause", what, before, after, asked.reason))
         named = (asked.scope, asked.name, asked.tenant)
-        (found,) = [
+        (view,) = [
             each
             for each in await list_pauses(connection)
             if (each.scope, each.name, each.tenant) == named
         ]
-    return answer(_with_known(found, tools))
+    return answer(_with_known(view, tools))
 
 
 @router.delete("/v1/operator/pauses", **described("Resume", Resumed, 404))

@@ -14,17 +14,8 @@ from imagefleet.api.http.tools import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.shapes.rules import Settings, SettingView
-from imagefleet.settings.in_force import contradictions, in_force
-from imagefleet.settings.live import (
-    DECLARED,
-    EVERYTHING_ELSE,
-    RETENTION,
-    LiveSetting,
-    Value,
-    about,
-    find_setting,
-    named,
-)
+from imagefleet.settings.in_force import about, contradictions, find_setting, in_force, named
+from imagefleet.settings.live import DECLARED, EVERYTHING_ELSE, RETENTION, LiveSetting, Value
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.live_settings import (
@@ -91,7 +82,8 @@ async def delete_setting(
         before = await _panel(acting.connection, tools)
         if name not in before.turned:
             raise NotFound(_KIND)
-        before.refuse_nonsense({one: held for one, held in before.values.items() if one != name})
+        kept = {other: value for other, value in before.values.items() if other != name}
+        before.refuse_nonsense(kept)
         await turn_back(acting.connection, name)
         if name == RETENTION:
             await turn_retention(acting.connection, None)
@@ -110,7 +102,7 @@ class _Panel:
 
     @property
     def values(self) -> dict[str, object]:
-        return {name: one.value for name, one in self.turned.items()}
+        return {name: held.value for name, held in self.turned.items()}
 
     def refuse_more(self, name: str) -> None:
         """Raise if there are too many for everybody to read."""
@@ -136,7 +128,7 @@ class _Panel:
     def views(self) -> Iterator[SettingView]:
         """In the order of their page, then what this release does not know."""
         names = dict.fromkeys(sorted(self.defaults.keys() | self.turned.keys()))
-        of_setting: dict[str, list[str]] = {one.name: [] for one in DECLARED}
+        of_setting: dict[str, list[str]] = {setting.name: [] for setting in DECLARED}
         for name in names:
             setting = find_setting(name)
             if setting is not None:
@@ -183,8 +175,8 @@ async def _panel(connection: Connection, tools: Tools) -> _Panel:
     turned = await list_turned(connection)
     told, retention = await read_defaults(connection)
     defaults: dict[str, Value] = {RETENTION: retention}
-    for one in told.values():
-        held, _ = in_force(one)
+    for process in told.values():
+        held, _ = in_force(process)
         defaults |= held.turned
     return _Panel(tools=tools, turned=turned, defaults=defaults)
 

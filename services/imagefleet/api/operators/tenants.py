@@ -1,7 +1,6 @@
 """Operators and tenants: what each has open, what limits it, and an end to all of its jobs.
 
-Holding a tenant back is a pause like any other (operator_pauses.py); creating one is not for this
-role.
+Holding a tenant back is a pause like any other (`pauses`); creating one is not for this role.
 """
 
 from typing import Annotated, Final, Self
@@ -85,9 +84,9 @@ async def find_tenants(
 ) -> Response:
     """By name, with what each has open and whether it is paused."""
     async with tools.operating("list_tenants", "tenants") as connection:
-        found = await list_tenants(connection, after=cursor or "", limit=limit + 1)
-    page = found[:limit]
-    more = page[-1].tenant if len(found) > limit else None
+        tenants = await list_tenants(connection, after=cursor or "", limit=limit + 1)
+    page = tenants[:limit]
+    more = page[-1].tenant if len(tenants) > limit else None
     return answer(TenantPage(tenants=page, next_cursor=more))
 
 
@@ -95,8 +94,8 @@ async def find_tenants(
 async def show_tenant(tenant: TenantHere, _key: Operator, tools: ToolsHere) -> Response:
     """What it has open, and every limit: its default, its value, and what is used."""
     async with tools.operating("get_tenant", "tenants") as connection:
-        found = await get_tenant(connection, TenantId(tenant))
-    return answer(_whole(found, tools.live.now))
+        whole = await get_tenant(connection, TenantId(tenant))
+    return answer(_whole(whole, tools.live.now))
 
 
 @router.put(
@@ -124,8 +123,8 @@ async def put_limits(
                 reason=asked.reason,
             )
         )
-        found = await get_tenant(acting.connection, tenant_id)
-    return answer(_whole(found, tools.live.now))
+        whole = await get_tenant(acting.connection, tenant_id)
+    return answer(_whole(whole, tools.live.now))
 
 
 @router.post(
@@ -197,18 +196,18 @@ def _counted(chosen: Chosen) -> CancellationView:
     return CancellationView(jobs=chosen.jobs, jobs_is_at_least=not chosen.complete)
 
 
-def _whole(found: WholeTenantView, now: Overlay) -> WholeTenantView:
-    values = {OPEN_JOBS: found.max_open_jobs, WEIGHT: found.weight}
+def _whole(tenant: WholeTenantView, now: Overlay) -> WholeTenantView:
+    values = {OPEN_JOBS: tenant.max_open_jobs, WEIGHT: tenant.weight}
     limits = [
         LimitView(
             name=name,
             default=DEFAULTS[name],
             value=value,
-            used=found.open_jobs if name == OPEN_JOBS else None,
+            used=tenant.open_jobs if name == OPEN_JOBS else None,
         )
         for name, value in values.items()
     ]
-    deviations = {one.name: one for one in found.limits}
+    deviations = {limit.name: limit for limit in tenant.limits}
     # Also what a newer process knows by name and this one does not.
     for name in dict.fromkeys((*LIMITS, *deviations)):
         if name not in values:
@@ -217,4 +216,4 @@ def _whole(found: WholeTenantView, now: Overlay) -> WholeTenantView:
             default = turned if turned is not None or limit is None else limit.default
             view = known or LimitView(name=name, value=default)
             limits.append(view.model_copy(update={"default": default}))
-    return found.model_copy(update={"limits": limits})
+    return tenant.model_copy(update={"limits": limits})

@@ -132,13 +132,13 @@ async def find_images(
 ) -> Response:
     """Newest first; with `reference`, those that bear it."""
     async with tools.pool.use("list_images", "images") as connection:
-        found = await list_images(
+        images = await list_images(
             connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
         )
-    page = found[:limit]
-    more = page[-1].image_id if len(found) > limit else None
+    page = images[:limit]
+    more = page[-1].image_id if len(images) > limit else None
     base_url = tools.settings.public_base_url
-    return answer(ImagePage(images=[one.at(base_url) for one in page], next_cursor=more))
+    return answer(ImagePage(images=[image.at(base_url) for image in page], next_cursor=more))
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))

@@ -118,8 +118,8 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
             begun = monotonic()
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_jobs", "jobs") as connection:
-        places = [place for place, one in enumerate(composed) if isinstance(one, Submission)]
-        asked = [one for one in composed if isinstance(one, Submission)]
+        places = [place for place, item in enumerate(composed) if isinstance(item, Submission)]
+        asked = [item for item in composed if isinstance(item, Submission)]
         verdicts = await admission.admit_batch(connection, key, asked)
         for place, verdict in zip(places, verdicts, strict=True):
             if not isinstance(verdict, Admitted):
@@ -127,7 +127,7 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
         standing = _with(asked, verdicts, Admitted.STANDS)
         by_job: dict[JobId, Answer] = dict(
             zip(
-                (one.job_id for one in standing),
+                (job.job_id for job in standing),
                 await find_standing_jobs(connection, standing),
                 strict=True,
             )
@@ -135,12 +135,12 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
         wanted = _with(asked, verdicts, Admitted.NEW)
         answers = await submit_jobs(connection, wanted) if wanted else []
     tools.ring(
-        (one, found)
-        for one, found in zip(wanted, answers, strict=True)
-        if not isinstance(found, RequestRejected)
+        (job, given)
+        for job, given in zip(wanted, answers, strict=True)
+        if not isinstance(given, RequestRejected)
     )
-    by_job |= zip((one.job_id for one in wanted), answers, strict=True)
-    return answer(BatchAnswers(answers=[_answer_to(one, by_job, tools) for one in composed]))
+    by_job |= zip((job.job_id for job in wanted), answers, strict=True)
+    return answer(BatchAnswers(answers=[_answer_to(item, by_job, tools) for item in composed]))
 
 
 async def _recorded(
@@ -154,7 +154,7 @@ async def _recorded(
 def _with(
     asked: Sequence[Submission], verdicts: Sequence[Admitted | FleetError], which: Admitted
 ) -> list[Submission]:
-    return [one for one, verdict in zip(asked, verdicts, strict=True) if verdict is which]
+    return [job for job, verdict in zip(asked, verdicts, strict=True) if verdict is which]
 
 
 def _composed(
@@ -178,14 +178,14 @@ def _told(tools: Tools, error: FleetError) -> Problem:
 
 
 def _answer_to(
-    one: Submission | Problem, by_job: Mapping[JobId, Answer], tools: Tools
+    item: Submission | Problem, by_job: Mapping[JobId, Answer], tools: Tools
 ) -> BatchAnswer:
-    found = one if isinstance(one, Problem) else by_job[one.job_id]
-    if isinstance(found, RequestRejected):
-        found = _told(tools, found)
-    if isinstance(found, Problem):
-        return BatchAnswer(status=found.status, problem=found)
-    return BatchAnswer(status=202, job=AcceptedJob.answering(found))
+    given = item if isinstance(item, Problem) else by_job[item.job_id]
+    if isinstance(given, RequestRejected):
+        given = _told(tools, given)
+    if isinstance(given, Problem):
+        return BatchAnswer(status=given.status, problem=given)
+    return BatchAnswer(status=202, job=AcceptedJob.answering(given))
 
 
 @router.get("/v1/jobs", **described("List jobs", JobPage))
@@ -211,9 +211,9 @@ async def find_jobs(
         parent_job_id=parent_job_id,
     )
     async with tools.pool.use("list_jobs", "jobs") as connection:
-        found = await list_jobs(connection, key.tenant_id, filters, before=cursor, limit=limit + 1)
-    page = found[:limit]
-    more = page[-1].job_id if len(found) > limit else None
+        jobs = await list_jobs(connection, key.tenant_id, filters, before=cursor, limit=limit + 1)
+    page = jobs[:limit]
+    more = page[-1].job_id if len(jobs) > limit else None
     return answer(JobPage(jobs=page, next_cursor=more))
 
 

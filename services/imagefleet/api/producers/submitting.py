@@ -221,8 +221,8 @@ class Admission:
         What is there after a count is for the first of them; open jobs are counted once.
         """
         refusals = await self._refusals(connection, key, asked)
-        verdicts = [one or Admitted.NEW for one in refusals]
-        refused = [place for place, one in enumerate(refusals) if one is not None]
+        verdicts = [refusal or Admitted.NEW for refusal in refusals]
+        refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
         if refused:
             again = [asked[place] for place in refused]
             for standing in await list_standing(connection, key.tenant_id, again):
@@ -276,18 +276,18 @@ class Admission:
     ) -> list[Refusal | None]:
         if not asked:
             return []
-        wanted = {one.parent_job_id for one in asked if one.parent_job_id is not None}
+        wanted = {job.parent_job_id for job in asked if job.parent_job_id is not None}
         parents = await list_parents(connection, key.tenant_id, wanted) if wanted else set()
         paused = {
             (job_type, lane): await find_refusal(connection, job_type, lane, key.tenant_id)
-            for job_type, lane in {(one.type, one.lane) for one in asked}
+            for job_type, lane in {(job.type, job.lane) for job in asked}
         }
         room = await self._limiting.open_jobs(connection, key, len(asked))
 
-        def refusal(one: Asked) -> Refusal | None:
-            if one.parent_job_id is not None and one.parent_job_id not in parents:
+        def refusal(job: Asked) -> Refusal | None:
+            if job.parent_job_id is not None and job.parent_job_id not in parents:
                 return NotFound("parent job")
-            why = paused[one.type, one.lane]
+            why = paused[job.type, job.lane]
             return room.take() if why is None else Unavailable("submits_paused", _PAUSED, why)
 
-        return [refusal(one) for one in asked]
+        return [refusal(job) for job in asked]

@@ -34,7 +34,7 @@ TAG_HEADERS: Final = ("x-amz-meta-cache-tag", "cache-tag")
 # An image that is published is found this much later by who asked just before.
 ABSENT_FOR: Final = timedelta(seconds=0.5)
 
-_FORMATS: Final = {one.extension: one for one in ImageFormat if one is not ImageFormat.GIF}
+_FORMATS: Final = {each.extension: each for each in ImageFormat if each is not ImageFormat.GIF}
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOO_LATE: Final = "This was looked up too long ago to be told."
 _PATH: Final = "/i/{image_id}/current/{variant}.{ext}"

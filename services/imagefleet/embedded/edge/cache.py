@@ -262,7 +262,7 @@ class Invalidations:
         self._known.intersection_update(listed)
 
     async def _apply(self, distribution: str, invalidation: str) -> None:
-        found = await self._client.get_invalidation(DistributionId=distribution, Id=invalidation)
-        paths = found["Invalidation"]["InvalidationBatch"]["Paths"]
+        answer = await self._client.get_invalidation(DistributionId=distribution, Id=invalidation)
+        paths = answer["Invalidation"]["InvalidationBatch"]["Paths"]
         self._cache.forget(paths.get("Items", ()))
         self._known.add(invalidation)

@@ -95,12 +95,12 @@ def seconds_kept(status: int, headers: Mapping[str, str], policy: Policy) -> flo
 
 def directives(cache_control: str) -> dict[str, str]:
     """Of Cache-Control; of one that is said twice the first counts."""
-    found: dict[str, str] = {}
-    for one in cache_control.split(","):
-        name, _, value = one.partition("=")
+    said: dict[str, str] = {}
+    for directive in cache_control.split(","):
+        name, _, value = directive.partition("=")
         if name.strip():
-            found.setdefault(name.strip().lower(), value.strip().strip('"'))
-    return found
+            said.setdefault(name.strip().lower(), value.strip().strip('"'))
+    return said
 
 
 def _asked(said: Mapping[str, str]) -> int | None:
@@ -124,10 +124,10 @@ def _until_expiry(headers: Mapping[str, str]) -> float | None:
 
 def moment_of(date: str) -> float:
     """A moment of HTTP, in seconds; ValueError or TypeError where it is none."""
-    found = parsedate_to_datetime(date)
-    if found.tzinfo is None:
+    moment = parsedate_to_datetime(date)
+    if moment.tzinfo is None:
         raise ValueError(date)
-    return found.timestamp()
+    return moment.timestamp()
 
 
 def headers_of(policy_id: str) -> Mapping[str, str]:

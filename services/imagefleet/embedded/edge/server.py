@@ -28,12 +28,12 @@ from imagefleet.embedded.edge.origins import (
     seconds_kept,
 )
 from imagefleet.embedded.machine import HOST
-from imagefleet.embedded.topology import Facts, described
+from imagefleet.embedded.processes import Facts
+from imagefleet.embedded.topology import described
 
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_cloudfront.client import CloudFrontClient
     from types_aiobotocore_s3.client import S3Client
-
 
 OK: Final = 200
 PARTIAL: Final = 206
@@ -87,13 +87,13 @@ class EdgeServer:
         path = request.raw_path.partition("?")[0]
         if not path.startswith("/") or {".", ".."} & set(request.path.split("/")):
             raise web.HTTPNotFound
-        found = await self.find(path)
-        if isinstance(found, TooLarge):
+        served = await self.find(path)
+        if isinstance(served, TooLarge):
             return await self._pass_through(request, path)
-        told = answered(found.answer, request.headers)
-        headers = {**told.headers, "X-Cache": f"{found.how} from the embedded edge"}
-        if found.age is not None:
-            headers["Age"] = str(found.age)
+        told = answered(served.answer, request.headers)
+        headers = {**told.headers, "X-Cache": f"{served.how} from the embedded edge"}
+        if served.age is not None:
+            headers["Age"] = str(served.age)
         return web.Response(status=told.status, headers=headers, body=told.body)
 
     async def find(self, path: str) -> Served | TooLarge:
@@ -282,7 +282,7 @@ def _is_known(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:
     """Whether the viewer has this very answer; tags count before times."""
     etag = answer.headers.get("ETag")
     if "If-None-Match" in asked:
-        listed = {one.strip().removeprefix("W/") for one in asked["If-None-Match"].split(",")}
+        listed = {tag.strip().removeprefix("W/") for tag in asked["If-None-Match"].split(",")}
         return "*" in listed or (etag is not None and etag.removeprefix("W/") in listed)
     changed, since = answer.headers.get("Last-Modified"), asked.get("If-Modified-Since")
     if changed is None or since is None:

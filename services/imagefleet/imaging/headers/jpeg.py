@@ -79,13 +79,13 @@ def segments(data: bytes, most: int = _MAX_SEGMENTS) -> Iterator[Segment]:
     """Every marker of the first picture up to its end; HeadEnded where the data ends first."""
     at, pattern, junk_bytes = len(_SOI), _NEXT_MARKER, 0
     for _ in range(most):
-        found = pattern.search(data, at)
-        if found is None:
+        match = pattern.search(data, at)
+        if match is None:
             raise HeadEnded
-        junk_bytes += found.start() - at if pattern is _NEXT_MARKER else 0
+        junk_bytes += match.start() - at if pattern is _NEXT_MARKER else 0
         if junk_bytes > _MAX_JUNK_BYTES:
             raise corrupt(ImageFormat.JPEG, "junk between segments")
-        marker, at, pattern = found[1][0], found.end(), _NEXT_MARKER
+        marker, at, pattern = match[1][0], match.end(), _NEXT_MARKER
         if marker in _STANDALONE:
             continue
         if marker == _EOI:
@@ -164,7 +164,7 @@ def overfilled(data: bytes) -> bytes | None:
 
     def fill(piece: bytes) -> None:
         nonlocal out, room
-        filled, markers = _NO_PIXELS.subn(lambda found: filling + found[0], piece, count=room)
+        filled, markers = _NO_PIXELS.subn(lambda marker: filling + marker[0], piece, count=room)
         room -= markers
         if not room:
             raise too_many_parts(ImageFormat.JPEG, f"{_MAX_FILLED} restart markers")

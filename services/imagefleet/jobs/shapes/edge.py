@@ -138,7 +138,7 @@ class SweepProgress(Shape):
 
     def passed(self, end: str | None, missing: Iterable[MissingView]) -> Self:
         """Go on to a key; None is the end of the bucket. What was missing before it is as found."""
-        before = [one for one in self.missing if not self._passes(one, end)]
+        before = [view for view in self.missing if not self._passes(view, end)]
         now = [*before, *missing]
         place: dict[str, str] = {} if end is None else {"after": end}
         if end is None and self.bucket == "outputs":
@@ -149,9 +149,11 @@ class SweepProgress(Shape):
         }
         return self.model_copy(update=news | place)
 
-    def _passes(self, one: MissingView, end: str | None) -> bool:
+    def _passes(self, view: MissingView, end: str | None) -> bool:
         return (
-            one.bucket == self.bucket and self.after < one.key and (end is None or one.key <= end)
+            view.bucket == self.bucket
+            and self.after < view.key
+            and (end is None or view.key <= end)
         )
 
 

@@ -103,7 +103,7 @@ class ImageView(Shape):
 
     def at(self, base_url: str, deletion: Deletion | None = None) -> Self:
         """With the addresses that it is published at, or what became of it."""
-        variants = [one.at(base_url) for one in self.variants]
+        variants = [variant.at(base_url) for variant in self.variants]
         more = {"variants": variants, "srcset": srcset(variants), "deletion": deletion}
         return self.model_copy(update=more)
 

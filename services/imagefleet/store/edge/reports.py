@@ -127,10 +127,10 @@ async def owe_for_operator(
 
 async def get_invalidation(connection: Connection, invalidation_id: UUID) -> InvalidationView:
     """How far one is; not found when it was forgotten."""
-    found = await _get(connection, [invalidation_id])
-    if not found:
+    invalidations = await _get(connection, [invalidation_id])
+    if not invalidations:
         raise NotFound("invalidation")
-    return found[0]
+    return invalidations[0]
 
 
 async def _get(connection: Connection, ids: Sequence[UUID]) -> list[InvalidationView]:

@@ -75,8 +75,8 @@ SELECT to_regclass('audit') IS NOT NULL
 
 async def has_audit(connection: Connection) -> bool:
     """Whether this database has one already: before 0013 there is none."""
-    found: bool = await connection.fetchval(HAS_AUDIT)
-    return found
+    exists: bool = await connection.fetchval(HAS_AUDIT)
+    return exists
 
 
 class Acting:

@@ -210,8 +210,8 @@ async def prove_hour(
 
 
 async def _next_hour(connection: Connection, after: int) -> int | None:
-    found: int | None = await connection.fetchval(FIND_HOUR, after, _first_of(after + 1))
-    return found
+    hour: int | None = await connection.fetchval(FIND_HOUR, after, _first_of(after + 1))
+    return hour
 
 
 async def _prove(
@@ -231,9 +231,9 @@ async def _prove(
         rows = await connection.fetch(COUNT_PAGE, start, end, page)
         for row in rows:
             differences[row["type"], row["lane"], row["state"]] += row["jobs"]
-        found = sum(row["jobs"] for row in rows)
-        jobs += found
-        if found < page:
+        counted = sum(row["jobs"] for row in rows)
+        jobs += counted
+        if counted < page:
             break
         start = UUID(int=rows[0]["last"].int + 1)
         await between()

@@ -186,7 +186,9 @@ async def hold_breaker(connection: Connection, service: str) -> BreakerView | No
 
 async def find_breaker(connection: Connection, service: str) -> BreakerView | None:
     """The breaker as it is now; None: there is none."""
-    return next((one for one in await list_breakers(connection) if one.service == service), None)
+    return next(
+        (breaker for breaker in await list_breakers(connection) if breaker.service == service), None
+    )
 
 
 FORCE_OPEN: Final = """

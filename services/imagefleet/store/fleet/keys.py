@@ -105,19 +105,19 @@ async def seek_keys(
 ) -> dict[bytes, ApiKey | DeadKey]:
     """Those of these keys that there are, by their digests: in force or not."""
     rows = await connection.fetch(FIND_KEYS, digests)
-    found: dict[bytes, ApiKey | DeadKey] = {}
+    keys: dict[bytes, ApiKey | DeadKey] = {}
     for row in rows:
         fields = dict(row) | {"scopes": tuple(row["scopes"])}
         digest, why = fields.pop("secret_sha256"), fields.pop("dead")
-        found[digest] = ApiKey(**fields) if why is None else DeadKey(row["id"], why)
-    return found
+        keys[digest] = ApiKey(**fields) if why is None else DeadKey(row["id"], why)
+    return keys
 
 
 async def find_key(connection: Connection, secret: str) -> ApiKey | None:
     """The key with this secret, if it is in force now."""
     digest = digest_of(secret)
-    found = (await seek_keys(connection, [digest])).get(digest)
-    return found if isinstance(found, ApiKey) else None
+    key = (await seek_keys(connection, [digest])).get(digest)
+    return key if isinstance(key, ApiKey) else None
 
 
 TOUCH_KEYS: Final = """

@@ -155,7 +155,7 @@ async def set_limits(
     if row is None:
         raise NotFound(_TENANT)
     rows = await connection.fetch(READ_LIMITS, tenant_id)
-    stood = {one["name"]: one["value"] for one in rows}
+    stood = {limit["name"]: limit["value"] for limit in rows}
     before = {OPEN_JOBS: row["max_open_jobs"], WEIGHT: row["weight"]} | stood
     after = {name: DEFAULTS.get(name) if value is None else value for name, value in wanted.items()}
     if after.keys() & DEFAULTS.keys():

@@ -211,17 +211,17 @@ async def record_emptied(connection: Connection, emptied: Sequence[Emptied]) -> 
 
     Only inside the transaction that completes those jobs.
     """
-    await connection.execute(RECORD_EMPTIED, [_document(one) for one in emptied])
+    await connection.execute(RECORD_EMPTIED, [_document(image) for image in emptied])
 
 
-def _document(one: Emptied) -> dict[str, object]:
+def _document(image: Emptied) -> dict[str, object]:
     objects = {
-        "deleted": one.deleted,
-        "not_there": one.not_there,
-        "errors": one.errors,
-        "keys": list(one.keys),
+        "deleted": image.deleted,
+        "not_there": image.not_there,
+        "errors": image.errors,
+        "keys": list(image.keys),
     }
-    return {"image_id": one.image_id, "tenant_id": one.tenant_id, "objects": objects}
+    return {"image_id": image.image_id, "tenant_id": image.tenant_id, "objects": objects}
 
 
 # Where there is no edge, nobody shows what the bucket does not have.

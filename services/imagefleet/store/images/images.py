@@ -173,13 +173,13 @@ async def publish_images(
     """
     if not publications:
         return frozenset()
-    rows = await connection.fetch(PUBLISH_IMAGES, [_record(one) for one in publications])
+    rows = await connection.fetch(PUBLISH_IMAGES, list(map(_record, publications)))
     return frozenset(JobId(row["job_id"]) for row in rows)
 
 
 def _record(publication: Publication) -> dict[str, object]:
     """As the statement's columns are; it takes none of the rest."""
-    variants = [asdict(one.facts) | {"key": one.key} for one in publication.variants]
+    variants = [asdict(variant.facts) | {"key": variant.key} for variant in publication.variants]
     flat = asdict(publication) | asdict(publication.source) | asdict(publication.placeholder)
     return flat | {"variants": variants}
 

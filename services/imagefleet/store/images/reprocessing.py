@@ -56,7 +56,7 @@ async def _find_candidates(
     connection: Connection, tenant_id: TenantId, image_ids: Sequence[UUID]
 ) -> list[Candidate]:
     """Those of these images that are the tenant's, newest first, with their newest originals."""
-    await connection.execute(LOCK_IMAGES, tenant_id, [image_target(one) for one in image_ids])
+    await connection.execute(LOCK_IMAGES, tenant_id, list(map(image_target, image_ids)))
     rows = await connection.fetch(FIND_CANDIDATES, tenant_id, list(image_ids))
     return [Candidate(**dict(row)) for row in rows]
 
@@ -74,12 +74,12 @@ async def reprocess_image(
     NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
     """
     async with connection.transaction():
-        found = await _find_candidates(connection, draft.tenant_id, [image_id])
-        if not found:
+        candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
+        if not candidates:
             raise NotFound("image")
-        if found[0].deleted and not await is_standing(connection, draft):
+        if candidates[0].deleted and not await is_standing(connection, draft):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
-        submission = draft.whole(found[0].payload(recipe), fingerprint=fingerprint)
+        submission = draft.whole(candidates[0].payload(recipe), fingerprint=fingerprint)
         (answer,) = await insert_submissions(connection, [submission])
     if isinstance(answer, Submitted):
         return submission, answer
@@ -122,7 +122,7 @@ async def _next_images(
     """The ids of the next page, newest first; those that a payload names are taken at its word."""
     if wanted.image_ids is not None:
         named = sorted(set(wanted.image_ids), reverse=True)
-        return [one for one in named if before is None or one < before][:most]
+        return [image_id for image_id in named if before is None or image_id < before][:most]
     if wanted.reference is not None:
         rows = await connection.fetch(WALK_REFERENCE, tenant_id, before, most, wanted.reference)
     else:
@@ -144,10 +144,10 @@ async def count_set(
         return len(set(wanted.image_ids))
     most = MOST_COUNTED + 1
     if wanted.reference is not None:
-        found = await connection.fetchval(COUNT_REFERENCE, tenant_id, most, wanted.reference)
+        counted = await connection.fetchval(COUNT_REFERENCE, tenant_id, most, wanted.reference)
     else:
-        found = await connection.fetchval(COUNT_IMAGES, tenant_id, most)
-    return int(found) if found < most else None
+        counted = await connection.fetchval(COUNT_IMAGES, tenant_id, most)
+    return int(counted) if counted < most else None
 
 
 CREATED_BY: Final = """
@@ -200,20 +200,20 @@ async def _submit_in_transaction(
     most: int,
 ) -> SubmittedPage:
     page = await _next_images(connection, claim.tenant_id, wanted, walk.before, most)
-    found = await _find_candidates(connection, claim.tenant_id, page)
+    candidates = await _find_candidates(connection, claim.tenant_id, page)
     created_by = await connection.fetchval(CREATED_BY, claim.job_id)
     submissions = [
-        follow_up(claim, one, wanted, created_by=created_by)
-        for one in found
-        if not one.deleted and is_wanted(one, wanted)
+        follow_up(claim, candidate, wanted, created_by=created_by)
+        for candidate in candidates
+        if not candidate.deleted and is_wanted(candidate, wanted)
     ]
     answers = await insert_submissions(connection, submissions) if submissions else []
-    unknown = len(page) - len(found)
+    unknown = len(page) - len(candidates)
     walked = walk.behind(
         page,
         walk.seen + len(page),
         submitted=walk.submitted + len(submissions),
-        skipped=walk.skipped + sum(one.deleted for one in found) + unknown,
+        skipped=walk.skipped + sum(candidate.deleted for candidate in candidates) + unknown,
     )
     # Last, and in the same transaction: targets are locked before jobs, and without the claim
     # nothing of the page is submitted either.

@@ -81,18 +81,18 @@ SELECT found.key, target.target IS NULL AS is_unknown
 
 async def judge_outputs(
     connection: Connection,
-    found: Sequence[tuple[str, datetime, OutputKey]],
+    listed: Sequence[tuple[str, datetime, OutputKey]],
     *,
     older_than: timedelta,
 ) -> Judged:
     """Which of these objects nothing names and no job can publish any more."""
     rows = await connection.fetch(
         JUDGE_OUTPUTS,
-        [key for key, _, _ in found],
-        [modified_at for _, modified_at, _ in found],
-        [place.image_id for _, _, place in found],
-        [place.revision for _, _, place in found],
-        [place.claim_no for _, _, place in found],
+        [key for key, _, _ in listed],
+        [modified_at for _, modified_at, _ in listed],
+        [place.image_id for _, _, place in listed],
+        [place.revision for _, _, place in listed],
+        [place.claim_no for _, _, place in listed],
         older_than,
     )
     return Judged(
@@ -112,10 +112,10 @@ SELECT found.key
 
 
 async def judge_originals(
-    connection: Connection, found: Sequence[tuple[str, datetime]], *, older_than: timedelta
+    connection: Connection, listed: Sequence[tuple[str, datetime]], *, older_than: timedelta
 ) -> frozenset[str]:
     """Which of these objects are neither an accepted original nor may become one."""
-    keys, modified = [key for key, _ in found], [modified_at for _, modified_at in found]
+    keys, modified = [key for key, _ in listed], [modified_at for _, modified_at in listed]
     rows = await connection.fetch(JUDGE_ORIGINALS, keys, modified, older_than)
     return frozenset(row["key"] for row in rows)
 
@@ -233,6 +233,20 @@ async def save_walk(
 ) -> None:
     """Write down how far a walk is."""
     await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)
+
+
+COUNT_SUPERSEDED: Final = """
+SELECT count(*)
+  FROM (SELECT FROM image_revisions AS old
+         WHERE old.superseded_at IS NOT NULL AND old.swept_at IS NULL
+         LIMIT $1) AS waiting
+"""
+
+
+async def count_superseded(connection: Connection, *, most: int) -> int:
+    """How many revisions are neither shown nor swept; `most` or more are one."""
+    waiting: int = await connection.fetchval(COUNT_SUPERSEDED, most)
+    return waiting
 
 
 # Of most minutes there is nothing to tell.

@@ -33,9 +33,9 @@ async def list_standing(
     rows = await connection.fetch(
         LIST_STANDING,
         tenant_id,
-        [one.idempotency_key for one in asked],
-        [one.type for one in asked],
-        [one.dedup_key for one in asked],
+        [request.idempotency_key for request in asked],
+        [request.type for request in asked],
+        [request.dedup_key for request in asked],
     )
     return {row["place"] - 1 for row in rows}
 

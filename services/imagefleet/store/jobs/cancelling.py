@@ -36,8 +36,8 @@ async def is_cancellable(connection: Connection, job_id: JobId) -> bool:
 
     Each of those could be cancelled by another one, without end.
     """
-    found: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
-    return found
+    cancellable: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
+    return cancellable
 
 
 FLAG_CANCEL: Final = """
@@ -229,11 +229,11 @@ async def count_walk(
 ) -> int | None:
     """How many jobs a walk looks at; None if they are more than are counted."""
     if job_type is None:
-        found = await connection.fetchval(COUNT_WALK, tenant_id, MOST_WALKED + 1)
+        counted = await connection.fetchval(COUNT_WALK, tenant_id, MOST_WALKED + 1)
     else:
         most = MOST_WALKED + 1
-        found = await connection.fetchval(COUNT_WALK_OF_TYPE, tenant_id, most, job_type)
-    return int(found) if found <= MOST_WALKED else None
+        counted = await connection.fetchval(COUNT_WALK_OF_TYPE, tenant_id, most, job_type)
+    return int(counted) if counted <= MOST_WALKED else None
 
 
 # In the order of the index: what has ended is never read.

@@ -184,8 +184,8 @@ async def look_at_holds(connection: Connection) -> Holds:
     rows = await connection.fetch(LOOK_AT_HOLDS)
 
     def named(scope: str, *, half_open: bool = False) -> frozenset[str]:
-        found = (row for row in rows if row["scope"] == scope and row["half_open"] == half_open)
-        return frozenset(row["name"] for row in found)
+        held = (row for row in rows if row["scope"] == scope and row["half_open"] == half_open)
+        return frozenset(row["name"] for row in held)
 
     return Holds(
         everything=any(row["scope"] == "all" for row in rows),

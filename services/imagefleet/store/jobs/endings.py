@@ -204,8 +204,8 @@ async def end_claims(
     `ended_by` is who writes it, where that is not the holder. What it returns is to be told once
     the transaction is committed, and not before.
     """
-    completed = [(held, one) for held, one in endings if isinstance(one, Completed)]
-    others = [(held, one) for held, one in endings if not isinstance(one, Completed)]
+    completed = [(held, outcome) for held, outcome in endings if isinstance(outcome, Completed)]
+    others = [(held, outcome) for held, outcome in endings if not isinstance(outcome, Completed)]
     ended: list[Ended] = []
     for statement, chosen in ((COMPLETE_JOBS, completed), (END_UNCOMPLETED, others)):
         if not chosen:
@@ -214,10 +214,10 @@ async def end_claims(
             statement,
             [held.job_id for held, _ in chosen],
             [held.claim_no for held, _ in chosen],
-            [_wanted(held, one, retried_as, failed_as) for held, one in chosen],
+            [_wanted(held, outcome, retried_as, failed_as) for held, outcome in chosen],
             ended_by,
         )
-        known = {held.fence: (held, one) for held, one in chosen}
+        known = {held.fence: (held, outcome) for held, outcome in chosen}
         ended += [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
     return ended
 

@@ -82,16 +82,17 @@ class Rescue:
 
     ended: tuple[Ended, ...]
     rings: tuple[Ring, ...]
+    """Whom the freed targets are for; what was rescued itself is due within seconds."""
 
     @property
     def retried(self) -> tuple[JobId, ...]:
         """Those that run again."""
-        return tuple(one.job_id for one in self.ended if one.state is JobState.FAILED_RETRYABLE)
+        return tuple(end.job_id for end in self.ended if end.state is JobState.FAILED_RETRYABLE)
 
     @property
     def failed(self) -> tuple[JobId, ...]:
         """Poison, flagged to be cancelled, or refused by the database as anything else."""
-        return tuple(one.job_id for one in self.ended if one.state is JobState.FAILED)
+        return tuple(end.job_id for end in self.ended if end.state is JobState.FAILED)
 
 
 _Endings: TypeAlias = list[tuple[Held, Outcome]]
@@ -139,7 +140,7 @@ async def _rescue_in_transaction(
         ended, rings = await take_back(
             connection,
             rescuing.by,
-            [(one, _rescued(one, neighbours=len(claims) - 1)) for one in held.values()],
+            [(claim, _rescued(claim, neighbours=len(claims) - 1)) for claim in held.values()],
         )
     return Rescue(ended=tuple(ended), rings=tuple(rings))
 
@@ -159,11 +160,11 @@ async def _take_back_apart(connection: Connection, by: UUID, endings: _Endings) 
     rings: list[Ring] = []
     for held, outcome in endings:
         try:
-            one, rung = await _take_back_or_fail(connection, by, held, outcome)
+            ends, rung = await _take_back_or_fail(connection, by, held, outcome)
         except (StoreRejected, IllegalTransition) as error:
             _tell("rescue.refused", held, error)
         else:
-            ended += one
+            ended += ends
             rings += rung
     return ended, rings
 

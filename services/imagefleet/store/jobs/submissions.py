@@ -57,17 +57,17 @@ async def find_standing_jobs(
     """The same of many; Unavailable if there is none any more for one of them."""
     if not submissions:
         return []
-    return await _find_each(connection, submissions, [one.fingerprint for one in submissions])
+    return await _find_each(connection, submissions, [job.fingerprint for job in submissions])
 
 
 async def _find_each(
     connection: Connection, asked: Sequence[Submission | Draft], fingerprints: Sequence[str]
 ) -> list[Answer]:
     rows = await _look_for_standing(connection, asked, fingerprints)
-    found = _answers(rows, {one.job_id: one for one in asked})
-    if len(found) < len(asked):
+    answers = _answers(rows, {request.job_id: request for request in asked})
+    if len(answers) < len(asked):
         raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
-    return [found[one.job_id] for one in asked]
+    return [answers[request.job_id] for request in asked]
 
 
 async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
@@ -92,11 +92,11 @@ async def insert_submissions(
     for attempt in range(TRIES):
         if attempt > 0:
             answers |= await _find_standing(connection, waiting)
-            waiting = [one for one in waiting if one.job_id not in answers]
+            waiting = [job for job in waiting if job.job_id not in answers]
         answers |= await _insert(connection, waiting)
-        waiting = [one for one in waiting if one.job_id not in answers]
+        waiting = [job for job in waiting if job.job_id not in answers]
         if not waiting:
-            return [answers[one.job_id] for one in submissions]
+            return [answers[job.job_id] for job in submissions]
     raise Unavailable("database_conflict", "The database is busy; try again.")
 
 
@@ -134,15 +134,15 @@ async def _take_places(
     connection: Connection, submissions: Sequence[Submission]
 ) -> dict[tuple[str, str], int]:
     """Lock the keys, then the targets; the first number of each target that is ours to give."""
-    keyed = [one for one in submissions if one.idempotency_key is not None]
-    counts = Counter((one.tenant_id, one.target) for one in submissions if one.target is not None)
+    keyed = [job for job in submissions if job.idempotency_key is not None]
+    counts = Counter((job.tenant_id, job.target) for job in submissions if job.target is not None)
     if not keyed and not counts:
         return {}
     rows = await connection.fetch(
         TAKE_PLACES,
-        [one.tenant_id for one in keyed],
-        [one.idempotency_key for one in keyed],
-        [one.dedup_key is not None or one.replay_of is not None for one in keyed],
+        [job.tenant_id for job in keyed],
+        [job.idempotency_key for job in keyed],
+        [job.dedup_key is not None or job.replay_of is not None for job in keyed],
         [tenant for tenant, _ in counts],
         [target for _, target in counts],
         list(counts.values()),
@@ -251,10 +251,10 @@ async def _insert(connection: Connection, submissions: Sequence[Submission]) -> 
         return {}
     next_seq = await _take_places(connection, submissions)
     documents: list[dict[str, object]] = []
-    for one in submissions:
-        document = {name: getattr(one, name) for name in _COLUMNS} | {"id": one.job_id}
-        if one.target is not None:
-            place = (one.tenant_id, one.target)
+    for job in submissions:
+        document = {name: getattr(job, name) for name in _COLUMNS} | {"id": job.job_id}
+        if job.target is not None:
+            place = (job.tenant_id, job.target)
             document["target_seq"] = next_seq[place]
             next_seq[place] += 1
         documents.append(document)
@@ -307,8 +307,8 @@ async def _find_standing(
     connection: Connection, submissions: Sequence[Submission]
 ) -> dict[JobId, Answer]:
     """The jobs that already stand for these requests, where there are any."""
-    wanted = {one.job_id: one for one in submissions}
-    fingerprints = [one.fingerprint for one in submissions]
+    wanted = {job.job_id: job for job in submissions}
+    fingerprints = [job.fingerprint for job in submissions]
     rows = await _look_for_standing(connection, submissions, fingerprints)
     strangers = [
         (wanted[row["id"]], row["job_id"])
@@ -320,18 +320,18 @@ async def _find_standing(
     remembered = await _within_bounds(connection, strangers)
     await connection.execute(
         REMEMBER_ALIASES,
-        [one.tenant_id for one, _ in remembered],
-        [one.idempotency_key for one, _ in remembered],
-        [one.fingerprint for one, _ in remembered],
+        [job.tenant_id for job, _ in remembered],
+        [job.idempotency_key for job, _ in remembered],
+        [job.fingerprint for job, _ in remembered],
         [job_id for _, job_id in remembered],
     )
     # Answered by what is remembered: one batch may ask two things under one key.
     rows = await _look_for_standing(connection, submissions, fingerprints)
-    told = {one.job_id for one, _ in remembered}
+    told = {job.job_id for job, _ in remembered}
     return _answers(rows, wanted) | {
-        one.job_id: LimitReached("job_keys", _TOO_MANY_KEYS)
-        for one, _ in strangers
-        if one.job_id not in told
+        job.job_id: LimitReached("job_keys", _TOO_MANY_KEYS)
+        for job, _ in strangers
+        if job.job_id not in told
     }
 
 
@@ -350,10 +350,10 @@ async def _within_bounds(
     rows = await connection.fetch(COUNT_ALIASES, list({job_id for _, job_id in strangers}))
     keys = Counter({row["job_id"]: row["keys"] for row in rows})
     fits = []
-    for one, job_id in strangers:
+    for job, job_id in strangers:
         keys[job_id] += 1
         if keys[job_id] <= MOST_KEYS:
-            fits.append((one, job_id))
+            fits.append((job, job_id))
     return fits
 
 
@@ -373,13 +373,13 @@ async def _look_for_standing(
 ) -> list[Record]:
     return await connection.fetch(
         FIND_STANDING,
-        [one.job_id for one in asked],
-        [one.tenant_id for one in asked],
-        [one.type for one in asked],
-        [one.idempotency_key for one in asked],
+        [request.job_id for request in asked],
+        [request.tenant_id for request in asked],
+        [request.type for request in asked],
+        [request.idempotency_key for request in asked],
         fingerprints,
-        [one.dedup_key for one in asked],
-        [one.replay_of if isinstance(one, Submission) else None for one in asked],
+        [request.dedup_key for request in asked],
+        [request.replay_of if isinstance(request, Submission) else None for request in asked],
     )
 
 

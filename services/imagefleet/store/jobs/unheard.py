@@ -81,7 +81,7 @@ async def find_rescued_ends(
     connection: Connection, rescuer_id: UUID, claims: Collection[Fence]
 ) -> list[Ended]:
     """The ends of these claims that this rescuer wrote; there will be no more of them."""
-    job_ids, numbers = [one for one, _ in claims], [number for _, number in claims]
+    job_ids, numbers = [job_id for job_id, _ in claims], [number for _, number in claims]
     async with connection.transaction():
         await connection.execute(WAIT_BRIEFLY)
         # A rescue that is still under way holds the claims it ends; what it ends is seen after it.

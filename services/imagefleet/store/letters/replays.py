@@ -141,10 +141,12 @@ async def _replay(
                 raise _DryRun(answers)  # noqa: TRY301 - which rolls back
             return answers
     except _DryRun as dry:
-        made = {one.replayed_as for one in dry.answers if one.outcome is ReplayOutcome.REPLAYED}
+        made = {
+            answer.replayed_as for answer in dry.answers if answer.outcome is ReplayOutcome.REPLAYED
+        }
         return [
-            replace(one, replayed_as=None, ring=None) if one.replayed_as in made else one
-            for one in dry.answers
+            replace(answer, replayed_as=None, ring=None) if answer.replayed_as in made else answer
+            for answer in dry.answers
         ]
 
 
@@ -194,13 +196,13 @@ async def _submit(
         letter.id: _judge(letter, order, kinds) for letter in letters
     }
     await _refuse_deleted(connection, letters, judged)
-    wanted = {id_: one for id_, one in judged.items() if isinstance(one, Submission)}
+    wanted = {id_: replay for id_, replay in judged.items() if isinstance(replay, Submission)}
     submitted = await insert_submissions(connection, list(wanted.values())) if wanted else []
-    rows = await connection.fetch(FIND_REPLAYS, [one.replay_of for one in wanted.values()])
+    rows = await connection.fetch(FIND_REPLAYS, [replay.replay_of for replay in wanted.values()])
     replays = {row["replay_of"]: JobId(row["id"]) for row in rows}
     for letter_id, answer in zip(wanted, submitted, strict=True):
         judged[letter_id] = _answered(letter_id, wanted[letter_id], answer, replays)
-    return [one for one in judged.values() if isinstance(one, Replayed)]
+    return [answer for answer in judged.values() if isinstance(answer, Replayed)]
 
 
 async def _refuse_deleted(
@@ -211,14 +213,14 @@ async def _refuse_deleted(
     """Nothing is rendered of an image that was deleted; its deletion itself is replayed."""
     images = {
         id_: image_id
-        for id_, one in judged.items()
-        if isinstance(one, Submission) and (image_id := image_of(one)) is not None
+        for id_, replay in judged.items()
+        if isinstance(replay, Submission) and (image_id := image_of(replay)) is not None
     }
     if not images:
         return
     about = [letter for letter in letters if letter.id in images]
     # A tombstone is written under this lock: it stands by now, or finds the replay and ends it.
-    await lock_targets(connection, [one.job_id for one in about if one.job_id is not None])
+    await lock_targets(connection, [letter.job_id for letter in about if letter.job_id is not None])
     gone = await find_deleted(connection, list(images.values()))
     for letter in about:
         if images[letter.id] in gone:

@@ -35,15 +35,15 @@ class Migration(Applied):
 def shipped_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     """The files in the installed package, or in the checkout that it is installed from."""
     source = _migrations_folder() if folder is None else folder
-    found = sorted(
+    migrations = sorted(
         (_read(file) for file in source.iterdir() if file.name.endswith(".sql")),
         key=lambda migration: migration.version,
     )
-    versions = [migration.version for migration in found]
-    if not found or versions != list(range(1, len(found) + 1)):
+    versions = [migration.version for migration in migrations]
+    if not migrations or versions != list(range(1, len(migrations) + 1)):
         detail = f"{source}: expected versions 1, 2, 3, … without gaps or doubles, found {versions}"
         raise Misconfigured(detail)
-    return tuple(found)
+    return tuple(migrations)
 
 
 def _migrations_folder() -> Traversable:
@@ -90,13 +90,13 @@ TOKEN = re.compile(rf"{COMMENT}|'(?:[^']|'')*'|\"[^\"]*\"|(\$\w*\$).*?\1|(?P<end
 
 def statements(sql: str) -> list[str]:
     """Cut at the semicolons that end statements, not at those in texts, bodies and comments."""
-    found, start = [], 0
+    texts, start = [], 0
     for token in TOKEN.finditer(sql):
         if token["end"]:
-            found.append(sql[start : token.end()].strip())
+            texts.append(sql[start : token.end()].strip())
             start = token.end()
     rest = sql[start:].strip()
-    return [*found, rest] if _without_comments(rest) else found
+    return [*texts, rest] if _without_comments(rest) else texts
 
 
 def _controls_a_transaction(statement: str) -> bool:

@@ -106,12 +106,12 @@ async def require_schema(
 ) -> None:
     """For a process at its start: refuse a database older than this code, or changed beyond it."""
     newest = (shipped or shipped_migrations())[-1]
-    found = await applied(connection)
-    if len(found) < newest.version:
-        last = found[-1] if found else "nothing"
+    entries = await applied(connection)
+    if len(entries) < newest.version:
+        last = entries[-1] if entries else "nothing"
         detail = f"the database is at {last}, this code needs {newest}: run `imagefleet migrate`"
         raise Misconfigured(detail)
-    breaking = [str(entry) for entry in found[newest.version :] if entry.breaking]
+    breaking = [str(entry) for entry in entries[newest.version :] if entry.breaking]
     if breaking:
         detail = (
             f"the database has {', '.join(breaking)}, which code that knows only up to {newest} "
@@ -156,25 +156,25 @@ async def applied(connection: Connection) -> tuple[Applied, ...]:
     if await connection.fetchval("SELECT to_regclass('schema_migrations') IS NULL"):
         return ()
     rows = await connection.fetch(APPLIED)
-    found = tuple(Applied(**row) for row in rows)
-    if [entry.version for entry in found] != list(range(1, len(found) + 1)):
-        detail = f"schema_migrations has a gap: {', '.join(map(str, found))}"
+    entries = tuple(Applied(**row) for row in rows)
+    if [entry.version for entry in entries] != list(range(1, len(entries) + 1)):
+        detail = f"schema_migrations has a gap: {', '.join(map(str, entries))}"
         raise Misconfigured(detail)
-    return found
+    return entries
 
 
 async def pending(connection: Connection, shipped: Sequence[Migration]) -> tuple[Migration, ...]:
     """What is still to be applied. An older code on a newer database has nothing to apply."""
-    found = await applied(connection)
+    entries = await applied(connection)
     changed = [
         f"{file} was applied as {entry} with other contents"
-        for entry, file in zip(found, shipped, strict=False)
+        for entry, file in zip(entries, shipped, strict=False)
         if (entry.name, entry.sha256) != (file.name, file.sha256)
     ]
     if changed:
         detail = f"applied migrations are never edited, only followed: {'; '.join(changed)}"
         raise Misconfigured(detail)
-    return tuple(shipped[len(found) :])
+    return tuple(shipped[len(entries) :])
 
 
 INVALID_INDEXES = """

@@ -234,9 +234,9 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
 def _place(parent: Path) -> Path:
     place = parent / f"imagefleet-{os.getuid()}"
     place.mkdir(mode=_OWN_ALONE, exist_ok=True)
-    found = place.lstat()
+    status = place.lstat()
     # Anybody may write to /tmp: a folder that was waiting for us is no place for pictures.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         msg = f"{place} is not a folder of this user alone: remove it, or set TMPDIR"
         raise Misconfigured(msg)
     return place

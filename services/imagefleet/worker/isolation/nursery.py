@@ -11,9 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated, Final, Literal, TypeAlias
-
-from pydantic import BaseModel, Field, TypeAdapter
+from typing import Final
 
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JsonObject
@@ -29,42 +27,6 @@ BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from imagefleet.worker.isolation.zygote import main; main()"
 )
-
-
-class Ready(BaseModel):
-    tidings: Literal["ready"]
-
-
-class Broken(BaseModel):
-    tidings: Literal["broken"]
-    detail: str
-
-
-class Refused(BaseModel):
-    tidings: Literal["refused"]
-    number: int
-    detail: str
-
-
-class Started(BaseModel):
-    tidings: Literal["started"]
-    number: int
-    pid: int
-
-
-class Died(BaseModel):
-    tidings: Literal["ended"]
-    number: int
-    status: int
-    too_large: bool
-    cpu_seconds: float
-    max_rss_bytes: int
-
-
-Tidings: TypeAlias = Annotated[
-    Ready | Broken | Refused | Started | Died, Field(discriminator="tidings")
-]
-_TIDINGS: Final[TypeAdapter[Tidings]] = TypeAdapter(Tidings)
 
 
 class Nursery:
@@ -198,7 +160,7 @@ class Nursery:
         if not message:
             self._hang_up()
             return False
-        self._learn(_TIDINGS.validate_json(message), files)
+        self._learn(json.loads(message), files)
         return True
 
     def _hang_up(self) -> None:
@@ -207,23 +169,32 @@ class Nursery:
         self._loop.remove_reader(self._socket)
         self.kill()
 
-    def _learn(self, tidings: Tidings, files: list[int]) -> None:
+    def _learn(self, tidings: object, files: list[int]) -> None:
         match tidings:
-            case Ready():
+            case {"tidings": "ready"}:
                 self._ready.set_result(None)
-            case Broken():
-                self._break(tidings.detail)
-            case Refused():
-                self._children.pop(tidings.number).finish(None, None)
-            case Started():
-                if files:
-                    self._children[tidings.number].started(tidings.pid, files[0])
-                else:
-                    self.kill()  # no descriptor was free for it: a child that could not be killed
-            case Died():
-                usage = Usage(cpu_seconds=tidings.cpu_seconds, max_rss_bytes=tidings.max_rss_bytes)
-                killed = Killed.MEMORY if tidings.too_large else None
-                self._children.pop(tidings.number).finish(tidings.status, usage, killed)
+            case {"tidings": "broken", "detail": str(detail)}:
+                self._break(detail)
+            case {"tidings": "refused", "number": int(number)}:
+                self._children.pop(number).finish(None, None)
+            case {"tidings": "started", "number": int(number), "pid": int(pid)} if files:
+                self._children[number].started(pid, files[0])
+            case {"tidings": "started"}:
+                self.kill()  # no descriptor was free for it: a child that could not be killed
+            case {
+                "tidings": "ended",
+                "number": int(number),
+                "status": int(status),
+                "too_large": bool(too_large),
+                "cpu_seconds": float(cpu_seconds),
+                "max_rss_bytes": int(max_rss_bytes),
+            }:
+                usage = Usage(cpu_seconds=cpu_seconds, max_rss_bytes=max_rss_bytes)
+                killed = Killed.MEMORY if too_large else None
+                self._children.pop(number).finish(status, usage, killed)
+            case _:
+                msg = f"a zygote that says {tidings!r}"
+                raise ValueError(msg)
 
     def _break(self, detail: str) -> None:
         self._ready.set_exception(Misconfigured(detail))

@@ -1,19 +1,31 @@
-"""Images as rows, without anything in S3, and a job that renders a set of them again."""
+"""Images as rows, without anything in S3: uploads, what renderings published, sets of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-from imagefleet.jobs.images import NewSource, original_key
+from imagefleet.jobs.images import (
+    Caveat,
+    ImageFormat,
+    NewSource,
+    PlaceholderFacts,
+    Publication,
+    PublishedVariant,
+    SourceFacts,
+    VariantFacts,
+    original_key,
+)
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.model import Claim, JobId, Lane, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
 from imagefleet.store.jobs.leases import Renewal
-from tests.support.factories import TENANT, MadeJob, a_submission, a_worker, claim_job
+from tests.support.factories import TENANT, MadeJob, a_submission
 from tests.support.fleet import an_image_submission
 
+FORMATS = {made.extension: made for made in ImageFormat}
+NO_DIGEST = "0" * 64
 TOMBSTONE = """
 INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by)
 VALUES ($1, $2, $3, 'tests')
@@ -52,6 +64,57 @@ async def some_images(api: Connection, count: int, *, reference: str | None = No
     return sorted(made, reverse=True)
 
 
+def a_variant(
+    key: str,
+    *,
+    name: str = "thumb",
+    width: int = 64,
+    height: int = 48,
+    warnings: tuple[Caveat, ...] = (),
+) -> PublishedVariant:
+    """Of the format that its key ends with."""
+    made = FORMATS[key.rpartition(".")[2]]
+    facts = VariantFacts(
+        name=name,
+        format=made,
+        content_type=made.mime_type,
+        width=width,
+        height=height,
+        bytes=100,
+        sha256=NO_DIGEST,
+        warnings=warnings,
+    )
+    return PublishedVariant(key=key, facts=facts)
+
+
+def a_publication(
+    job: MadeJob,
+    image_id: UUID,
+    revision: int,
+    variants: Iterable[PublishedVariant],
+    *,
+    source_seq: int | None = None,
+    tenant_id: TenantId = TENANT,
+    source_bytes: int = 100,
+) -> Publication:
+    """Of a job that holds its claim; of its own revision's source, if no other is named."""
+    return Publication(
+        job_id=job.job_id,
+        claim_no=job.claim_no,
+        image_id=image_id,
+        tenant_id=tenant_id,
+        source_seq=revision if source_seq is None else source_seq,
+        revision=revision,
+        recipe="default",
+        encoder="tests",
+        source=SourceFacts(
+            format=ImageFormat.JPEG, width=64, height=40, bytes=source_bytes, sha256=NO_DIGEST
+        ),
+        placeholder=PlaceholderFacts(thumbhash="aGFzaA==", color="#aabbcc"),
+        variants=tuple(variants),
+    )
+
+
 async def bury(api: Connection, image_id: UUID, *, tenant_id: TenantId = TENANT) -> None:
     await api.execute(TOMBSTONE, image_id, tenant_id, uuid4())
 
@@ -64,13 +127,6 @@ def a_set(**payload: object) -> Submission:
         created_by="somebody",
         max_attempts=7,
     )
-
-
-async def claimed_by(worker: Connection, job_id: JobId) -> Claim:
-    """The job in the hands of a worker of its own."""
-    answer = await claim_job(worker, job_id, await a_worker(worker))
-    assert answer.claim is not None, answer
-    return answer.claim
 
 
 def renewal_of(claim: Claim | MadeJob) -> Renewal:

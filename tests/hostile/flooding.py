@@ -24,7 +24,7 @@ ASKED: Final = 100  # times, in a round
 PACE: Final = 0.006  # seconds between them: who measures keeps below the limit of requests
 ROUNDS: Final = 5  # at most; where it is clear after one, that is all
 CLEARLY: Final = 1.5
-DECOY: Final = "tests.support.decoy"
+DECOY: Final = "tests.hostile.decoy"
 
 # What is asked for, and with which authorization.
 FLOODS: Final[dict[str, Callable[[str], tuple[str, str]]]] = {
