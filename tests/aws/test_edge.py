@@ -195,7 +195,7 @@ async def test_invalidations_are_listed_newest_first_and_page_by_page(
         "InvalidationList"
     ]
 
-    listed = [one["Id"] for one in first["Items"]]
+    listed = [item["Id"] for item in first["Items"]]
     if differs("list-is-oldest-first"):
         assert listed != made[:0:-1]
         return

@@ -328,5 +328,8 @@ async def test_a_page_begins_behind_a_key_and_knows_whether_it_is_the_last(
     page = await objects.page(prefix, after=f"{prefix}a")
     beyond = await objects.page(prefix, after=f"{prefix}c")
 
-    assert ([f"{prefix}b", f"{prefix}c"], True) == ([one.key for one in page.objects], page.is_last)
+    assert ([f"{prefix}b", f"{prefix}c"], True) == (
+        [entry.key for entry in page.objects],
+        page.is_last,
+    )
     assert ((), True) == (beyond.objects, beyond.is_last)

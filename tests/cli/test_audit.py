@@ -38,11 +38,11 @@ OTHERS: Final[Mapping[str, str]] = {
 
 
 def verbs_of(app: typer.Typer, group: str = "") -> Iterator[tuple[str, Any]]:
-    for one in (app.registered_callback, *app.registered_commands):
-        if one is not None and one.callback is not None:
-            name = getattr(one, "name", None) or one.callback.__name__.replace("_", "-")
-            own = one is app.registered_callback
-            yield (group if own else f"{group} {name}".strip()), one.callback
+    for command in (app.registered_callback, *app.registered_commands):
+        if command is not None and command.callback is not None:
+            name = getattr(command, "name", None) or command.callback.__name__.replace("_", "-")
+            own = command is app.registered_callback
+            yield (group if own else f"{group} {name}".strip()), command.callback
     for inner in app.registered_groups:
         assert inner.typer_instance is not None
         yield from verbs_of(inner.typer_instance, f"{group} {inner.name}".strip())
@@ -61,9 +61,9 @@ def imported(tree: ast.AST) -> set[str]:
         name
         for node in ast.walk(tree)
         for name in (
-            [one.name for one in node.names]
+            [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
-            else [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            else [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             if isinstance(node, ast.ImportFrom) and node.module
             else []
         )
@@ -218,10 +218,10 @@ async def test_what_operators_do_is_told_with_their_reasons(
     assert all("of tests from 127.0.0.1" in row for row in rows[1:])
     assert all(len(row) <= 80 for row in narrow.out.splitlines())
     assert {"circuit_breaker", "noop", "moving", "127.0.0.1"} <= set(narrow.out.split())
-    found = document.json()
-    assert ["reset", "open"] == [line["action"] for line in found["lines"]]
-    assert "open" == found["lines"][0]["before"]["state"]
-    assert "nextCursor" not in found
+    page = document.json()
+    assert ["reset", "open"] == [line["action"] for line in page["lines"]]
+    assert "open" == page["lines"][0]["before"]["state"]
+    assert "nextCursor" not in page
 
 
 async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
@@ -234,17 +234,17 @@ async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(
 
     whole = await operate("audit", "--by", "many", "--json")
     part = await operate("audit", "--by", "many", "--limit", "4", "--json")
-    found = part.json()
-    rest = await operate("audit", "--by", "many", "--cursor", str(found["nextCursor"]), "--json")
+    page = part.json()
+    rest = await operate("audit", "--by", "many", "--cursor", str(page["nextCursor"]), "--json")
     table = await operate("audit", "--by", "many", "--limit", "4")
 
     names = [f"type t{number}" for number in reversed(range(10))]
     everything = whole.json()
     others = rest.json()
     assert names == [line["name"] for line in everything["lines"]]
-    assert names[:4] == [line["name"] for line in found["lines"]]
+    assert names[:4] == [line["name"] for line in page["lines"]]
     assert names[4:] == [line["name"] for line in others["lines"]]
-    assert f"--cursor {found['nextCursor']}" in table.err
+    assert f"--cursor {page['nextCursor']}" in table.err
 
 
 @pytest.mark.parametrize("since", ["yesterday", "1y", "2026-01-01", "99999999w", "-1h", ""])

@@ -18,14 +18,14 @@ async def test_a_key_is_made_listed_and_revoked(
     made = await cli("keys", "create", "--tenant", "shop", "--name", "uploader", "--days", "1")
     secret = made.out.strip()
     listed = await cli("keys", "list", "--tenant", "shop", "--json")
-    found = listed.json()
-    revoked = await cli("keys", "revoke", found[0]["id"])
+    keys = listed.json()
+    revoked = await cli("keys", "revoke", keys[0]["id"])
 
     assert (ExitCode.DONE, ExitCode.DONE) == (made.code, revoked.code)
     assert secret.startswith("if_")
     assert secret not in listed.out
-    assert (["submit", "read"], "uploader") == (found[0]["scopes"], found[0]["name"])
-    assert found[0]["expiresAt"] is not None
+    assert (["submit", "read"], "uploader") == (keys[0]["scopes"], keys[0]["name"])
+    assert keys[0]["expiresAt"] is not None
     async with database.connect("api") as connection:
         assert await find_key(connection, secret) is None
 

@@ -53,7 +53,7 @@ async def test_dead_letters_are_listed_grouped_shown_and_acknowledged(
     by_id = await operate("dlq", "ack", "--note", "known", str(jobs[0].job_id))
     by_filter = await operate("dlq", "ack", "--note", "known", "--all", "--yes", "--json")
 
-    assert [str(job.job_id) for job in jobs] == [one["jobId"] for one in listed["letters"]]
+    assert [str(job.job_id) for job in jobs] == [letter["jobId"] for letter in listed["letters"]]
     assert (2, 2, 1) == (group["letters"], group["replayable"], group["tenants"])
     assert "acme" in by_tenant.out
     assert "KeyError" in shown.out

@@ -16,12 +16,12 @@ async def test_doctor_looks_on_when_something_is_missing(
 
     assert ExitCode.FAILED == ended.code
     document = ended.json()
-    found = {check["name"]: check for check in document["checks"]}
-    assert found["postgres"]["ok"]
-    assert found["postgres: schema"]["ok"]
-    assert found["postgres: role"]["found"] == "imagefleet_worker"
-    assert not found["settings: aws"]["ok"]
-    assert "FAST_QUEUE_URL" in found["settings: aws"]["found"]
+    checks = {check["name"]: check for check in document["checks"]}
+    assert checks["postgres"]["ok"]
+    assert checks["postgres: schema"]["ok"]
+    assert checks["postgres: role"]["found"] == "imagefleet_worker"
+    assert not checks["settings: aws"]["ok"]
+    assert "FAST_QUEUE_URL" in checks["settings: aws"]["found"]
 
 
 @pytest.mark.parametrize("role", ["owner", "superuser", "api"])

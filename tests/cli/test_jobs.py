@@ -37,7 +37,7 @@ async def test_jobs_of_other_tenants_are_listed_for_operators(
     listed = await operate("jobs", "list", "--every-tenant", "--json")
     table = await operate("jobs", "list", "--tenant", "rival")
 
-    assert [str(job.job_id)] == [one["jobId"] for one in document(listed)["jobs"]]
+    assert [str(job.job_id)] == [shown["jobId"] for shown in document(listed)["jobs"]]
     assert str(job.job_id) in table.out
 
 

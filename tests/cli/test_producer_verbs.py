@@ -167,7 +167,7 @@ async def test_one_refused_file_does_not_hide_the_others(
     assert ExitCode.REFUSED == ended.code
     results = ended.json()
     assert isinstance(results, list)
-    assert [None, "queued"] == sorted((one["status"] for one in results), key=str)
+    assert [None, "queued"] == sorted((result["status"] for result in results), key=str)
     assert "Not an image." in ended.err
 
 

@@ -62,8 +62,8 @@ async def test_a_submitted_job_can_be_waited_for(
 
     async def fail_it() -> None:
         async def submitted() -> JobId | None:
-            found: JobId | None = await superuser.fetchval("SELECT id FROM jobs")
-            return found
+            job_id: JobId | None = await superuser.fetchval("SELECT id FROM jobs")
+            return job_id
 
         await settle_job(worker, await claimed(worker, await eventually(submitted, within=20)), BUG)
 

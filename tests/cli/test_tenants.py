@@ -41,7 +41,7 @@ async def test_a_tenant_is_limited_and_shown_with_its_defaults(operate: Cli) -> 
         )
     )
 
-    values = {one["name"]: one.get("value") for one in limited["limits"]}
+    values = {limit["name"]: limit.get("value") for limit in limited["limits"]}
     assert (5000, 2, 1) == (values["open_jobs"], values["uploads"], values["weight"])
     for word in ("5000", "1000000", "a pilot", "open_jobs", "failedRetryable"):
         assert word in shown.out

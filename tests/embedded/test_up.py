@@ -182,7 +182,7 @@ async def the_walk_in_the_readme_works(facts: dict[str, Any], place: Path) -> No
     assert all(there in walk for there in here)
     # All at once: what one replacement brings in is not for the next one.
     places = re.compile("|".join(map(re.escape, here)))
-    walk = places.sub(lambda found: here[found.group()], walk)
+    walk = places.sub(lambda match: here[match.group()], walk)
     bash = await asyncio.create_subprocess_exec(
         "bash", "-euo", "pipefail", "-c", walk,
         cwd=ROOT,

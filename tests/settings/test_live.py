@@ -46,7 +46,7 @@ def spelled(setting: LiveSetting) -> str:
     return named(setting.name, NAMES.get(places[0], "word")) if places else setting.name
 
 
-@pytest.mark.parametrize("setting", DECLARED, ids=lambda one: one.name)
+@pytest.mark.parametrize("setting", DECLARED, ids=lambda setting: setting.name)
 def test_a_name_leads_to_its_setting_and_to_no_other(setting: LiveSetting) -> None:
     assert setting is find_setting(spelled(setting))
 
@@ -73,7 +73,7 @@ def test_what_is_like_a_name_is_none(name: str) -> None:
     assert find_setting(name) is None
 
 
-@pytest.mark.parametrize("setting", DECLARED, ids=lambda one: one.name)
+@pytest.mark.parametrize("setting", DECLARED, ids=lambda setting: setting.name)
 def test_the_bounds_are_allowed_and_what_is_beyond_them_is_not(setting: LiveSetting) -> None:
     name = spelled(setting)
     if setting.form == "switch":
@@ -174,8 +174,10 @@ def test_more_slots_than_there_are_is_all_of_them() -> None:
 def test_a_tenants_own_limit_stands_before_that_for_all() -> None:
     now = Overlay(turned={"limits.streams": 5}, tenant_limits={("acme", "streams"): 0})
 
-    found = [now.limit(*one) for one in (("acme", "streams"), ("rival", "streams"), ("acme", "x"))]
-    assert found == [0, 5, None]
+    limits = [
+        now.limit(*asked) for asked in (("acme", "streams"), ("rival", "streams"), ("acme", "x"))
+    ]
+    assert limits == [0, 5, None]
 
 
 @pytest.mark.parametrize(

@@ -467,12 +467,12 @@ def methods_of(settings: type[Slice]) -> Iterator[ast.FunctionDef]:
     path = (ROOT / "services" / Path(*settings.__module__.split("."))).with_suffix(".py")
     for defined in parsed(path).body:
         if isinstance(defined, ast.ClassDef) and defined.name == settings.__name__:
-            methods = (one for one in defined.body if isinstance(one, ast.FunctionDef))
-            yield from (one for one in methods if not one.name.startswith("_"))
+            methods = (item for item in defined.body if isinstance(item, ast.FunctionDef))
+            yield from (method for method in methods if not method.name.startswith("_"))
 
 
 def goes_through_all(method: ast.FunctionDef) -> bool:
-    loops = (one for one in ast.walk(method) if isinstance(one, ast.comprehension))
+    loops = (loop for loop in ast.walk(method) if isinstance(loop, ast.comprehension))
     return any(isinstance(one.iter, ast.Name) and one.iter.id == "self" for one in loops)
 
 

@@ -277,9 +277,9 @@ def test_what_is_no_traceparent_is_no_trace(traceparent: str | None) -> None:
 def test_a_tracestate_that_is_none_costs_itself_alone(
     tracestate: str | None, kept: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = extract(TRACEPARENT, tracestate)
+    context = extract(TRACEPARENT, tracestate)
 
-    with Tracing().span("request", parent=found):
+    with Tracing().span("request", parent=context):
         assert Carried(TRACEPARENT, kept) == inject()
     assert [] == caplog.records
 
