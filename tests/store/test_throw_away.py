@@ -4,9 +4,7 @@ import asyncio
 import struct
 from urllib.parse import urlsplit
 
-from tests.support.roles import login
-
-from tests.support.database import Server, copied_database
+from tests.support.database import Server, copied_database, login
 
 VERSION = 3 << 16  # of the protocol
 
