@@ -38,11 +38,11 @@ OTHERS: Final[Mapping[str, str]] = {
 
 
 def verbs_of(app: typer.Typer, group: str = "") -> Iterator[tuple[str, Any]]:
-    for one in (app.registered_callback, *app.registered_commands):
-        if one is not None and one.callback is not None:
-            name = getattr(one, "name", None) or one.callback.__name__.replace("_", "-")
-            own = one is app.registered_callback
-            yield (group if own else f"{group} {name}".strip()), one.callback
+    for command in (app.registered_callback, *app.registered_commands):
+        if command is not None and command.callback is not None:
+            name = getattr(command, "name", None) or command.callback.__name__.replace("_", "-")
+            own = command is app.registered_callback
+            yield (group if own else f"{group} {name}".strip()), command.callback
     for inner in app.registered_groups:
         assert inner.typer_instance is not None
         yield from verbs_of(inner.typer_instance, f"{group} {inner.name}".strip())
@@ -218,10 +218,10 @@ async def test_what_operators_do_is_told_with_their_reasons(
     assert all("of tests from 127.0.0.1" in row for row in rows[1:])
     assert all(len(row) <= 80 for row in narrow.out.splitlines())
     assert {"circuit_breaker", "noop", "moving", "127.0.0.1"} <= set(narrow.out.split())
-    told = document.json()
-    assert ["reset", "open"] == [line["action"] for line in told["lines"]]
-    assert "open" == told["lines"][0]["before"]["state"]
-    assert "nextCursor" not in told
+    page = document.json()
+    assert ["reset", "open"] == [line["action"] for line in page["lines"]]
+    assert "open" == page["lines"][0]["before"]["state"]
+    assert "nextCursor" not in page
 
 
 async def test_the_audit_is_read_page_after_page_and_says_where_to_go_on(

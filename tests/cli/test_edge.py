@@ -27,9 +27,7 @@ async def an_image(running: Running) -> str:
 
 async def paid(maintenance: Connection) -> bool:
     debts = [owed.debt for owed in await look_at_owed(maintenance, limit=10)]
-    batch = await commit_batch(
-        maintenance, debts, lambda image_id: f"#img-{image_id}", within=ROOMY
-    )
+    batch = await commit_batch(maintenance, debts, lambda tag: f"#img-{tag}", within=ROOMY)
     if batch is None:
         return False
     await accept_batch(maintenance, batch.id, "I1")
@@ -47,9 +45,9 @@ async def test_invalidate_waits_until_the_edge_agrees(
     )
 
     assert ExitCode.DONE == ended.code, ended.err
-    (one,) = ended.json()["invalidations"]
-    assert (image_id, "a takedown") == (one["imageId"], one["requestReason"])
-    assert "completedAt" in one
+    (invalidation,) = ended.json()["invalidations"]
+    assert (image_id, "a takedown") == (invalidation["imageId"], invalidation["requestReason"])
+    assert "completedAt" in invalidation
 
 
 async def test_waiting_ends_and_the_debt_stays(operate: Cli, running: Running) -> None:

@@ -108,4 +108,4 @@ async def test_missing_objects_are_shown_with_what_helps_and_are_a_failure(
     assert ExitCode.FAILED == ended.code
     assert KEY in ended.out
     assert "images reprocess" in ended.err
-    assert [str(IMAGE)] == [entry["imageId"] for entry in document["missing"]]
+    assert [str(IMAGE)] == [missing["imageId"] for missing in document["missing"]]

@@ -101,10 +101,10 @@ async def test_every_verb_answers_scripts_as_before(
             monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets[key])
             ended = await cli(*words, "--json")
             assert ended.code in {ExitCode.DONE, ExitCode.FAILED}, ended.err
-            said = [json.loads(line) for line in ended.out.splitlines()] if name else ended.json()
+            answer = [json.loads(line) for line in ended.out.splitlines()] if name else ended.json()
             verb = name or told(words)
-            answers[verb] = both(answers.get(verb, shape_of(said)), shape_of(said))
-            return said
+            answers[verb] = both(answers.get(verb, shape_of(answer)), shape_of(answer))
+            return answer
 
         return typed
 
@@ -165,8 +165,8 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     for job in (JobId(UUID(submitted["jobId"])), held.job_id, failed.job_id):
         state = str(await superuser.fetchval("SELECT state FROM jobs WHERE id = $1", job))
         for verb in (("explain",), ("show", "--all")):
-            ended = await operator("jobs", *verb, str(job))
-            assert state == ended["status"]
+            shown = await operator("jobs", *verb, str(job))
+            assert state == shown["status"]
     await operator("jobs", "attempts", str(failed.job_id))
     await operator("jobs", "cancel", *WHY, submitted["jobId"])
     await operator("jobs", "fail", *WHY, str(held.job_id))
@@ -186,9 +186,7 @@ async def of_the_edge(operator: Typed, maintenance: Connection, superuser: Conne
     image = str(await superuser.fetchval("SELECT id FROM images"))
     await operator("edge", "invalidate", *WHY, image)
     debts = [owed.debt for owed in await look_at_owed(maintenance, limit=10)]
-    batch = await commit_batch(
-        maintenance, debts, lambda image_id: f"#img-{image_id}", within=ROOMY
-    )
+    batch = await commit_batch(maintenance, debts, lambda tag: f"#img-{tag}", within=ROOMY)
     assert batch is not None
     await accept_batch(maintenance, batch.id, "I1")
     await complete_batch(maintenance, Accepted(batch.id, "I1"))

@@ -49,7 +49,7 @@ def test_a_column_is_a_field_or_what_is_made_of_it_and_empty_where_there_is_none
     columns: Columns = {
         "name": "name",
         "made (UTC)": at("madeAt"),
-        "tags": lambda one: len(one["tags"]),
+        "tags": lambda row: len(row["tags"]),
     }
 
     show_list(PAGE, "things", columns, as_json=False)

@@ -46,7 +46,7 @@ async def test_a_pause_of_a_type_that_nobody_knows_stands_with_a_warning(operate
     assert "knows no type nop:" in unknown.err
     assert known.err == ""
     listed = document(await operate("queue", "pauses", "--json"))["pauses"]
-    assert {"nop": False, "noop": True} == {item["name"]: item["known"] for item in listed}
+    assert {"nop": False, "noop": True} == {pause["name"]: pause["known"] for pause in listed}
 
 
 @pytest.mark.parametrize(

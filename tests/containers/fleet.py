@@ -12,9 +12,8 @@ import asyncpg
 import httpx
 
 from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen
-from imagefleet.embedded.processes import environment_of
+from imagefleet.embedded.processes import Facts, environment_of
 from imagefleet.embedded.stack import Stack
-from imagefleet.embedded.topology import Facts
 from imagefleet.store.database import Connection
 from tests.containers.engine import Container, Engine
 from tests.support.eventually import eventually

@@ -15,7 +15,7 @@ from imagefleet.embedded.bootstrap import Endpoints, apply
 from imagefleet.embedded.edge import origins
 from imagefleet.embedded.edge.server import serve_edge
 from imagefleet.embedded.machine import HOST, chosen
-from imagefleet.embedded.topology import Facts
+from imagefleet.embedded.processes import Facts
 from tests.support.aws import Answer, a_name, serving
 from tests.support.emulators import CREDENTIALS, REGION, running_ministack
 from tests.support.eventually import eventually

@@ -141,12 +141,12 @@ async def test_it_listens_on_loopback_and_a_socket_in_a_given_folder(place: Path
 
 async def test_without_other_wishes_what_is_committed_is_durable(place: Path) -> None:
     with EmbeddedPostgres(place, settings={"max_connections": "17"}) as postgres:
-        found = {
+        settings = {
             name: await ask(postgres.url(), f"SHOW {name}")
             for name in ("fsync", "synchronous_commit", "full_page_writes", "max_connections")
         }
 
-    assert found == {
+    assert settings == {
         "fsync": "on",
         "synchronous_commit": "on",
         "full_page_writes": "on",

@@ -53,8 +53,8 @@ async def started(state: StateFolder) -> AsyncIterator[Stack]:
 
 async def scopes_of(stack: Stack, key: str) -> tuple[str, ...] | None:
     async with connect(stack.facts.database_urls["operator"], process="test") as connection:
-        known = await find_key(connection, stack.keys[key])
-    return known.scopes if known else None
+        holder = await find_key(connection, stack.keys[key])
+    return holder.scopes if holder else None
 
 
 async def made_by(stack: Stack) -> list[tuple[str, str]]:

@@ -78,8 +78,8 @@ class Running:
         await eventually(lambda: self.count(name, beginning) >= times, within=PATIENCE)
 
     def count(self, name: str, beginning: str) -> int:
-        found = self.terminal.heard
-        return sum(1 for who, line in found if who == name and line.startswith(beginning))
+        heard = self.terminal.heard
+        return sum(1 for who, line in heard if who == name and line.startswith(beginning))
 
 
 @asynccontextmanager

@@ -19,9 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from imagefleet.embedded.machine import HOST, base_environment, free_port
 from imagefleet.embedded.postgres import EmbeddedPostgres
-from imagefleet.embedded.processes import environment_of
+from imagefleet.embedded.processes import Facts, environment_of
 from imagefleet.embedded.supervisor import Watchdog
-from imagefleet.embedded.topology import Facts
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import connect
 from imagefleet.store.fleet.keys import create_key

@@ -28,13 +28,13 @@ from imagefleet.maintenance.deadletters import (
     read,
 )
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.jobs.pruning import prune_strays
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages, take_due_sends
 from imagefleet.store.letters.letters import (
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
+    prune_strays,
 )
 from imagefleet.store.letters.replays import replay_redriven
 from imagefleet.telemetry.maintenance import MaintenanceMetrics

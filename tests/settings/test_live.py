@@ -174,7 +174,9 @@ def test_more_slots_than_there_are_is_all_of_them() -> None:
 def test_a_tenants_own_limit_stands_before_that_for_all() -> None:
     now = Overlay(turned={"limits.streams": 5}, tenant_limits={("acme", "streams"): 0})
 
-    limits = [now.limit(*one) for one in (("acme", "streams"), ("rival", "streams"), ("acme", "x"))]
+    limits = [
+        now.limit(*asked) for asked in (("acme", "streams"), ("rival", "streams"), ("acme", "x"))
+    ]
     assert limits == [0, 5, None]
 
 

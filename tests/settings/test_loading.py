@@ -467,7 +467,7 @@ def methods_of(settings: type[Slice]) -> Iterator[ast.FunctionDef]:
     path = (ROOT / "services" / Path(*settings.__module__.split("."))).with_suffix(".py")
     for defined in parsed(path).body:
         if isinstance(defined, ast.ClassDef) and defined.name == settings.__name__:
-            methods = (one for one in defined.body if isinstance(one, ast.FunctionDef))
+            methods = (item for item in defined.body if isinstance(item, ast.FunctionDef))
             yield from (method for method in methods if not method.name.startswith("_"))
 
 

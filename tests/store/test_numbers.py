@@ -15,7 +15,7 @@ from imagefleet.store.jobs.rings import confirm_rings, forget_lost
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.database import Database
 from tests.support.factories import TENANT, a_submission, a_worker, claim_job, open_breaker
-from tests.support.rows import ring_row
+from tests.support.rows import the_ring
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 
@@ -28,8 +28,7 @@ async def moment(database: Database) -> AsyncIterator[Connection]:
 
 
 async def next_in(connection: Connection, job_id: JobId) -> timedelta:
-    row = await ring_row(connection, job_id)
-    assert row is not None
+    row = await the_ring(connection, job_id)
     span: timedelta = row["next_in"]
     return span
 
@@ -53,8 +52,7 @@ async def test_where_there_is_room_who_submits_has_half_a_second_to_ring_by_itse
     submission = a_submission()
     submitted = await submit_job(moment, submission)
 
-    row = await ring_row(moment, submission.job_id)
-    assert row is not None
+    row = await the_ring(moment, submission.job_id)
     assert (waits, row["next_at"]) == (row["next_in"], submitted.next_at)
 
 
@@ -73,8 +71,7 @@ async def test_a_ring_counts_how_often_it_was_sent_up_to_eight(
     counted = []
     for _ in range(10):
         await moment.execute("UPDATE rings SET sent_at = NULL")
-        row = await ring_row(moment, submission.job_id)
-        assert row is not None
+        row = await the_ring(moment, submission.job_id)
         ring = Ring(
             job_id=submission.job_id,
             lane=Lane.FAST,
@@ -120,8 +117,7 @@ async def test_a_message_is_lost_after_so_long_and_twice_as_long_each_further_ti
                 )
             )
 
-        row = await ring_row(moment, submission.job_id)
-        assert row is not None
+        row = await the_ring(moment, submission.job_id)
         assert [0, 1] == lost
         assert (None, sends, 0 * SECOND) == (row["sent_at"], row["sends"], row["next_in"])
 

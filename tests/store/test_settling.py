@@ -49,6 +49,7 @@ from tests.support.factories import (
     claim_job,
     due_rings,
     expire_lock,
+    hold_job,
     settle_job,
 )
 from tests.support.races import many_connections, no_deadlocks
@@ -63,9 +64,25 @@ async def claimed(
     worker: Connection, me: WorkerId, submissions: Sequence[Submission]
 ) -> list[Claim]:
     await submit_jobs(worker, submissions)
-    ids = [submission.job_id for submission in submissions]
+    ids = [job.job_id for job in submissions]
     answers = await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
     return [answer.claim for answer in answers if answer.claim is not None]
+
+
+async def settled(worker: Connection, me: WorkerId, *wishes: tuple[Claim, Outcome]) -> SettleReport:
+    return await settle_jobs(
+        worker, me, [Settlement.of(claim, outcome, POLICY) for claim, outcome in wishes]
+    )
+
+
+async def two_of_whom_one_is_lost(
+    worker: Connection, superuser: Connection, me: WorkerId, *, target: str | None = None
+) -> tuple[Claim, Claim, WorkerId]:
+    """A claim of mine, one that was taken over, and by whom."""
+    mine, taken = await claimed(worker, me, [a_submission(), a_submission(target=target)])
+    await expire_lock(superuser, taken.job_id)
+    heir = await hold_job(worker, taken.job_id)
+    return mine, taken, heir.worker_id
 
 
 async def states(connection: Connection, job_ids: Sequence[JobId]) -> list[str]:
@@ -82,11 +99,7 @@ async def test_outcomes_of_every_kind_are_written_in_one_go(worker: OpenConnecti
         Released(why="drain", log_excerpt="SIGTERM"),
     ]
 
-    report = await settle_jobs(
-        worker,
-        me,
-        [Settlement.of(claim, one, POLICY) for claim, one in zip(claims, outcomes, strict=True)],
-    )
+    report = await settled(worker, me, *zip(claims, outcomes, strict=True))
 
     assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN] * 4
     done, retried, failed, released = [await job_row(worker, claim.job_id) for claim in claims]
@@ -132,11 +145,7 @@ async def test_a_poisonous_outcome_fails_alone(worker: OpenConnection, poison: O
     outcomes: list[Outcome] = [Completed()] * 5
     outcomes[2] = poison
 
-    report = await settle_jobs(
-        worker,
-        me,
-        [Settlement.of(claim, one, POLICY) for claim, one in zip(claims, outcomes, strict=True)],
-    )
+    report = await settled(worker, me, *zip(claims, outcomes, strict=True))
 
     assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN] * 5
     assert await states(worker, [claim.job_id for claim in claims]) == [
@@ -231,14 +240,10 @@ async def test_settle_after_a_rescue_is_lost(
 async def test_settle_after_a_takeover_is_lost_and_leaves_the_heirs_of_the_batch_alone(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    me, other = await a_worker(worker), await a_worker(worker)
-    mine, taken = await claimed(worker, me, [a_submission(), a_submission(target="photo")])
-    await expire_lock(superuser, taken.job_id)
-    await claim_job(worker, taken.job_id, other)
+    me = await a_worker(worker)
+    mine, taken, other = await two_of_whom_one_is_lost(worker, superuser, me, target="photo")
 
-    report = await settle_jobs(
-        worker, me, [Settlement.of(one, Completed(), POLICY) for one in (taken, mine)]
-    )
+    report = await settled(worker, me, (taken, Completed()), (mine, Completed()))
 
     assert [receipt.settled for receipt in report.receipts] == [Settled.LOST, Settled.WRITTEN]
     row = await job_row(worker, taken.job_id)
@@ -256,12 +261,9 @@ async def test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself(
     await expire_lock(superuser, lost.job_id)
     held = (await claim_job(worker, lost.job_id, me)).claim
     assert held is not None
-    wishes = [
-        Settlement.of(lost, CORRUPT, POLICY),
-        Settlement.of(held, Completed(result={"n": 2}), POLICY),
-    ]
+    wishes: list[tuple[Claim, Outcome]] = [(lost, CORRUPT), (held, Completed(result={"n": 2}))]
 
-    report = await settle_jobs(worker, me, [wishes[n] for n in order])
+    report = await settled(worker, me, *(wishes[n] for n in order))
 
     answers = [report.receipts[order.index(n)] for n in range(2)]
     assert [answer.settled for answer in answers] == [Settled.LOST, Settled.WRITTEN]
@@ -342,25 +344,19 @@ async def test_a_flagged_job_does_not_run_again(
 async def test_follow_ups_come_with_their_parent_or_not_at_all(
     worker: OpenConnection, superuser: OpenConnection
 ) -> None:
-    me, other = await a_worker(worker), await a_worker(worker)
-    mine, taken = await claimed(worker, me, [a_submission(), a_submission()])
-    await expire_lock(superuser, taken.job_id)
-    await claim_job(worker, taken.job_id, other)
+    me = await a_worker(worker)
+    mine, taken, _ = await two_of_whom_one_is_lost(worker, superuser, me)
     children = [
         replace(a_submission(), parent_job_id=parent.job_id) for parent in (mine, taken, mine)
     ]
 
-    report = await settle_jobs(
+    report = await settled(
         worker,
         me,
-        [
-            Settlement.of(mine, Completed(follow_ups=(children[0], children[2])), POLICY),
-            Settlement.of(taken, Completed(follow_ups=(children[1],)), POLICY),
-        ],
+        (mine, Completed(follow_ups=(children[0], children[2]))),
+        (taken, Completed(follow_ups=(children[1],))),
     )
-    again = await settle_jobs(
-        worker, me, [Settlement.of(mine, Completed(follow_ups=(a_submission(),)), POLICY)]
-    )
+    again = await settled(worker, me, (mine, Completed(follow_ups=(a_submission(),))))
 
     rows = await worker.fetch("SELECT id FROM jobs WHERE state = 'queued' ORDER BY id")
     assert [row["id"] for row in rows] == sorted([children[0].job_id, children[2].job_id])
@@ -376,13 +372,11 @@ async def test_a_job_that_completes_though_it_is_cancelled_has_no_follow_ups(
     await cancel_job(worker, cancelled.job_id, code=CancelCode.CANCELLED, detail=None)
     child, other = a_submission(), a_submission()
 
-    report = await settle_jobs(
+    report = await settled(
         worker,
         me,
-        [
-            Settlement.of(wanted, Completed(follow_ups=(child,)), POLICY),
-            Settlement.of(cancelled, Completed(follow_ups=(other,)), POLICY),
-        ],
+        (wanted, Completed(follow_ups=(child,))),
+        (cancelled, Completed(follow_ups=(other,))),
     )
 
     assert {Settled.WRITTEN} == {receipt.settled for receipt in report.receipts}
@@ -434,7 +428,7 @@ class Stress:
         await submit_jobs(self.settling, waiting)
         for what in PAUSED:
             await pause(self.operator, what, by="tests", reason="a test")
-        seen = {worker.worker_id: worker for worker in await look_at_workers(self.rescuing)}
+        seen = {look.worker_id: look for look in await look_at_workers(self.rescuing)}
 
         async with asyncio.TaskGroup() as group:
             settles = [
@@ -456,15 +450,13 @@ class Stress:
         self, connection: Connection, me: WorkerId, claims: Sequence[Claim]
     ) -> SettleReport:
         outcomes: tuple[Outcome, ...] = (Completed(), UNAVAILABLE, CORRUPT, Released(why="drain"))
-        return await settle_jobs(
-            connection,
-            me,
-            [Settlement.of(claim, self.dice.choice(outcomes), POLICY) for claim in claims],
+        return await settled(
+            connection, me, *((claim, self.dice.choice(outcomes)) for claim in claims)
         )
 
     async def _rescue(self, workers: Sequence[WorkerSeen]) -> None:
-        for worker in workers:
-            await rescue_worker(self.rescuing, worker)
+        for look in workers:
+            await rescue_worker(self.rescuing, look)
 
     async def _claim(self, jobs: Sequence[Submission]) -> None:
         other = await a_worker(self.claiming)

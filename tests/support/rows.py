@@ -25,10 +25,16 @@ async def ring_row(connection: Connection, job_id: JobId) -> Record | None:
     )
 
 
-async def due_now(connection: Connection, job_id: JobId) -> bool:
-    """Without any message, and with nothing to wait for but its turn."""
+async def the_ring(connection: Connection, job_id: JobId) -> Record:
+    """The same where there must be one."""
     ring = await ring_row(connection, job_id)
     assert ring is not None
+    return ring
+
+
+async def due_now(connection: Connection, job_id: JobId) -> bool:
+    """Without any message, and with nothing to wait for but its turn."""
+    ring = await the_ring(connection, job_id)
     if ring["parked"] or ring["sent_at"] is not None:
         return False
     return bool(ring["next_in"] <= timedelta(0) and ring["sends"] == 0)

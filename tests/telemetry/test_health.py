@@ -334,7 +334,7 @@ async def scraped(server: HealthServer, *ago: float) -> None:
     await get(server, "/metrics")
     now = time.monotonic()
     server._scraped_at.clear()
-    server._scraped_at.extend(now - one for one in ago)
+    server._scraped_at.extend(now - seconds for seconds in ago)
 
 
 async def test_who_was_scraped_stays_until_what_it_counted_last_was_seen() -> None:

@@ -6,7 +6,8 @@ Each is given exactly what it reads, and nothing of ours.
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -14,7 +15,6 @@ import httpx
 
 from imagefleet.embedded.machine import HOST, base_environment, free_port
 from imagefleet.embedded.supervisor import Keeper, Program
-from imagefleet.embedded.topology import Facts
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.telemetry.health import LONGEST_STAY
 
@@ -28,6 +28,19 @@ MARGIN: Final = 5 + LONGEST_STAY.total_seconds()
 READY_WITHIN: Final = 60.0  # seconds
 LOOK_EVERY: Final = 0.05  # seconds
 HOPELESS_AFTER: Final = 3  # deaths before it was ever ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the stack is, once it is there."""
+
+    database_urls: Mapping[str, str]
+    """By role, without its prefix."""
+    aws: Mapping[str, str]
+    """How to reach the emulator."""
+    topology: Mapping[str, str]
+    """Queues, buckets and the distribution, as the processes read them."""
+    public_base_url: str
 
 
 class Processes:

@@ -13,7 +13,7 @@ from typing import Final
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
 from imagefleet.embedded.machine import HOST, Ports, StateFolder
 from imagefleet.embedded.postgres import EmbeddedPostgres
-from imagefleet.embedded.topology import Facts
+from imagefleet.embedded.processes import Facts
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain, in_thread

@@ -5,7 +5,6 @@ CloudFront's part of it, one distribution with two origins, is made here as well
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -16,11 +15,9 @@ if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_cloudfront.client import CloudFrontClient
     from types_aiobotocore_cloudfront.type_defs import DistributionConfigTypeDef, OriginTypeDef
 
-
 DEAD_LETTER: Final = "dead-letter"
 SERVED: Final = "outputs"  # names of the two origins inside the distribution
 POINTERS: Final = "api"
-NO_OBJECT: Final = "nothing"
 
 
 class _Described(BaseModel):
@@ -63,19 +60,6 @@ def described() -> Topology:
     return Topology.model_validate_json((files(__package__) / "topology.json").read_bytes())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the stack is, once it is there."""
-
-    database_urls: Mapping[str, str]
-    """By role, without its prefix."""
-    aws: Mapping[str, str]
-    """How to reach the emulator."""
-    topology: Mapping[str, str]
-    """Queues, buckets and the distribution, as the processes read them."""
-    public_base_url: str
-
-
 async def ensure_distribution(
     client: "CloudFrontClient",
     edge: EdgeDescription,
@@ -85,16 +69,27 @@ async def ensure_distribution(
     api_domain: str,
 ) -> tuple[str, str]:
     """Id and ARN of the distribution with this prefix as its comment; it is made when missing."""
-    existing = await _find_distribution(client, prefix)
-    if existing is not None:
+    if existing := await _find_distribution(client, prefix):
         return existing
-    access_control = await _ensure_access_control(client, prefix)
-    config = _config(
-        edge,
-        prefix=prefix,
-        origins=[_bucket_origin(bucket_domain, access_control), _api_origin(api_domain)],
-    )
-    made = await client.create_distribution(DistributionConfig=config)
+    origins: list[OriginTypeDef] = [
+        {
+            "Id": SERVED,
+            "DomainName": bucket_domain,
+            "OriginAccessControlId": await _ensure_access_control(client, prefix),
+            "S3OriginConfig": {"OriginAccessIdentity": ""},
+        },
+        {
+            "Id": POINTERS,
+            "DomainName": api_domain,
+            "CustomOriginConfig": {
+                "HTTPPort": 80,
+                "HTTPSPort": 443,
+                "OriginProtocolPolicy": "https-only",
+                "OriginSslProtocols": {"Quantity": 1, "Items": ["TLSv1.2"]},
+            },
+        },
+    ]
+    made = await client.create_distribution(DistributionConfig=_config(edge, prefix, origins))
     return made["Distribution"]["Id"], made["Distribution"]["ARN"]
 
 
@@ -122,37 +117,15 @@ async def _ensure_access_control(client: "CloudFrontClient", name: str) -> str:
     return made["OriginAccessControl"]["Id"]
 
 
-def _bucket_origin(domain: str, access_control: str) -> "OriginTypeDef":
-    return {
-        "Id": SERVED,
-        "DomainName": domain,
-        "OriginAccessControlId": access_control,
-        "S3OriginConfig": {"OriginAccessIdentity": ""},
-    }
-
-
-def _api_origin(domain: str) -> "OriginTypeDef":
-    return {
-        "Id": POINTERS,
-        "DomainName": domain,
-        "CustomOriginConfig": {
-            "HTTPPort": 80,
-            "HTTPSPort": 443,
-            "OriginProtocolPolicy": "https-only",
-            "OriginSslProtocols": {"Quantity": 1, "Items": ["TLSv1.2"]},
-        },
-    }
-
-
 def _config(
-    edge: EdgeDescription, *, prefix: str, origins: "list[OriginTypeDef]"
+    edge: EdgeDescription, prefix: str, origins: "list[OriginTypeDef]"
 ) -> "DistributionConfigTypeDef":
     return {
         "CallerReference": prefix,  # two starts at once make one distribution
         "Comment": prefix,
         "Enabled": True,
         # Who asks for `/` would else be given a listing of the bucket, which the edge may list.
-        "DefaultRootObject": NO_OBJECT,
+        "DefaultRootObject": "nothing",
         "Origins": {"Quantity": len(origins), "Items": origins},
         "DefaultCacheBehavior": {
             "TargetOriginId": SERVED,

@@ -28,10 +28,9 @@ from imagefleet.embedded.machine import (
     forget_cloud_account,
     write_private,
 )
-from imagefleet.embedded.processes import Processes
+from imagefleet.embedded.processes import Facts, Processes
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.supervisor import Supervisor
-from imagefleet.embedded.topology import Facts
 from imagefleet.errors import FleetError
 from imagefleet.runtime import Drain, run_until_signalled, supervise, unless
 from imagefleet.telemetry.logs import configure

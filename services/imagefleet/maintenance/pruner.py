@@ -20,13 +20,15 @@ from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.bookkeeping import forget_empty_counts
 from imagefleet.store.fleet.elections import forget_periods
+from imagefleet.store.fleet.workers import prune_workers
 from imagefleet.store.images.pruning import (
     prune_batches,
     prune_images,
     prune_revisions,
     prune_uploads,
 )
-from imagefleet.store.jobs.pruning import Page, Place, prune_jobs, prune_strays, prune_workers
+from imagefleet.store.jobs.pruning import Page, Place, prune_jobs
+from imagefleet.store.letters.letters import prune_strays
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)

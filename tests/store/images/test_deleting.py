@@ -45,7 +45,7 @@ from tests.store.images.deletions import (
 )
 from tests.support.database import driver_of
 from tests.support.factories import CORRUPT, TENANT, a_worker, claim_job, hold_job, settle_job
-from tests.support.rows import job_row, ring_row
+from tests.support.rows import job_row, ring_row, the_ring
 
 ORDER = ReplayOrder(by="ada", reason="fixed")
 ROOMY = BatchLimits(paths=3000, wildcards=15)
@@ -204,8 +204,7 @@ async def test_a_deletion_waits_for_the_running_job_and_is_rung_by_its_end(
 
     row = await job_row(superuser, running.job_id)
     assert ("completed", "superseded") == (row["state"], row["result_reason"])
-    ring = await ring_row(superuser, deleting.answer.job_id)
-    assert ring is not None
+    ring = await the_ring(superuser, deleting.answer.job_id)
     assert ring["next_in"].total_seconds() <= 0
     await hold_job(worker, deleting.answer.job_id)
 

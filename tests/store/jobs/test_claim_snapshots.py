@@ -41,7 +41,7 @@ from tests.support.factories import (
     settle_job,
 )
 from tests.support.races import meanwhile
-from tests.support.rows import job_row, ring_row, running_job
+from tests.support.rows import job_row, ring_row, running_job, the_ring
 
 HOUR = timedelta(hours=1)
 EVERYTHING = Pause(scope=PauseScope.ALL)
@@ -187,8 +187,7 @@ async def test_a_ring_that_is_confirmed_beside_the_claim_is_deleted_or_deferred_
     verdicts = [answer.verdict for answer in task.result()]
     assert verdicts == [Verdict.CLAIMED, Verdict.BREAKER]
     assert await ring_row(worker, runs.job_id) is None
-    ring = await ring_row(worker, waits.job_id)
-    assert ring is not None
+    ring = await the_ring(worker, waits.job_id)
     assert (ring["sent_at"], ring["sends"]) == (None, 0)
     assert timedelta(0) < ring["next_in"] <= timedelta(seconds=1)
 

@@ -32,7 +32,7 @@ from tests.support.factories import (
     claim_job,
     settle_job,
 )
-from tests.support.rows import attempts_rows, job_row, ring_row, running_job
+from tests.support.rows import attempts_rows, job_row, ring_row, running_job, the_ring
 
 HOUR = timedelta(hours=1)
 LOCK_TIMEOUT = timedelta(minutes=10)
@@ -261,8 +261,7 @@ async def test_an_expired_lock_without_attempts_left_fails_and_frees_its_target(
     (ended,) = await attempts_rows(worker, last.job_id)
     assert (ended["outcome"], ended["worker_id"]) == ("exhausted", last.worker_id)
     assert await running_job(worker, "photo") is None
-    ring = await ring_row(worker, successor.job_id)
-    assert ring is not None
+    ring = await the_ring(worker, successor.job_id)
     assert ring["next_in"] <= timedelta(0)
     letters = await superuser.fetch("SELECT reason FROM dead_letters WHERE job_id = $1", row["id"])
     assert [letter["reason"] for letter in letters] == ["attempts_exhausted"]
@@ -289,6 +288,5 @@ async def test_an_exhausted_job_and_the_next_of_its_target_in_one_receive_ring_t
     )
 
     assert [answer.verdict for answer in answers] == [Verdict.TARGET_BUSY, Verdict.EXHAUSTED]
-    ring = await ring_row(worker, successor.job_id)
-    assert ring is not None
+    ring = await the_ring(worker, successor.job_id)
     assert ring["next_in"] <= timedelta(0)

@@ -45,7 +45,7 @@ from tests.support.factories import (
     settle_job,
 )
 from tests.support.races import meanwhile
-from tests.support.rows import ring_row
+from tests.support.rows import due_now, ring_row, the_ring
 
 PHOTO = Pause(scope=PauseScope.TARGET, name="photo", tenant_id=TENANT)
 LATER = timedelta(hours=1)
@@ -54,8 +54,7 @@ UNAVAILABLE = Retry(code="unavailable", message="later")
 
 
 async def is_parked(connection: Connection, job_id: JobId) -> bool:
-    ring = await ring_row(connection, job_id)
-    assert ring is not None
+    ring = await the_ring(connection, job_id)
     assert not (ring["parked"] and ring["sent_at"])
     return bool(ring["parked"])
 
@@ -64,12 +63,6 @@ async def who_is_parked(
     connection: Connection, jobs: Iterable[Submission | Submitted]
 ) -> list[bool]:
     return [await is_parked(connection, job.job_id) for job in jobs]
-
-
-async def is_due(connection: Connection, job_id: JobId) -> bool:
-    ring = await ring_row(connection, job_id)
-    assert ring is not None
-    return not ring["parked"] and ring["next_in"] <= timedelta(0) and ring["sent_at"] is None
 
 
 async def an_elder(
@@ -138,7 +131,7 @@ async def test_behind_an_elder_that_is_flagged_a_new_job_is_not_parked(
     submitted = await submit_job(worker, a_submission(target="photo"))
 
     assert submitted.next_at is not None
-    assert await is_due(worker, submitted.job_id)
+    assert await due_now(worker, submitted.job_id)
 
 
 async def test_behind_an_elder_that_is_being_ended_as_flagged_a_new_job_waits_for_that(
@@ -150,7 +143,7 @@ async def test_behind_an_elder_that_is_being_ended_as_flagged_a_new_job_waits_fo
 
     await settle_job(worker, elder, UNAVAILABLE)
 
-    assert await is_due(worker, submitted.job_id)
+    assert await due_now(worker, submitted.job_id)
 
 
 async def test_at_a_paused_target_a_new_job_is_parked_but_for_one_that_preempts(
@@ -197,7 +190,7 @@ async def test_in_a_batch_nobody_waits_for_one_of_tomorrow(worker: OpenConnectio
     await submit_jobs(worker, [tomorrow, today])
 
     assert await who_is_parked(worker, (tomorrow, today)) == [False, False]
-    assert await is_due(worker, today.job_id)
+    assert await due_now(worker, today.job_id)
 
 
 async def test_one_of_tomorrow_is_never_parked_and_rings_when_it_is_due(
@@ -208,8 +201,7 @@ async def test_one_of_tomorrow_is_never_parked_and_rings_when_it_is_due(
 
     submitted = await submit_job(worker, a_submission(target="photo", run_at=tomorrow))
 
-    ring = await ring_row(worker, submitted.job_id)
-    assert ring is not None
+    ring = await the_ring(worker, submitted.job_id)
     assert (ring["next_at"], submitted.next_at) == (tomorrow, None)
 
 
@@ -273,7 +265,7 @@ async def test_a_flag_on_the_elder_lets_the_younger_go_once_that_has_ended(
     await cancel_job(worker, elder.job_id, code=CancelCode.CANCELLED, detail=None)
     await settle_job(worker, await hold_job(worker, elder.job_id, elder.worker_id), UNAVAILABLE)
 
-    assert await is_due(worker, younger.job_id)
+    assert await due_now(worker, younger.job_id)
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.FAILED_RETRYABLE])
@@ -309,10 +301,9 @@ async def test_a_flag_makes_a_parked_job_due_and_urgent(
 
     _, rings = await cancel_job(worker, parked, code=CancelCode.CANCELLED, detail=None)
 
-    ring = await ring_row(worker, parked)
-    assert ring is not None
+    ring = await the_ring(worker, parked)
     assert (URGENT, None) == (ring["priority"], ring["sent_at"])
-    assert await is_due(worker, parked)
+    assert await due_now(worker, parked)
     assert [(parked, ring["next_at"])] == [(bell.job_id, bell.next_at) for bell in rings]
     assert Verdict.CANCELLED is (await claim_job(worker, parked, await a_worker(worker))).verdict
 
@@ -332,10 +323,9 @@ async def test_what_a_deleted_image_voids_is_due_and_urgent_too(
 
     assert {job.job_id for job in jobs} == {ring.job_id for ring in rings}
     for job in jobs:
-        ring = await ring_row(worker, job.job_id)
-        assert ring is not None
+        ring = await the_ring(worker, job.job_id)
         assert URGENT == ring["priority"]
-        assert await is_due(worker, job.job_id)
+        assert await due_now(worker, job.job_id)
 
 
 async def test_a_retry_makes_a_parked_job_due_and_whoever_claims_it_parks_it_again(
@@ -345,7 +335,7 @@ async def test_a_retry_makes_a_parked_job_due_and_whoever_claims_it_parks_it_aga
 
     (ring,) = await ring_now(operator, parked) or ()
 
-    assert await is_due(worker, parked)
+    assert await due_now(worker, parked)
     assert parked == ring.job_id
     answer = await claim_job(worker, parked, await a_worker(worker))
     assert Verdict.TARGET_BUSY is answer.verdict
@@ -365,7 +355,7 @@ async def test_a_resume_rings_the_head_of_its_target_and_nobody_else(
     assert await resume(operator, PHOTO)
 
     assert await who_is_parked(worker, held) == [False, True, True]
-    assert await is_due(worker, held[0].job_id)
+    assert await due_now(worker, held[0].job_id)
 
 
 async def test_a_resume_leaves_parked_who_waits_for_a_running_job(
@@ -401,7 +391,7 @@ async def test_a_resume_waits_for_a_submit_that_still_saw_the_pause_and_rings_it
         await submitting.commit()
 
     assert task.result() is True
-    assert await is_due(worker, submitted.job_id)
+    assert await due_now(worker, submitted.job_id)
 
 
 # The slow step, should all of that have failed.

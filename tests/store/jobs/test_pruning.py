@@ -12,8 +12,9 @@ from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.ledger import read_ledger
+from imagefleet.store.fleet.workers import prune_workers
 from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.pruning import prune_jobs, prune_workers
+from imagefleet.store.jobs.pruning import PRUNE_JOBS, prune_jobs
 from imagefleet.store.jobs.rescue import look_at_workers
 from imagefleet.store.jobs.submissions import insert_submissions, submit_job, submit_jobs
 from imagefleet.store.letters.letters import acknowledge_dead_letters, get_dead_letter
@@ -260,7 +261,7 @@ async def test_a_target_that_somebody_submits_about_just_now_is_kept(
 
 
 class Interrupted:
-    """A connection on which somebody else is faster after the first statement."""
+    """A connection on which somebody else is faster once the jobs are gone."""
 
     def __init__(self, connection: Connection, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection
@@ -269,10 +270,11 @@ class Interrupted:
     def __getattr__(self, name: str) -> object:
         return getattr(self._connection, name)
 
-    async def fetchrow(self, statement: str, *values: object) -> object:
-        row = await self._connection.fetchrow(statement, *values)
-        await self._meanwhile()
-        return row
+    async def fetch(self, statement: str, *values: object) -> object:
+        rows = await self._connection.fetch(statement, *values)
+        if statement is PRUNE_JOBS:
+            await self._meanwhile()
+        return rows
 
 
 async def test_a_target_that_got_a_job_since_the_prune_began_is_kept(

@@ -29,7 +29,7 @@ from tests.support.factories import (
     claim_job,
 )
 from tests.support.races import many_connections
-from tests.support.rows import attempts_rows, job_row, ring_row, running_job
+from tests.support.rows import attempts_rows, job_row, running_job, the_ring
 
 NOBODY: list[Rescue] = []
 
@@ -122,8 +122,7 @@ async def test_a_silent_worker_loses_all_its_jobs(
     dues: list[timedelta] = []
     for job_id in lost:
         row, (ended,) = await job_row(worker, job_id), await attempts_rows(worker, job_id)
-        ring = await ring_row(worker, job_id)
-        assert ring is not None
+        ring = await the_ring(worker, job_id)
         assert (row["state"], row["attempts"], row["crashes"], row["lane"]) == (
             "failed_retryable",
             1,

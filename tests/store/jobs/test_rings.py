@@ -36,7 +36,7 @@ from tests.support.factories import (
     settle_job,
 )
 from tests.support.races import meanwhile
-from tests.support.rows import job_row, ring_row
+from tests.support.rows import job_row, ring_row, the_ring
 
 TARGET = "image:7"
 HOUR = timedelta(hours=1)
@@ -56,8 +56,7 @@ async def announced(api: Connection, **wishes: object) -> JobId:
 
 
 async def is_sent(connection: Connection, job_id: JobId) -> bool:
-    row = await ring_row(connection, job_id)
-    assert row is not None
+    row = await the_ring(connection, job_id)
     return row["sent_at"] is not None
 
 
@@ -78,8 +77,7 @@ async def test_a_new_job_has_no_message_until_its_send_is_confirmed(api: OpenCon
 
     await confirm_rings(api, [ring])
 
-    row = await ring_row(api, ring.job_id)
-    assert row is not None
+    row = await the_ring(api, ring.job_id)
     assert (row["sent_at"] is not None, row["sends"]) == (True, 1)
     assert (row["tenant_id"], row["type"], row["next_at"]) == (TENANT, "noop", ring.next_at)
 
@@ -93,8 +91,7 @@ async def test_a_job_whose_time_has_not_come_is_not_rung_by_who_submits_it(
     answer = await submit_job(api, submission)
 
     assert rings_for([(submission, answer)]) == ()
-    row = await ring_row(api, submission.job_id)
-    assert row is not None
+    row = await the_ring(api, submission.job_id)
     assert row["next_at"] == later
 
 
@@ -222,8 +219,7 @@ async def test_what_comes_back_from_a_worker_has_no_message(
 
     await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), outcome)
 
-    row = await ring_row(worker, job_id)
-    assert row is not None
+    row = await the_ring(worker, job_id)
     assert (row["sent_at"], row["sends"], row["next_at"]) == (
         None,
         0,
@@ -239,8 +235,7 @@ async def test_a_flagged_job_is_rung_anew_and_before_everything_that_is_held(
     _, rings = await cancel_job(worker, job_id, code=CancelCode.CANCELLED, detail=None)
 
     assert [ring.job_id for ring in rings] == [job_id]
-    row = await ring_row(worker, job_id)
-    assert row is not None
+    row = await the_ring(worker, job_id)
     assert (row["sent_at"], row["priority"]) == (None, URGENT)
 
 
@@ -303,8 +298,7 @@ async def test_a_message_is_lost_when_silence_or_a_later_one_says_so(
     )
 
     assert found == int(lost)
-    row = await ring_row(api, job_id)
-    assert row is not None
+    row = await the_ring(api, job_id)
     assert (row["sent_at"] is None, row["sends"]) == (lost, sends)
 
 
@@ -397,6 +391,5 @@ async def test_an_exhausted_job_rings_the_next_of_its_target_though_that_was_sen
     answer = await claim_job(worker, first.job_id, me)
 
     assert answer.verdict is Verdict.EXHAUSTED
-    row = await ring_row(api, second.job_id)
-    assert row is not None
+    row = await the_ring(api, second.job_id)
     assert (row["sent_at"], row["next_in"] <= timedelta(0)) == (None, True)

@@ -38,7 +38,7 @@ from tests.support.factories import (
     settle_job,
 )
 from tests.support.fleet import SOME_TIME
-from tests.support.rows import job_row, ring_row
+from tests.support.rows import job_row, the_ring
 
 REPLAYED, ALREADY = ReplayOutcome.REPLAYED, ReplayOutcome.ALREADY_REPLAYED
 ORDER = ReplayOrder(by="ada", reason="fixed")
@@ -135,8 +135,7 @@ async def test_a_replay_is_rung_like_any_job(
     (answer,) = await replay(operator, job_id)
 
     assert isinstance(answer.ring, Ring)
-    row = await ring_row(superuser, answer.ring.job_id)
-    assert row is not None
+    row = await the_ring(superuser, answer.ring.job_id)
     assert (answer.replayed_as, row["next_at"], Lane.FAST) == (
         answer.ring.job_id,
         answer.ring.next_at,

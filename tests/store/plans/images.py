@@ -38,7 +38,6 @@ from imagefleet.store.images.deleting import (
 from imagefleet.store.images.images import find_current, list_images
 from imagefleet.store.images.pruning import (
     Superseded,
-    count_superseded,
     list_superseded,
     prune_batches,
     prune_images,
@@ -48,6 +47,7 @@ from imagefleet.store.images.pruning import (
 )
 from imagefleet.store.images.reprocessing import find_original, submit_page
 from imagefleet.store.images.sweeping import (
+    count_superseded,
     forget_uploads,
     judge_originals,
     judge_outputs,

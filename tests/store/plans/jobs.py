@@ -29,11 +29,11 @@ from imagefleet.store.jobs.dispatching import (
     publish_room,
     take_rings,
 )
+from imagefleet.store.jobs.inspection import count_prunable
 from imagefleet.store.jobs.leases import renew_claims, report_progress
 from imagefleet.store.jobs.pruning import (
     LOCK_IDLE_TARGETS,
     PRUNE_TARGETS,
-    count_prunable,
     prune_jobs,
 )
 from imagefleet.store.jobs.rescue import (

@@ -43,15 +43,13 @@ from imagefleet.store.jobs.inspection import (
     list_attempts,
     oversee_jobs,
 )
-from imagefleet.store.jobs.pruning import (
-    prune_strays,
-)
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.letters.letters import (
     LetterFilter,
     get_dead_letter,
     group_dead_letters,
     list_dead_letters,
+    prune_strays,
 )
 from tests.store.plans.history import (
     CROWD,

@@ -29,7 +29,7 @@ from tests.support.factories import (
     claim_job,
     settle_job,
 )
-from tests.support.rows import ring_row
+from tests.support.rows import ring_row, the_ring
 
 RELEASE: Final = Path(__file__).parent / "releases" / "0.2.0.sql"
 NAMED: Final = re.compile(r"^-- (\w+\.\w+)\n(.*?)(?=^-- \w+\.\w+\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -95,8 +95,7 @@ async def test_what_was_rung_before_the_migration_is_adopted_as_sent(
 
     await adopt_rings(maintenance, limit=10)
 
-    row = await ring_row(api, job_id)
-    assert row is not None
+    row = await the_ring(api, job_id)
     assert (row["sent_at"], row["sends"]) == (row["since"], 3)
 
 
@@ -114,8 +113,7 @@ async def test_what_they_retry_is_adopted_with_its_time(
     )  # fmt: skip
     await adopt_rings(maintenance, limit=10)
 
-    row = await ring_row(api, job_id)
-    assert row is not None
+    row = await the_ring(api, job_id)
     assert (row["tenant_id"], row["next_at"], row["sent_at"]) == (TENANT, later, None)
 
 
@@ -152,8 +150,7 @@ async def test_a_message_that_they_send_counts_as_sent(
 
     assert [row["job_id"] for row in rows] == [by_dispatcher]
     for job_id in (by_api, by_dispatcher):
-        row = await ring_row(api, job_id)
-        assert row is not None
+        row = await the_ring(api, job_id)
         assert (row["sent_at"] is not None, row["sends"]) == (True, 1)
 
 
@@ -167,8 +164,7 @@ async def test_what_they_defer_has_no_message_any_more(
 
     assert await older_claim(worker, submission.job_id, await a_worker(worker)) == "paused"
 
-    row = await ring_row(api, submission.job_id)
-    assert row is not None
+    row = await the_ring(api, submission.job_id)
     assert (row["sent_at"], row["next_at"]) == (None, row["due_at"])
     assert timedelta(seconds=50) < row["next_in"] <= timedelta(seconds=60)
 

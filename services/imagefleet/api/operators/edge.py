@@ -32,8 +32,7 @@ from imagefleet.store.edge.reports import (
 )
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.elections import find_flusher
-from imagefleet.store.images.pruning import count_superseded
-from imagefleet.store.images.sweeping import Walk, list_sweep_runs, read_walk
+from imagefleet.store.images.sweeping import Walk, count_superseded, list_sweep_runs, read_walk
 
 UNFINISHED: Final = 20  # batches that are shown
 COMPLETE: Final = 5

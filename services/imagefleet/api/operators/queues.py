@@ -31,6 +31,7 @@ from imagefleet.jobs.shapes.fleet import (
     PruneView,
     QueueStats,
 )
+from imagefleet.store.fleet.elections import list_prune_runs
 from imagefleet.store.fleet.ledger import read_balance
 from imagefleet.store.fleet.statistics import (
     ExpectedMessages,
@@ -43,7 +44,7 @@ from imagefleet.store.fleet.statistics import (
     read_throughput,
 )
 from imagefleet.store.fleet.tenants import rank_tenants
-from imagefleet.store.jobs.pruning import count_prunable, list_prune_runs
+from imagefleet.store.jobs.inspection import count_prunable
 from imagefleet.store.letters.letters import count_unacknowledged
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds

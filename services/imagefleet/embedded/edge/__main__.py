@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.embedded.edge.server import serve_edge
-from imagefleet.embedded.topology import Facts
+from imagefleet.embedded.processes import Facts
 from imagefleet.errors import FleetError, Misconfigured
 from imagefleet.runtime import Drain, run_until_signalled, supervise
 from imagefleet.settings import Aws, load

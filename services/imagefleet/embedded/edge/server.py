@@ -28,12 +28,12 @@ from imagefleet.embedded.edge.origins import (
     seconds_kept,
 )
 from imagefleet.embedded.machine import HOST
-from imagefleet.embedded.topology import Facts, described
+from imagefleet.embedded.processes import Facts
+from imagefleet.embedded.topology import described
 
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_cloudfront.client import CloudFrontClient
     from types_aiobotocore_s3.client import S3Client
-
 
 OK: Final = 200
 PARTIAL: Final = 206

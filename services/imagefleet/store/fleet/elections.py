@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.jobs.shapes.edge import FlusherView
+from imagefleet.jobs.shapes.fleet import PruneRunView
 from imagefleet.store.database import Connection
 
 HOLD_ELECTION: Final = """
@@ -77,6 +78,21 @@ async def finish_period(
 ) -> None:
     """Write down what a periodic step did."""
     await connection.execute(FINISH_PERIOD, name, period_start, report)
+
+
+LIST_PRUNE_RUNS: Final = """
+SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
+       periods.report
+  FROM periods
+ WHERE periods.name = 'prune'
+ ORDER BY periods.period_start DESC
+ LIMIT $1
+"""
+
+
+async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRunView]:
+    """When jobs were pruned last, and what that did; the newest first."""
+    return [PruneRunView.of(row) for row in await connection.fetch(LIST_PRUNE_RUNS, limit)]
 
 
 FORGET_PERIODS: Final = """

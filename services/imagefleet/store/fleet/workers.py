@@ -61,6 +61,16 @@ async def retire_worker(connection: Connection, worker_id: WorkerId) -> bool:
         return await connection.fetchrow(RETIRE_WORKER, worker_id) is not None
 
 
+PRUNE_WORKERS: Final = """
+DELETE FROM workers WHERE dead_at < now() - interval '7 days'
+"""
+
+
+async def prune_workers(connection: Connection) -> None:
+    """Forget worker processes that ended long ago; there are never more than were ever started."""
+    await connection.execute(PRUNE_WORKERS)
+
+
 LIST_WORKERS: Final = """
 SELECT workers.id AS worker_id, workers.host, workers.pid, workers.version, workers.lanes,
        workers.types, workers.slots, workers.started_at, workers.beat_at,

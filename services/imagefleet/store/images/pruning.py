@@ -12,7 +12,16 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, past_retention, prune_page
+from imagefleet.store.jobs.pruning import PAGE_SEEN, Page, Place, page_of, past_retention
+
+
+async def _prune_page(
+    connection: Connection, statement: str, limit: int, after: Place | None
+) -> Page:
+    """Run a statement that ends in PAGE_SEEN."""
+    (row,) = await connection.fetch(statement, limit, *(after or (None, None)))
+    return page_of(row)
+
 
 # As long as the job of an upload is there, a repeat of its request is answered by it.
 PRUNE_UPLOADS: Final = f"""
@@ -35,7 +44,7 @@ pruned AS (
 
 async def prune_uploads(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget uploads that became an image before retention, and whose job is forgotten."""
-    return await prune_page(connection, PRUNE_UPLOADS, limit, after)
+    return await _prune_page(connection, PRUNE_UPLOADS, limit, after)
 
 
 # Its variants went when it was swept; what is left is who made what, and when.
@@ -103,7 +112,7 @@ pruned AS (
 
 async def prune_batches(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
     """Forget batches that were completed before retention, and their debts; looks at `limit`."""
-    return await prune_page(connection, PRUNE_BATCHES, limit, after)
+    return await _prune_page(connection, PRUNE_BATCHES, limit, after)
 
 
 LIST_DARK: Final = f"""
@@ -284,17 +293,3 @@ async def record_swept(connection: Connection, swept: Sequence[Superseded]) -> i
     images = [old.image_id for old in swept]
     gone: int = await connection.fetchval(RECORD_SWEPT, images, [old.revision for old in swept])
     return gone
-
-
-COUNT_SUPERSEDED: Final = """
-SELECT count(*)
-  FROM (SELECT FROM image_revisions AS old
-         WHERE old.superseded_at IS NOT NULL AND old.swept_at IS NULL
-         LIMIT $1) AS waiting
-"""
-
-
-async def count_superseded(connection: Connection, *, most: int) -> int:
-    """How many revisions are neither shown nor swept; `most` or more are one."""
-    waiting: int = await connection.fetchval(COUNT_SUPERSEDED, most)
-    return waiting

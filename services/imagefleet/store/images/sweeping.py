@@ -235,6 +235,20 @@ async def save_walk(
     await connection.execute(SAVE_WALK, start, progress.model_dump(mode="json"), is_through)
 
 
+COUNT_SUPERSEDED: Final = """
+SELECT count(*)
+  FROM (SELECT FROM image_revisions AS old
+         WHERE old.superseded_at IS NOT NULL AND old.swept_at IS NULL
+         LIMIT $1) AS waiting
+"""
+
+
+async def count_superseded(connection: Connection, *, most: int) -> int:
+    """How many revisions are neither shown nor swept; `most` or more are one."""
+    waiting: int = await connection.fetchval(COUNT_SUPERSEDED, most)
+    return waiting
+
+
 # Of most minutes there is nothing to tell.
 LIST_SWEEP_RUNS: Final = """
 SELECT periods.period_start, periods.started_at, periods.finished_at, periods.report

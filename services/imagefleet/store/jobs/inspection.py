@@ -137,6 +137,31 @@ async def list_attempts(connection: Connection, job_id: JobId) -> list[AttemptVi
     return [AttemptView.of(row) for row in await connection.fetch(LIST_ATTEMPTS, job_id)]
 
 
+COUNT_PRUNABLE: Final = """
+SELECT fleet.retention,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM jobs
+                 WHERE jobs.state IN ('completed', 'failed')
+                   AND jobs.finished_at < now() - fleet.retention
+                   AND (SELECT count(*) FROM dead_letters
+                         WHERE dead_letters.job_id = jobs.id
+                           AND dead_letters.acknowledged_at IS NULL) = 0
+                 LIMIT $1) AS old) AS prunable
+  FROM fleet
+"""
+
+
+async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelta, int]:
+    """The retention, and how many jobs are past it and wait to be pruned; `most` or more are one.
+
+    As the pruner sees it: a job with an open dead letter is kept.
+    """
+    row = await connection.fetchrow(COUNT_PRUNABLE, most)
+    assert row is not None  # noqa: S101 - the fleet has one row
+    return row["retention"], row["prunable"]
+
+
 LIVING_WORKERS: Final = """
 SELECT coalesce(array_agg(DISTINCT lanes.lane), '{}') AS lanes,
        coalesce(array_agg(DISTINCT types.type), '{}') AS types

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from imagefleet.jobs.shapes.fleet import PruneRunView
 from imagefleet.store.database import Connection
 
 Place: TypeAlias = tuple[datetime, UUID]
@@ -60,15 +59,6 @@ def past_retention(rows: str, due_at: str, key: str = "id") -> str:
      ORDER BY {rows}.{due_at}, {rows}.{key}
      LIMIT $1
 """  # noqa: S608 - of names of columns, at import
-
-
-async def prune_page(
-    connection: Connection, statement: str, limit: int, after: Place | None
-) -> Page:
-    """Run a statement that ends in PAGE_SEEN."""
-    row = await connection.fetchrow(statement, limit, *(after or (None, None)))
-    assert row is not None  # noqa: S101 - of one row
-    return page_of(row)
 
 
 PRUNE_JOBS: Final = f"""
@@ -152,88 +142,9 @@ async def prune_jobs(connection: Connection, *, limit: int, after: Place | None 
     revisions are numbers of that order, and it goes with the image.
     """
     async with connection.transaction():
-        row = await connection.fetchrow(PRUNE_JOBS, limit, *(after or (None, None)))
-        assert row is not None  # noqa: S101 - of one row
+        (row,) = await connection.fetch(PRUNE_JOBS, limit, *(after or (None, None)))
         if row["targets"]:
             locked = await connection.fetch(LOCK_IDLE_TARGETS, row["tenants"], row["targets"])
             tenants = [each["tenant_id"] for each in locked]
             await connection.execute(PRUNE_TARGETS, tenants, [each["target"] for each in locked])
     return page_of(row)
-
-
-PRUNE_WORKERS: Final = """
-DELETE FROM workers WHERE dead_at < now() - interval '7 days'
-"""
-
-
-async def prune_workers(connection: Connection) -> None:
-    """Forget worker processes that ended long ago; there are never more than were ever started."""
-    await connection.execute(PRUNE_WORKERS)
-
-
-# Of no job, so that none takes them with it.
-PRUNE_STRAYS: Final = """
-WITH pruned AS (
-    DELETE FROM dead_letters
-     WHERE dead_letters.id = ANY (ARRAY (
-               SELECT strays.id
-                 FROM dead_letters AS strays
-                WHERE strays.job_id IS NULL
-                  AND strays.acknowledged_at < now() - (SELECT fleet.retention FROM fleet)
-                ORDER BY strays.acknowledged_at
-                LIMIT $1))
-    RETURNING dead_letters.id
-),
-sends_too AS (
-    DELETE FROM dead_letter_sends
-     WHERE dead_letter_sends.dead_letter_id = ANY (ARRAY (SELECT pruned.id FROM pruned))
-)
-SELECT count(*) FROM pruned
-"""
-
-
-async def prune_strays(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
-    """Forget letters of messages that were of no job, long after somebody acknowledged them."""
-    del after  # none that is past retention is kept
-    pruned: int = await connection.fetchval(PRUNE_STRAYS, limit)
-    return Page(seen=pruned, pruned=pruned)
-
-
-LIST_PRUNE_RUNS: Final = """
-SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
-       periods.report
-  FROM periods
- WHERE periods.name = 'prune'
- ORDER BY periods.period_start DESC
- LIMIT $1
-"""
-
-
-async def list_prune_runs(connection: Connection, *, limit: int) -> list[PruneRunView]:
-    """When jobs were pruned last, and what that did; the newest first."""
-    return [PruneRunView.of(row) for row in await connection.fetch(LIST_PRUNE_RUNS, limit)]
-
-
-COUNT_PRUNABLE: Final = """
-SELECT fleet.retention,
-       (SELECT count(*)
-          FROM (SELECT
-                  FROM jobs
-                 WHERE jobs.state IN ('completed', 'failed')
-                   AND jobs.finished_at < now() - fleet.retention
-                   AND (SELECT count(*) FROM dead_letters
-                         WHERE dead_letters.job_id = jobs.id
-                           AND dead_letters.acknowledged_at IS NULL) = 0
-                 LIMIT $1) AS old) AS prunable
-  FROM fleet
-"""
-
-
-async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelta, int]:
-    """The retention, and how many jobs are past it and wait to be pruned; `most` or more are one.
-
-    As the pruner sees it: a job with an open dead letter is kept.
-    """
-    row = await connection.fetchrow(COUNT_PRUNABLE, most)
-    assert row is not None  # noqa: S101 - the fleet has one row
-    return row["retention"], row["prunable"]

@@ -26,6 +26,7 @@ from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.letters import LetterGroupView, WholeLetter
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.pruning import Page, Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +202,34 @@ async def acknowledge_dead_letters(
 ) -> int:
     """Say that somebody knows and nothing is to be done; how many were still open."""
     return len(await connection.fetch(ACKNOWLEDGE, list(ids), by, note))
+
+
+# Of no job, so that none takes them with it.
+PRUNE_STRAYS: Final = """
+WITH pruned AS (
+    DELETE FROM dead_letters
+     WHERE dead_letters.id = ANY (ARRAY (
+               SELECT strays.id
+                 FROM dead_letters AS strays
+                WHERE strays.job_id IS NULL
+                  AND strays.acknowledged_at < now() - (SELECT fleet.retention FROM fleet)
+                ORDER BY strays.acknowledged_at
+                LIMIT $1))
+    RETURNING dead_letters.id
+),
+sends_too AS (
+    DELETE FROM dead_letter_sends
+     WHERE dead_letter_sends.dead_letter_id = ANY (ARRAY (SELECT pruned.id FROM pruned))
+)
+SELECT count(*) FROM pruned
+"""
+
+
+async def prune_strays(connection: Connection, *, limit: int, after: Place | None = None) -> Page:
+    """Forget letters of messages that were of no job, long after somebody acknowledged them."""
+    del after  # none that is past retention is kept
+    pruned: int = await connection.fetchval(PRUNE_STRAYS, limit)
+    return Page(seen=pruned, pruned=pruned)
 
 
 COUNT_UNACKNOWLEDGED: Final = """
