@@ -1,5 +1,7 @@
 """Fixtures of every test that needs Postgres; what they promise is in tests/support/database.py."""
 
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -10,16 +12,20 @@ from tests.support.database import (
     Database,
     Server,
     breaks_invariants,
-    check_invariants,
     copied_database,
+    left_in_order,
     migrated_template,
     refuse_leaked_sessions,
     running_server,
 )
-from tests.support.emulators import end_emulators
+from tests.support.emulators import end_emulators, remember_descriptions
 from tests.support.golden import OPTION, Golden
 
 OpenConnection = OwnConnection
+
+# Where a shell forbids it, every program that a test starts compiles whatever it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251 - Python's own setting, not ours
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "breaks_invariants: leaves the database in a state that the product never does"
     )
+    remember_descriptions()
 
 
 def pytest_unconfigure() -> None:
@@ -60,9 +67,7 @@ async def database(
     """This test's own database, with the schema of migrations/."""
     async with copied_database(postgres, template) as database:
         yield database
-        await refuse_leaked_sessions(database)
-        if not breaks_invariants(request):
-            await check_invariants(database)
+        await (refuse_leaked_sessions if breaks_invariants(request) else left_in_order)(database)
 
 
 @pytest.fixture

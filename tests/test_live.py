@@ -59,13 +59,13 @@ async def test_a_change_is_followed_told_and_undone(
     assert [{}, {"slots.lane.fast": 2}, {"slots.lane.fast": 1}, {}] == [
         dict(one.turned) for one in seen
     ]
-    told = [(one["name"], one["before"], one["after"]) for one in lines if "before" in one]
+    told = [(line["name"], line["before"], line["after"]) for line in lines if "before" in line]
     assert [
         ("slots.lane.fast", None, 2),
         ("slots.lane.fast", 2, 1),
         ("slots.lane.fast", 1, None),
     ] == told
-    assert {"setting.changed"} == {one["event"] for one in lines}
+    assert {"setting.changed"} == {line["event"] for line in lines}
 
 
 async def test_limits_of_a_tenant_are_followed_too(
@@ -123,7 +123,7 @@ async def test_an_outage_leaves_what_was_read_last_in_force_and_is_told_once(
             await eventually(lambda: live.now.turned == {"slots.lane.fast": 1}, within=WITHIN)
 
     assert ["database_unavailable"] == [
-        one["code"] for one in lines if one["event"] == "settings.unread"
+        line["code"] for line in lines if line["event"] == "settings.unread"
     ]
 
 
@@ -151,7 +151,7 @@ async def test_a_change_that_somebody_could_not_take_is_given_to_him_again_and_t
             await eventually(lambda: live._failing is None, within=WITHIN)
 
     assert tries <= len(given) <= tries + 1
-    told = [one["event"] for one in lines]
+    told = [line["event"] for line in lines]
     assert (1, 1) == (told.count("settings.unread"), told.count("setting.changed"))
 
 
@@ -168,7 +168,7 @@ async def test_a_look_that_hangs_is_given_up_and_the_next_one_is_taken(
         await turned(operator, "slots.lane.fast", 1)
 
         await eventually(lambda: live.now.turned == {"slots.lane.fast": 1}, within=WITHIN)
-    told = [(one["event"], one["code"]) for one in lines]
+    told = [(line["event"], line["code"]) for line in lines]
     assert [("settings.unread", "database_timeout")] == told
 
 
@@ -187,7 +187,7 @@ async def test_rows_of_a_newer_release_and_nonsense_are_told_once_and_ignored(
             await turned(operator, "slots.lane.general", 1)
             await eventually(lambda: live.now.turned == {"slots.lane.general": 1}, within=WITHIN)
 
-    ignored = [(one["name"], one["why"]) for one in lines if one["event"] == "setting.ignored"]
+    ignored = [(line["name"], line["why"]) for line in lines if line["event"] == "setting.ignored"]
     assert [
         ("later.release", "this release has no such setting"),
         ("slots.lane.fast", "slots.lane.fast is a whole number of slots from 0 to 100."),
@@ -227,5 +227,5 @@ async def test_a_process_starts_though_what_it_would_do_by_itself_cannot_be_told
         ):
             assert {"slots.lane.fast": 2} == live.now.turned
 
-    (line,) = [one for one in lines if one["event"] == "settings.defaults_untold"]
+    (line,) = [line for line in lines if line["event"] == "settings.defaults_untold"]
     assert ("warning", "store_rejected") == (line["log_level"], line["code"])

@@ -140,8 +140,8 @@ async def wait_after(place: Place, *, failures: int) -> timedelta:
         assert answer.claim is not None
         await place.bench.attempt(answer.claim, raising(ZeroDivisionError())).run()
     waits = "SELECT run_at - updated_at FROM jobs WHERE id = $1"
-    found: timedelta = await place.superuser.fetchval(waits, submission.job_id)
-    return found
+    wait: timedelta = await place.superuser.fetchval(waits, submission.job_id)
+    return wait
 
 
 async def the_first_wait_is_longer(place: Place) -> None:

@@ -148,8 +148,8 @@ async def working(fleet: Fleet) -> None:
 
 async def healthy(fleet: Fleet) -> str:
     async def all_healthy() -> bool:
-        found = {name: one.state["Health"]["Status"] for name, one in fleet.containers.items()}
-        assert set(found.values()) == {"healthy"}, found
+        health = {name: one.state["Health"]["Status"] for name, one in fleet.containers.items()}
+        assert set(health.values()) == {"healthy"}, health
         return True
 
     await eventually(all_healthy, within=60)

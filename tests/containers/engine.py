@@ -45,8 +45,8 @@ class Container:
 
     @property
     def state(self) -> dict[str, Any]:
-        found: list[dict[str, Any]] = json.loads(self.engine.call("inspect", self.name))
-        state: dict[str, Any] = found[0]["State"]
+        told: list[dict[str, Any]] = json.loads(self.engine.call("inspect", self.name))
+        state: dict[str, Any] = told[0]["State"]
         return state
 
     @property

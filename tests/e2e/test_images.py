@@ -103,7 +103,7 @@ async def test_a_camera_held_any_way_gives_an_upright_picture(
 async def test_a_large_picture_is_made_smaller(producer: Producer) -> None:
     variants = await published(producer, saved(quadrants(2400, 1500)), "image/jpeg")
 
-    sizes = {str(one["name"]): (one["width"], one["height"]) for one in variants}
+    sizes = {str(variant["name"]): (variant["width"], variant["height"]) for variant in variants}
     assert sizes == {name: fitted(2400, 1500, side) for name, side in SIDES.items()}
     for variant in variants:
         assert (variant["width"], variant["height"]) == opened(

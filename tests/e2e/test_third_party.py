@@ -245,9 +245,9 @@ async def test_a_job_of_the_type_runs_in_a_worker_and_has_its_result(
     whole = await asked(operator, f"jobs/{job_id}")
     assert image_id == whole["result"]["imageId"]
     assert 64 == len(whole["result"]["sha256"])
-    found = {one["color"] for one in whole["result"]["colors"]}
-    assert 4 == len(found), found
-    assert all(0.2 < one["share"] < 0.3 for one in whole["result"]["colors"])
+    colors = {color["color"] for color in whole["result"]["colors"]}
+    assert 4 == len(colors), colors
+    assert all(0.2 < color["share"] < 0.3 for color in whole["result"]["colors"])
     assert ["s3"] == whole["services"]
     assert f"image_palette:{image_id}" == whole["target"]
     assert 3 == whole["maxAttempts"]
@@ -269,7 +269,7 @@ async def test_the_walk_in_its_readme_works(installed: Environment, stack: Stack
     places = re.compile("|".join(map(re.escape, here)))
     process = await asyncio.create_subprocess_exec(
         *("bash", "-euo", "pipefail", "-c"),
-        places.sub(lambda found: here[found.group()], walk),
+        places.sub(lambda match: here[match.group()], walk),
         cwd=stack.folder,
         env=clean_environment(),
         stdout=asyncio.subprocess.PIPE,

@@ -366,5 +366,5 @@ class Bookkeeper:
 def summed(text: str, series: str) -> Counter[Key]:
     """One series of an exposition."""
     samples = (line.rpartition(" ") for line in text.splitlines() if line.startswith(series))
-    found = ((LABELS.search(labels), float(value)) for labels, _, value in samples)
-    return Counter({(one[1], one[2]): round(value) for one, value in found if one is not None})
+    matches = ((LABELS.search(labels), float(value)) for labels, _, value in samples)
+    return Counter({(one[1], one[2]): round(value) for one, value in matches if one is not None})

@@ -80,7 +80,7 @@ class Measured:
             wrong.append(f"{self.open} jobs did not complete after their worker was killed")
         if len(self.recoveries) < 0.9 * self.plan.expected:
             wrong.append(f"{len(self.recoveries)} recoveries, and {self.plan.expected} expected")
-        late = at_share([one.completed for one in self.recoveries], 0.99)
+        late = at_share([recovery.completed for recovery in self.recoveries], 0.99)
         if late > PROMISED:
             wrong.append(f"the recovery of 99 in 100 took up to {late:.1f} s, not {PROMISED:g} s")
         return wrong
@@ -88,7 +88,7 @@ class Measured:
     def figures(self) -> list[tuple[str, str]]:
         rows = [("kills", str(self.kills)), ("recoveries", str(len(self.recoveries)))]
         for what in ("claimed", "completed"):
-            spans = [getattr(one, what) for one in self.recoveries]
+            spans = [getattr(recovery, what) for recovery in self.recoveries]
             name = "claimed again" if what == "claimed" else "completed, less its work"
             rows += [
                 (f"{name}, median", f"{at_share(spans, 0.5):.1f} s"),
@@ -119,9 +119,9 @@ async def measure(plan: Waves, *, seed: int) -> Measured:
     parts = [run.result() for run in runs]
     return Measured(
         plan=plan,
-        recoveries=[one for part in parts for one in part.recoveries],
+        recoveries=[recovery for part in parts for recovery in part.recoveries],
         kills=sum(part.kills for part in parts),
-        breaches=[one for part in parts for one in part.breaches],
+        breaches=[breach for part in parts for breach in part.breaches],
         open=sum(part.open for part in parts),
         seconds=time.monotonic() - begun,
     )
@@ -134,13 +134,13 @@ async def _measure_one(plan: Waves, dice: random.Random) -> Measured:
             await wave(stack, plan, dice)
         facts = await read_facts(stack.place, stack.journal.posts)
         kills = stack.journal.kills
-        found = list(recoveries(facts.events, kills, plan.seconds))
+        recovered = list(recoveries(facts.events, kills, plan.seconds))
     return Measured(
         plan=plan,
-        recoveries=found,
+        recoveries=recovered,
         kills=len(kills),
         breaches=check(facts),
-        open=sum(len(kill.jobs) for kill in kills) - len(found),
+        open=sum(len(kill.jobs) for kill in kills) - len(recovered),
         seconds=time.monotonic() - begun,
     )
 
@@ -157,9 +157,9 @@ async def wave(stack: Stack, plan: Waves, dice: random.Random) -> None:
 
     def full() -> list[int]:
         held = {pid: len(stack.director.holding.get(pid, ())) for pid in living(stack)}
-        found = [pid for pid, count in held.items() if count == FAST_SLOTS + GENERAL_SLOTS]
-        assert len(found) == plan.workers, Counter(held.values())
-        return found
+        pids = [pid for pid, count in held.items() if count == FAST_SLOTS + GENERAL_SLOTS]
+        assert len(pids) == plan.workers, Counter(held.values())
+        return pids
 
     pids = await eventually(full, within=CLAIMED_WITHIN)
     for pid in dice.sample(pids, plan.killed):
@@ -187,9 +187,9 @@ def recoveries(
     """What became of every job that a killed worker held; nothing, where it did not complete."""
     for kill in kills:
         for job in kill.jobs:
-            after = [one for one in events if one.job_id == job and one.at > kill.at]
-            claimed = [one.at for one in after if one.new == "processing"]
-            completed = [one.at for one in after if one.new == "completed"]
+            after = [event for event in events if event.job_id == job and event.at > kill.at]
+            claimed = [event.at for event in after if event.new == "processing"]
+            completed = [event.at for event in after if event.new == "completed"]
             if claimed and completed:
                 yield Recovery(
                     claimed=claimed[0] - kill.at, completed=completed[-1] - kill.at - seconds

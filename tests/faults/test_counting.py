@@ -81,8 +81,8 @@ class Hands:
     async def outcome(self, job_id: str, *expected: str) -> None:
         async def ended() -> bool:
             await age_rings(self.owner)
-            found = [row["outcome"] for row in await self.owner.fetch(OUTCOMES, job_id)]
-            assert [*expected] == found
+            outcomes = [row["outcome"] for row in await self.owner.fetch(OUTCOMES, job_id)]
+            assert [*expected] == outcomes
             return True
 
         await eventually(ended, within=30)

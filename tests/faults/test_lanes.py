@@ -33,7 +33,7 @@ SELECT max((SELECT count(*) FROM attempts AS other
 
 async def submit(place: Place, api: Connection, jobs: list[Submission]) -> None:
     await submit_jobs(api, jobs)
-    bodies = [encode_message(JobMessage(job_id=one.job_id)) for one in jobs]
+    bodies = [encode_message(JobMessage(job_id=job.job_id)) for job in jobs]
     await place.send(jobs[0].lane, *bodies)
 
 

@@ -61,7 +61,9 @@ async def stack() -> AsyncIterator[Stack]:
     async with running_stack(workers=WORKERS, settings=SETTINGS) as stack:
         yield stack
         breaches = await stack.breaches(backoff_base=1)
-        assert [] == [one for one in breaches if not any(job in one for job in TURNED_WAITS)]
+        assert [] == [
+            breach for breach in breaches if not any(job in breach for job in TURNED_WAITS)
+        ]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -207,8 +209,10 @@ async def test_no_slots_at_all_keep_a_type_waiting_and_leave_others_alone(
 
 
 async def breaker(operator: httpx.AsyncClient) -> dict[str, Any]:
-    found = (await operator.get("/v1/operator/breakers")).json()["breakers"]
-    crutches: list[dict[str, Any]] = [one for one in found if one["service"] == "crutch"]
+    breakers = (await operator.get("/v1/operator/breakers")).json()["breakers"]
+    crutches: list[dict[str, Any]] = [
+        breaker for breaker in breakers if breaker["service"] == "crutch"
+    ]
     return crutches[0] if crutches else {"state": "closed"}
 
 

@@ -50,13 +50,13 @@ def read(exposition: str) -> dict[str, Seen]:
     seen = {}
     for family in text_string_to_metric_families(exposition):
         name = family.name + ("_total" if family.type == "counter" else "")
-        samples = [one for one in family.samples if not one.name.endswith("_created")]
-        labels = {label for one in samples for label in one.labels} - {"le"}
-        bounds = {float(one.labels["le"]) for one in samples if "le" in one.labels}
+        samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+        labels = {label for sample in samples for label in sample.labels} - {"le"}
+        bounds = {float(sample.labels["le"]) for sample in samples if "le" in sample.labels}
         if family.type == "histogram":
-            total = sum(one.value for one in samples if one.name.endswith("_count"))
+            total = sum(sample.value for sample in samples if sample.name.endswith("_count"))
         elif family.type == "counter":
-            total = sum(one.value for one in samples)
+            total = sum(sample.value for sample in samples)
         else:
             total = len(samples)
         buckets = tuple(sorted(bounds - {float("inf")}))
@@ -96,7 +96,7 @@ async def someone_in_a_hurry(stack: Stack) -> None:
         async def is_refused() -> bool:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(hasty.http.get("/v1/jobs")) for _ in range(10)]
-            return 429 in {one.result().status_code for one in asked}
+            return 429 in {request.result().status_code for request in asked}
 
         await eventually(is_refused, within=20)
 
@@ -172,14 +172,14 @@ async def a_locked_table(stack: Stack, producer: Producer) -> None:
         async def all_ran_into_it() -> bool:
             answer = await producer.http.get(f"/v1/jobs/{accepted.json()['jobId']}")
             assert answer.status_code == 503
-            found = await scrape(stack)
+            series = await scrape(stack)
             for process, name in (
                 ("api", "db_query_error_total"),
                 ("worker", "db_query_errors_total"),
                 ("maintenance", "db_query_errors_total"),
             ):
-                assert name in found[process], (process, name)
-                assert found[process][name].samples, (process, name)
+                assert name in series[process], (process, name)
+                assert series[process][name].samples, (process, name)
             return True
 
         await eventually(all_ran_into_it, within=40)
@@ -190,8 +190,8 @@ async def a_frozen_cloud(stack: Stack, producer: Producer) -> None:
     await a_replaced_picture(producer)  # of which CloudFront is told seconds later
 
     async def is_missed() -> bool:
-        found = await scrape(stack)
-        return bool(found["maintenance"]["cloudfront_operation_errors_total"].samples)
+        series = await scrape(stack)
+        return bool(series["maintenance"]["cloudfront_operation_errors_total"].samples)
 
     os.kill(stack.facts["processes"]["aws"], signal.SIGSTOP)
     try:

@@ -86,12 +86,12 @@ async def begin(producer: Producer) -> str:
 async def each_was_asked_for_once(stack: Stack, set_job: str) -> None:
     """And in three pages, from the newest image to the oldest, all of which are made."""
     async with stack.database() as owner:
-        found = await owner.fetch(FOLLOW_UPS, set_job)
+        follow_ups = await owner.fetch(FOLLOW_UPS, set_job)
         images = await owner.fetch("SELECT id::text FROM images ORDER BY id DESC")
-    assert [row["id"] for row in images] == [row["image"] for row in found]
-    pages = [len([*page]) for _, page in groupby(found, key=lambda row: row["created_at"])]
+    assert [row["id"] for row in images] == [row["image"] for row in follow_ups]
+    pages = [len([*page]) for _, page in groupby(follow_ups, key=lambda row: row["created_at"])]
     assert [PAGE, PAGE, IMAGES - 2 * PAGE] == pages
-    assert {("completed", "done")} == {(row["state"], row["result_reason"]) for row in found}
+    assert {("completed", "done")} == {(row["state"], row["result_reason"]) for row in follow_ups}
 
 
 async def attempts(stack: Stack, set_job: str) -> list[tuple[str, bool]]:

@@ -107,8 +107,8 @@ async def test_a_zombie_changes_nothing_that_any_address_shows() -> None:
 
 def stored(stack: Stack, image_id: str, claim: str) -> int:
     """How many objects one claim has written."""
-    found = stack.place.client("s3").list_objects_v2(
+    listed = stack.place.client("s3").list_objects_v2(
         Bucket=stack.place.outputs, Prefix=f"i/{image_id}/{claim}/"
     )
-    count: int = found["KeyCount"]
+    count: int = listed["KeyCount"]
     return count

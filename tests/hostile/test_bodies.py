@@ -42,9 +42,11 @@ async def test_nobody_waits_for_the_json_of_others(stack: Stack, what: str) -> N
         another_tenant(stack, "greedy") as greedy,
     ):
         told = {"200", "429", "lost"}
-        found = await compared(bystander, what, lambda url: sending(url, greedy, what), told=told)
+        comparison = await compared(
+            bystander, what, lambda url: sending(url, greedy, what), told=told
+        )
 
-    assert found.is_fair, str(found)
+    assert comparison.is_fair, str(comparison)
 
 
 async def test_bodies_that_never_end_take_little_memory(stack: Stack) -> None:
@@ -61,7 +63,7 @@ async def test_bodies_that_never_end_take_little_memory(stack: Stack) -> None:
                 await sent.acquire()
             assert (await bystander.submit()).status_code == 202
             more = resident(stack) - before
-        told = Counter(one.result() for one in all_)
+        told = Counter(task.result() for task in all_)
 
     print(f"{more / MIB:.0f} MiB for {STALLED} bodies, {dict(told)}")  # noqa: T201 - figures
     assert more < MOST_MORE

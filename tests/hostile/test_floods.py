@@ -32,9 +32,9 @@ async def test_what_needs_no_key_is_cheap(
     stack: Stack, alone: None, what: str, told: set[str]
 ) -> None:
     async with another_tenant(stack, "bystander") as bystander:
-        found = await compared(bystander, what, lambda url: flooding(url, what), told=told)
+        comparison = await compared(bystander, what, lambda url: flooding(url, what), told=told)
 
-    assert found.is_fair, str(found)
+    assert comparison.is_fair, str(comparison)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ async def test_what_nobody_has_costs_few_statements(
     stack: Stack, alone: None, what: str, operation: str, told: str
 ) -> None:
     async with another_tenant(stack, "bystander") as bystander:
-        found = await compared(bystander, what, lambda url: flooding(url, what), told={told})
+        comparison = await compared(bystander, what, lambda url: flooding(url, what), told={told})
         async with flooding(stack.facts["api_url"], what) as met:
             before, begun = await counted(stack, STATEMENTS, operation=operation), time.monotonic()
             await times(bystander)
@@ -57,7 +57,7 @@ async def test_what_nobody_has_costs_few_statements(
     assert set(met) == {told}
     assert after - before <= (took - begun) / APART.total_seconds() + 3
     assert after - before < met[told] / 2
-    assert found.is_fair, str(found)
+    assert comparison.is_fair, str(comparison)
 
 
 async def test_a_tenant_that_asks_too_much_is_told_so_and_others_go_on(
@@ -81,7 +81,7 @@ async def test_a_tenant_that_asks_too_much_is_told_so_and_others_go_on(
             async with stack.producer(key="operator_key") as operating:
                 assert (await operating.http.get("/v1/operator/pauses")).status_code == 200
         after = await counted(stack, "limit_refusals_total", limit="key_requests")
-        found = await compared(
+        comparison = await compared(
             bystander,
             "requests",
             lambda url: flooding(url, "requests", key=key),
@@ -92,7 +92,7 @@ async def test_a_tenant_that_asks_too_much_is_told_so_and_others_go_on(
     assert int(answer.headers["retry-after"]) > 0
     assert set(met) == {"422", "429"}
     assert after - refused >= met["429"]
-    assert found.is_fair, str(found)
+    assert comparison.is_fair, str(comparison)
 
 
 async def test_a_key_listens_to_so_many_jobs_and_no_more(stack: Stack) -> None:

@@ -82,15 +82,15 @@ async def test_what_is_published_is_never_sniffed(producer: Producer) -> None:
     edge = urlsplit(urls[0])
 
     async with httpx.AsyncClient(timeout=20) as browser:
-        found = [await browser.get(url) for url in (*urls, f"{urls[0]}.html")]
+        answers = [await browser.get(url) for url in (*urls, f"{urls[0]}.html")]
     reader, writer = await asyncio.open_connection(edge.hostname, edge.port)
     writer.write(b"<script>alert(1)</script>\r\n\r\n")
     async with asyncio.timeout(20):
         unparsed = await reader.read()
     writer.close()
 
-    assert {200, 302, 404} == {each.status_code for each in found}
-    assert {"nosniff"} == {each.headers["x-content-type-options"] for each in found}
+    assert {200, 302, 404} == {each.status_code for each in answers}
+    assert {"nosniff"} == {each.headers["x-content-type-options"] for each in answers}
     assert b"\r\nX-Content-Type-Options: nosniff\r\n" in unparsed
 
 

@@ -96,14 +96,16 @@ async def test_a_full_quota_cannot_be_passed_by(stack: Stack) -> None:
             assert (202, jobs[0]) == (merged.status_code, merged.json()["jobId"])
         batch = {"jobs": [{**MERGED, "idempotencyKey": f"batch-{n}"} for n in range(9)]}
         batched = (await full.http.post("/v1/jobs:batch", json=batch)).json()["answers"]
-        assert {(202, jobs[0])} == {(one["status"], one["job"]["jobId"]) for one in batched}
+        assert {(202, jobs[0])} == {
+            (answered["status"], answered["job"]["jobId"]) for answered in batched
+        }
         assert before == await left(stack, "full")
 
         # What is open may always be cancelled.
-        orders = [await full.post(f"/v1/jobs/{one}/cancel", None, f"cancel {one}") for one in jobs]
-        assert [202, 202] == [one.status_code for one in orders]
-        for one in jobs:
-            await full.ended(one)
+        orders = [await full.post(f"/v1/jobs/{job}/cancel", None, f"cancel {job}") for job in jobs]
+        assert [202, 202] == [order.status_code for order in orders]
+        for job in jobs:
+            await full.ended(job)
 
 
 async def until_full(full: Producer) -> None:
@@ -130,7 +132,11 @@ async def test_forms_that_nobody_uses_are_counted(stack: Stack) -> None:
         answers = await asyncio.gather(
             *(forms.http.post("/v1/uploads", json=asked) for _ in range(30))
         )
-        made = [one for one in answers if one.status_code == 201]
-        refused = {(one.status_code, one.json().get("limit")) for one in answers if one not in made}
+        made = [answer for answer in answers if answer.status_code == 201]
+        refused = {
+            (answer.status_code, answer.json().get("limit"))
+            for answer in answers
+            if answer not in made
+        }
         assert 1 <= len(made) <= 10  # as many statements as its pool has under way at once
         assert refused == {(429, "forms")}

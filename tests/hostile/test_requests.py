@@ -84,11 +84,11 @@ async def test_nobody_waits_for_what_never_ends(stack: Stack, alone: None, flood
     """Nor for connections over which nothing comes, more than there may be, one after the other."""
     many = MOST_KEYLESS + 50 if flood == SILENCE else 16
     async with another_tenant(stack, "bystander") as bystander:
-        found = await compared(
+        comparison = await compared(
             bystander, flood, lambda url: flooding(url, flood, connections=many), told={"lost"}
         )
 
-    assert found.is_fair, str(found)
+    assert comparison.is_fair, str(comparison)
 
 
 async def test_requests_ahead_of_their_answers_cost_no_memory(

@@ -39,14 +39,14 @@ def sending(url: str, key: str) -> AbstractAsyncContextManager[Counter[str]]:
 async def test_nobody_waits_for_the_heads_of_others(stack: Stack) -> None:
     key = stack.facts["api_key"]
     async with another_tenant(stack, "bystander") as bystander:
-        found = await compared(
+        comparison = await compared(
             bystander,
             "heads",
             lambda url: sending(url, key),
             told=MET,
         )
 
-    assert found.is_fair, str(found)
+    assert comparison.is_fair, str(comparison)
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -60,7 +60,7 @@ async def test_stalled_bodies_of_one_key_keep_nobody_out(stack: Stack) -> None:
             async with asyncio.timeout(8):  # those who stall are not waited for
                 await uploads(bystander)
             async with asyncio.timeout(45):
-                told = Counter(await asyncio.gather(*(status_of(one) for one in readers)))
+                told = Counter(await asyncio.gather(*(status_of(reader) for reader in readers)))
         alone = statistics.median(quiet + await times(bystander, 200))
 
     print(f"stalled: {alone * 1e3:.1f} ms, {attacked * 1e3:.1f} attacked, {dict(told)}")  # noqa: T201 - figures

@@ -57,7 +57,7 @@ def codes() -> set[str]:
     found = {first(call) for name, call in calls(*RUN_BY_WORKERS) if name in RAISED}
     found |= {code(call) for name, call in calls(*RUN_BY_WORKERS) if name in DECIDED}
     found |= {first(call) for name, call in calls("jobs", "worker") if name in OF_THE_PAYLOAD}
-    found |= {one.value for one in CancelCode} | in_statements()
+    found |= {code.value for code in CancelCode} | in_statements()
     return {one for one in found if one is not None} - NO_FAILURE_OF_A_JOB
 
 

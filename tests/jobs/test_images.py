@@ -115,7 +115,7 @@ def a_missing(key: str, bucket: Bucket = "outputs") -> MissingView:
 
 
 def keys(progress: SweepProgress) -> list[str]:
-    return [one.key for one in progress.missing]
+    return [entry.key for entry in progress.missing]
 
 
 def test_a_walk_goes_through_outputs_and_then_originals() -> None:

@@ -139,7 +139,7 @@ async def judged(fleet: Fleet) -> str:
     await fleet.nothing_open(within=DONE_WITHIN)
     facts = await read_facts(fleet.place, fleet.journal.posts, backoff_base=BACKOFF_BASE)
     breaches = check(facts)
-    assert breaches == [], "\n".join(str(one) for one in breaches[:20])
+    assert breaches == [], "\n".join(str(breach) for breach in breaches[:20])
     return f"{len(facts.jobs)} jobs, {len(facts.attempts)} attempts, 0 breaches"
 
 

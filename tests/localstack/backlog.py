@@ -67,7 +67,7 @@ async def submitted(fleet: Fleet, jobs: int) -> list[str]:
 
     async with asyncio.TaskGroup() as group:
         clients = [group.create_task(client(share)) for share in shares]
-    return [job for one in clients for job in one.result()]
+    return [job for client in clients for job in client.result()]
 
 
 async def waiting(fleet: Fleet, jobs: int) -> None:

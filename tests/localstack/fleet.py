@@ -135,15 +135,15 @@ class Fleet:
 
     async def sqs_requests(self) -> Counter[str]:
         """How many HTTP requests the running processes have made to SQS, by operation."""
-        found: Counter[str] = Counter()
+        requests: Counter[str] = Counter()
         async with httpx.AsyncClient(timeout=5) as http:
             for name in self.running.keys() & self.health_ports.keys():
                 answer = await http.get(f"http://{HOST}:{self.health_ports[name]}/metrics")
                 for family in text_string_to_metric_families(answer.text):
                     for sample in family.samples:
                         if sample.name == "sqs_requests_total":
-                            found[sample.labels["operation"]] += int(sample.value)
-        return found
+                            requests[sample.labels["operation"]] += int(sample.value)
+        return requests
 
     @property
     def place(self) -> Place:

@@ -90,6 +90,6 @@ def invalidated(fleet: Fleet) -> list[str]:
     listed = cloudfront.list_invalidations(DistributionId=distribution)["InvalidationList"]
     paths: list[str] = []
     for one in listed.get("Items", ()):
-        found = cloudfront.get_invalidation(DistributionId=distribution, Id=one["Id"])
-        paths += found["Invalidation"]["InvalidationBatch"]["Paths"]["Items"]
+        answer = cloudfront.get_invalidation(DistributionId=distribution, Id=one["Id"])
+        paths += answer["Invalidation"]["InvalidationBatch"]["Paths"]["Items"]
     return paths

@@ -124,8 +124,8 @@ async def replays(fleet: Fleet, failed: Sequence[str], count: int) -> None:
 
 async def again(fleet: Fleet, torn: Sequence[str]) -> None:
     async def all_there() -> bool:
-        found = await fleet.ask(COUNT_FURTHER, torn)
-        assert found == len(torn), f"{found} replays of replays, of {len(torn)}"
+        further = await fleet.ask(COUNT_FURTHER, torn)
+        assert further == len(torn), f"{further} replays of replays, of {len(torn)}"
         return True
 
     await eventually(all_there, within=REPLAYED_WITHIN)
@@ -194,16 +194,16 @@ def ended_task(fleet: Fleet) -> dict[str, Any]:
 def lying(fleet: Fleet) -> list[str]:
     """The bodies of all messages there, which are visible again afterwards."""
     sqs, url = fleet.client("sqs"), fleet.place.queue_urls["dead-letter"]
-    found = []
+    messages = []
     while received := sqs.receive_message(
         QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, VisibilityTimeout=30
     ).get("Messages"):
-        found += received
-    for one in found:
+        messages += received
+    for message in messages:
         sqs.change_message_visibility(
-            QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0
+            QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
         )
-    return [str(one["Body"]) for one in found]
+    return [str(message["Body"]) for message in messages]
 
 
 def put(fleet: Fleet, bodies: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ async def emptied(fleet: Fleet, *queues: str) -> None:
     """Nothing is in these queues, not even what somebody put away for later."""
 
     async def all_gone() -> bool:
-        left = {one: await asyncio.to_thread(depth, fleet, one) for one in queues}
+        left = {queue: await asyncio.to_thread(depth, fleet, queue) for queue in queues}
         assert not any(left.values()), f"messages that are left: {left}"
         return True
 

@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say which there are, and try none")
     parser.add_argument("--why", action="store_true", help="tell what the red tests complain of")
     given = parser.parse_args(namespace=_Arguments())
-    chosen = [one for one in MUTATIONS if _is_wanted(one, given.only)]
+    chosen = [mutation for mutation in MUTATIONS if _is_wanted(mutation, given.only)]
     if not chosen:
         parser.error("no mutation has such a name; --list tells them")
     if given.list:
@@ -45,7 +45,7 @@ def _is_wanted(mutation: Mutation, only: Sequence[str] | None) -> bool:
 
 def try_all(copy: Copy, mutations: Sequence[Mutation], *, tell_why: bool) -> int:
     """Every named test is green without a mutation, and red with its own."""
-    tests = sorted({test for one in mutations for test in one.tests})
+    tests = sorted({test for mutation in mutations for test in mutation.tests})
     say(f"{len(mutations)} mutations, {len(tests)} tests; first the tests as they are")
     told = copy.run(tests)
     if told.exit_code != 0:

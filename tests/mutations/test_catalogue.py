@@ -20,24 +20,30 @@ HARMLESS = Mutation(
     "fleet/test_elections.py",
     ("test_offices_are_held_apart",),
 )
-CAUGHT = next(one for one in MUTATIONS if one.name == "an office is taken from its holder")
+CAUGHT = next(
+    mutation for mutation in MUTATIONS if mutation.name == "an office is taken from its holder"
+)
 
 
 def test_the_text_of_every_mutation_stands_exactly_once_in_its_file() -> None:
-    found = {one.name: one.occurrences() for one in MUTATIONS}
+    times = {mutation.name: mutation.occurrences() for mutation in MUTATIONS}
 
-    assert {name: count for name, count in found.items() if count != 1} == {}
+    assert {name: count for name, count in times.items() if count != 1} == {}
 
 
 def test_every_mutation_has_a_name_of_its_own_and_changes_something() -> None:
-    names = Counter(one.name for one in MUTATIONS)
+    names = Counter(mutation.name for mutation in MUTATIONS)
 
     assert [name for name, count in names.items() if count > 1] == []
-    assert [one.name for one in MUTATIONS if one.old == one.new or not one.caught_by] == []
+    assert [
+        mutation.name
+        for mutation in MUTATIONS
+        if mutation.old == mutation.new or not mutation.caught_by
+    ] == []
 
 
 def test_every_test_that_is_named_exists() -> None:
-    named = sorted({test for one in MUTATIONS for test in one.tests})
+    named = sorted({test for mutation in MUTATIONS for test in mutation.tests})
 
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *named],
@@ -114,6 +120,6 @@ PROMISED = {
 
 @pytest.mark.parametrize("protection", PROMISED)
 def test_what_must_never_break_is_broken_on_purpose(protection: str) -> None:
-    names = {one.name for one in MUTATIONS}
+    names = {mutation.name for mutation in MUTATIONS}
 
     assert set(PROMISED[protection]) <= names

@@ -87,9 +87,9 @@ class Copy:
 
     def try_(self, mutation: Mutation) -> Trial:
         """Apply it, run its tests, undo it."""
-        found = mutation.occurrences(self.root)
-        if found != 1:
-            why = f"its text stands {found} times in {mutation.path}"
+        times = mutation.occurrences(self.root)
+        if times != 1:
+            why = f"its text stands {times} times in {mutation.path}"
             return Trial(verdict=Verdict.LOST, why=why)
         try:
             with self._mutated(mutation):

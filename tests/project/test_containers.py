@@ -39,9 +39,9 @@ MARGIN: Final = 5.0  # seconds to hand back and to close, after the last job
 
 
 def seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+)s", text)
-    assert found is not None, text
-    return float(found[1])
+    match = re.fullmatch(r"(\d+)s", text)
+    assert match is not None, text
+    return float(match[1])
 
 
 def given_to(service: str, folder: Path) -> dict[str, str]:
@@ -119,7 +119,7 @@ def test_the_build_names_the_same_version() -> None:
 
 def test_every_role_of_postgres_has_a_password_of_its_own() -> None:
     text = (ROOT / "compose.localstack.yml").read_text()
-    found = set(re.findall(r"postgresql://(\w+):([^@]+)@", text))
+    logins = set(re.findall(r"postgresql://(\w+):([^@]+)@", text))
 
-    assert {"postgres", "imagefleet_owner", "imagefleet_admin"} < {role for role, _ in found}
-    assert len(found) == len({role for role, _ in found}) == len({word for _, word in found})
+    assert {"postgres", "imagefleet_owner", "imagefleet_admin"} < {role for role, _ in logins}
+    assert len(logins) == len({role for role, _ in logins}) == len({word for _, word in logins})

@@ -90,7 +90,7 @@ def test_the_harness_of_the_tests_says_what_each_of_its_modules_is_for() -> None
     folder = ROOT / "tests" / "support"
     guide = (folder / "__init__.py").read_text(encoding="utf-8")
     told = re.findall(r"^    ([a-z_]+)  +\S", guide, re.MULTILINE)
-    there = [one.stem for one in folder.iterdir() if not one.name.startswith("__")]
+    there = [file.stem for file in folder.iterdir() if not file.name.startswith("__")]
 
     assert sorted(told) == sorted(there)
 

@@ -101,4 +101,4 @@ def test_every_route_of_operators_has_a_verb_and_no_verb_names_another(routes: s
 def test_a_page_names_no_route_that_there_is_not(routes: set[str]) -> None:
     mentioned = set(re.findall(rf"`({ROUTE})`", API_PAGE + CLI_PAGE))
 
-    assert {one.partition("?")[0] for one in mentioned} - routes == set()
+    assert {address.partition("?")[0] for address in mentioned} - routes == set()

@@ -472,8 +472,8 @@ def methods_of(settings: type[Slice]) -> Iterator[ast.FunctionDef]:
 
 
 def goes_through_all(method: ast.FunctionDef) -> bool:
-    loops = (loop for loop in ast.walk(method) if isinstance(loop, ast.comprehension))
-    return any(isinstance(one.iter, ast.Name) and one.iter.id == "self" for one in loops)
+    loops = (node for node in ast.walk(method) if isinstance(node, ast.comprehension))
+    return any(isinstance(loop.iter, ast.Name) and loop.iter.id == "self" for loop in loops)
 
 
 @pytest.fixture(scope="module")

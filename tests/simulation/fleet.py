@@ -161,7 +161,7 @@ class Fleet:
                     hearing.silence(LANE, began)
                 taken = 0
                 if received:
-                    messages = [parse_message(one.body) for one in received]
+                    messages = [parse_message(message.body) for message in received]
                     async with pool.connection() as connection:
                         answers = await claim_jobs(
                             connection,

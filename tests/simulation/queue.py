@@ -101,11 +101,11 @@ class BadQueue:
         until = clock() + wait.total_seconds()
         self.receives += 1
         while True:
-            found = [one for one in self.stored.values() if one.visible_at <= clock()]
-            if found or clock() >= until:
+            visible = [one for one in self.stored.values() if one.visible_at <= clock()]
+            if visible or clock() >= until:
                 break
             await asyncio.sleep(PATIENCE)
-        taken = self.dice.sample(found, min(len(found), most, MOST_AT_ONCE))
+        taken = self.dice.sample(visible, min(len(visible), most, MOST_AT_ONCE))
         for one in taken:
             one.visible_at = clock() + self.visibility
             one.receives += 1

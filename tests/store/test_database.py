@@ -43,10 +43,10 @@ async def test_a_session_tells_whose_it_is(database: Database) -> None:
         open_pool(database.url("worker"), process="worker") as pool,
         pool.connection() as mine,
     ):
-        found = await mine.fetchrow("SELECT current_user, current_setting('application_name')")
+        row = await mine.fetchrow("SELECT current_user, current_setting('application_name')")
 
-    assert found is not None
-    assert tuple(found) == ("imagefleet_worker", "imagefleet-worker")
+    assert row is not None
+    assert tuple(row) == ("imagefleet_worker", "imagefleet-worker")
 
 
 async def test_a_transaction_is_committed_whole_or_not_at_all(database: Database) -> None:
@@ -58,8 +58,8 @@ async def test_a_transaction_is_committed_whole_or_not_at_all(database: Database
             await write_and_lose_the_claim(pool)
 
         async with pool.connection() as connection:
-            found = await connection.fetchval("SELECT array_agg(what) FROM scratch")
-    assert found == ["kept"]
+            kept = await connection.fetchval("SELECT array_agg(what) FROM scratch")
+    assert kept == ["kept"]
 
 
 async def write_and_lose_the_claim(pool: Pool) -> None:

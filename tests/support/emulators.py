@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import pytest
+from botocore.loaders import JSONFileLoader, Loader
 
 from imagefleet.aws.session import Credentials
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
@@ -99,6 +102,19 @@ def shared(kind: Kind, folder: Path) -> Iterator[Emulator]:
     if kind not in _running:
         _running[kind] = Emulator(kind, _ends.enter_context(START[kind]()))
     yield _running[kind]
+
+
+def remember_descriptions() -> None:
+    """For as long as this process runs: what the SDK reads about services it reads once.
+
+    Else it parses some megabytes for every session, and nearly every test has one of its own.
+    """
+    read, listed = JSONFileLoader().load_file, Loader().list_available_services
+    for once in (
+        patch.object(JSONFileLoader, "load_file", staticmethod(cache(read))),
+        patch.object(Loader, "list_available_services", staticmethod(cache(listed))),
+    ):
+        _ends.enter_context(once)
 
 
 def end_emulators() -> None:

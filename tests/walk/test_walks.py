@@ -39,7 +39,7 @@ async def test_an_upload_is_traced_from_the_request_into_the_child_and_to_its_en
     processes = list(dict.fromkeys(step.process for step in upload.steps))
 
     assert ["api", "worker", "zygote", "child"] == [
-        one for one in processes if one != "maintenance"
+        process for process in processes if process != "maintenance"
     ]
     assert "imaging/render.py" in upload.modules
     assert "store/jobs/claims.py CLAIM_JOBS" in upload.statements

@@ -57,15 +57,15 @@ def attack(function: Callable[[JsonObject, Files], JsonObject]) -> str:
 
 
 def open_files(argument: JsonObject, files: Files) -> JsonObject:
-    found = []
+    descriptors = []
     for number in range(1024):
         try:
             os.lseek(number, 0, os.SEEK_CUR)
         except OSError as error:
             if error.errno == errno.EBADF:
                 continue
-        found.append(number)
-    return {"open": found, "given": sorted(files.values()), "environment": _environment()}
+        descriptors.append(number)
+    return {"open": descriptors, "given": sorted(files.values()), "environment": _environment()}
 
 
 def _environment() -> dict[str, str]:

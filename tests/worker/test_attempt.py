@@ -457,7 +457,7 @@ async def test_a_settled_attempt_frees_its_slot_and_one_that_could_not_be_settle
         for claim in (settled, unsettled, broken):
             attempts.start(claim, bench.delivery(claim), partial(freed.append, str(claim.job_id)))
 
-    assert {str(one.job_id) for one in (settled, unsettled, broken)} == set(freed)
+    assert {str(claim.job_id) for claim in (settled, unsettled, broken)} == set(freed)
     assert {} == attempts.running
     assert {"finished": 1, "abandoned": 1} == attempts.tally
     await eventually(lambda: len(deletes(bench)) == 1)
@@ -476,7 +476,7 @@ async def test_a_second_signal_frees_the_slot_and_what_was_cut_short_is_given_ba
 
     async with asyncio.TaskGroup() as group:
         working = group.create_task(work())
-        await eventually(lambda: any(one.deadline for one in attempts.running.values()))
+        await eventually(lambda: any(attempt.deadline for attempt in attempts.running.values()))
         working.cancel()
     await attempts.give_back()
 

@@ -60,8 +60,8 @@ async def a_worker_killed_at_work(
 
 
 async def is_in(connection: Connection, job_id: JobId, state: str) -> bool:
-    found = (await job_row(connection, job_id))["state"]
-    assert state == found
+    stands = (await job_row(connection, job_id))["state"]
+    assert state == stands
     return True
 
 

@@ -137,7 +137,7 @@ async def test_failures_write_at_most_once_in_two_seconds_and_nothing_once_it_is
     async with asyncio.TaskGroup() as group:
         slots = [group.create_task(slot()) for _ in range(16)]
     until_open = await superuser.fetchval(WRITES)
-    assert sum(one.result() for one in slots) == 0, "every one of them was given back"
+    assert sum(task.result() for task in slots) == 0, "every one of them was given back"
     assert until_open <= 2 + (clock() - begun) / REPORT_EVERY + 1
 
     for _ in range(2):
@@ -220,7 +220,7 @@ async def test_failures_of_a_service_open_its_breaker_and_then_cost_nothing(
 ) -> None:
     """Five at once: all are given back, due in a second, whatever the breaker's own time."""
     claims = [await a_claim(bench, service) for _ in range(5)]
-    attempts = [bench.attempt(one, raising(away), needing(service)) for one in claims]
+    attempts = [bench.attempt(claim, raising(away), needing(service)) for claim in claims]
 
     with capture_logs() as logs:
         outcomes = await asyncio.gather(*(attempt.work() for attempt in attempts))

@@ -343,7 +343,7 @@ async def ended_without_its_handler(
     row, rows = await job_row(superuser, job_id), await attempts_rows(superuser, job_id)
     assert case.attempts == row["attempts"]
     assert await ring_row(superuser, job_id) is None
-    assert [*case.before, "failed"] == [one["outcome"] for one in rows]
+    assert [*case.before, "failed"] == [row["outcome"] for row in rows]
     last = rows[-1]
     assert (code, not case.claimed_to_be_settled) == (last["why"], last["charged"])
     instead = "flagged" if case.claimed_to_be_settled else "cancelled"

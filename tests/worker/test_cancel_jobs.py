@@ -277,7 +277,7 @@ async def test_the_second_look_ends_a_minute_before_the_walk_began(
     after_page.extend([look] * 9)
     await walk(bench, job_type="process_image", submitted_before="2020-01-01T00:00:00Z")
 
-    assert [False, False, False, True] == [one.again for one in pages]
+    assert [False, False, False, True] == [page.again for page in pages]
 
 
 async def test_a_later_attempt_begins_behind_the_cursor(
@@ -356,9 +356,9 @@ async def test_a_count_before_says_what_a_walk_would_flag(
     await some_jobs(api, 1, type="delete_image", preempts=True)
     await some_jobs(api, 5, tenant_id=RIVAL)
 
-    found = await count_chosen(operator, TENANT, **wishes)
+    chosen = await count_chosen(operator, TENANT, **wishes)
 
-    assert (jobs, True) == (found.jobs, found.complete)
+    assert (jobs, True) == (chosen.jobs, chosen.complete)
 
 
 async def test_a_page_locks_the_walks_own_row_in_its_place_among_the_others(

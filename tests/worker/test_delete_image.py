@@ -115,8 +115,10 @@ async def deleting(api: Connection, image_id: UUID) -> Submission:
 
 async def left(buckets: tuple[Watched, Watched], image_id: UUID) -> list[Version]:
     originals, outputs = buckets
-    found = [one async for page in originals.versions(f"o/{image_id}/") for one in page]
-    return found + [one async for page in outputs.versions(f"i/{image_id}/") for one in page]
+    versions = [version async for page in originals.versions(f"o/{image_id}/") for version in page]
+    return versions + [
+        version async for page in outputs.versions(f"i/{image_id}/") for version in page
+    ]
 
 
 async def test_every_version_of_everything_is_deleted_and_told(
@@ -136,7 +138,7 @@ async def test_every_version_of_everything_is_deleted_and_told(
         outcome.emptied.errors,
     )
     assert [] == await left(buckets, image_id)
-    other = [one async for page in buckets[1].versions(f"i/{image_id}0/") for one in page]
+    other = [version async for page in buckets[1].versions(f"i/{image_id}0/") for version in page]
     assert 1 == len(other)
 
 

@@ -202,9 +202,9 @@ async def test_each_verdict_happens_and_its_message_goes_where_it_should(
         # It has ended, and with it all that it still had to say of the message.
         assert await went(place, case.message)
         if case.message == "buried":
-            (found,) = await (await place.dead_letters()).receive(most=1, wait=timedelta(0))
+            (dead,) = await (await place.dead_letters()).receive(most=1, wait=timedelta(0))
             reason = "unknown_job" if verdict is Verdict.UNKNOWN else "unreadable"
-            assert reason == found.attributes["reason"]
+            assert reason == dead.attributes["reason"]
     if case.state is not None:
         await is_left(superuser, job_id, case)
 

@@ -144,7 +144,7 @@ async def test_an_image_that_is_not_there_or_not_the_one_submitted_fails_for_goo
         row = await job_row(superuser, submission.job_id)
         assert ("failed", code) == (row["state"], row["failure_code"])
     outputs = await place.session.objects(place.settings.outputs_bucket)
-    assert [] == [found async for found in outputs.listing("i/")]
+    assert [] == [entry async for entry in outputs.listing("i/")]
 
 
 async def test_a_crashing_child_costs_its_own_job_a_retry_and_nobody_a_beat(
@@ -195,6 +195,6 @@ async def test_waiting_noops_do_not_wait_for_each_other(bench: Bench) -> None:
     claims = [await bench.claim(a_submission(payload={"milliseconds": 100})) for _ in range(20)]
 
     async with asyncio.timeout(2):
-        outcomes = await asyncio.gather(*(bench.attempt(one, run).work() for one in claims))
+        outcomes = await asyncio.gather(*(bench.attempt(claim, run).work() for claim in claims))
 
     assert [Completed()] * 20 == outcomes

@@ -52,7 +52,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def names_of_children(pid: int) -> list[str]:
-    return [Path(f"/proc/{one}/comm").read_text().strip() for one in children_of(pid)]
+    return [Path(f"/proc/{child}/comm").read_text().strip() for child in children_of(pid)]
 
 
 @pytest.mark.parametrize("process", BEGUN)

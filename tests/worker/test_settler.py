@@ -42,10 +42,10 @@ async def test_outcomes_of_one_moment_share_a_transaction(
 ) -> None:
     claims = [await bench.claim() for _ in range(20)]
 
-    receipts = await asyncio.gather(*(bench.settler.settle(settlement(one)) for one in claims))
+    receipts = await asyncio.gather(*(bench.settler.settle(settlement(claim)) for claim in claims))
 
     assert {Settled.WRITTEN} == {receipt.settled for receipt in receipts}
-    assert [one.job_id for one in claims] == [receipt.job_id for receipt in receipts]
+    assert [claim.job_id for claim in claims] == [receipt.job_id for receipt in receipts]
     assert 1 == settles(bench)
     transactions = await superuser.fetchval("SELECT count(DISTINCT ended_at) FROM attempts")
     assert 1 == transactions
@@ -194,7 +194,9 @@ async def test_no_more_ends_are_remembered_than_can_be_settled_again(
     for claim in claims:
         await bench.settler.settle(settlement(claim))
 
-    assert [(one.job_id, one.claim_no) for one in claims[-2:]] == list(bench.settler._told.fences)
+    assert [(claim.job_id, claim.claim_no) for claim in claims[-2:]] == list(
+        bench.settler._told.fences
+    )
 
 
 async def test_an_end_is_told_although_whoever_asked_for_it_has_gone(

@@ -33,7 +33,7 @@ async def test_all_others_wait_until_it_ends() -> None:
     async with asyncio.TaskGroup() as group:
         waiting = [group.create_task(solitude.opened()) for _ in range(3)]
         await asyncio.sleep(0)
-        assert not any(one.done() for one in waiting)
+        assert not any(task.done() for task in waiting)
         solitude.end()
 
     assert not solitude.is_shut
@@ -110,7 +110,7 @@ async def test_a_worker_for_suspects_alone_gives_nobody_a_turn() -> None:
 
 async def test_slots_are_told_of_as_they_change() -> None:
     seen: list[tuple[int, int, int]] = []
-    slots = Slots(2, changed=lambda one: seen.append((one.free, one.reserved, one.busy)))
+    slots = Slots(2, changed=lambda room: seen.append((room.free, room.reserved, room.busy)))
 
     assert 2 == await slots.reserve(10)
     slots.occupy()

@@ -154,7 +154,7 @@ def _committed(module: ModuleType) -> None:
         def ring_after(self: object, rings: Any) -> None:  # noqa: ANN401
             listed = list(rings)
             if PROCESS == "api" and listed:
-                reach_and_stand_still("committed", [str(one.job_id) for one in listed])
+                reach_and_stand_still("committed", [str(item.job_id) for item in listed])
             ring(self, listed)
 
         return ring_after
@@ -168,7 +168,7 @@ def _received(module: ModuleType) -> None:
         async def receive_and_say(*args: object, **named: object) -> Any:  # noqa: ANN401
             received = await receive(*args, **named)
             if PROCESS == "worker" and received:
-                await reach("received", [job_of(one.body) for one in received])
+                await reach("received", [job_of(message.body) for message in received])
             return received
 
         return receive_and_say
@@ -281,7 +281,7 @@ def _settling(module: ModuleType) -> None:
             connection: object, worker: object, settlements: Sequence[Any]
         ) -> object:
             report = await settle(connection, worker, settlements)
-            await reach("settling", [str(one.job_id) for one in settlements])
+            await reach("settling", [str(settlement.job_id) for settlement in settlements])
             return report
 
         return settle_before

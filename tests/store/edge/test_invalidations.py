@@ -43,7 +43,7 @@ async def owe(worker: Connection, image_id: UUID | None = None) -> UUID:
 
 
 async def owed(connection: Connection) -> list[Debt]:
-    return [one.debt for one in await look_at_owed(connection, limit=100)]
+    return [row.debt for row in await look_at_owed(connection, limit=100)]
 
 
 def wildcard(image_id: UUID) -> str:
@@ -186,7 +186,7 @@ async def test_an_accepted_batch_is_followed_until_it_is_complete(
     debt = await owe(worker)
     batch = await commit_batch(maintenance, await owed(maintenance), wildcard, within=ROOMY)
     assert batch is not None
-    assert [batch.id] == [one.id for one in await list_unsent(maintenance, limit=9)]
+    assert [batch.id] == [unsent.id for unsent in await list_unsent(maintenance, limit=9)]
     assert await begin_send(maintenance, batch.id)
     await send_again(maintenance, batch.id, "cloudfront_too_many: wait")
     assert await begin_send(maintenance, batch.id)
@@ -236,7 +236,7 @@ async def test_a_batch_that_is_never_taken_lets_others_pass(
         batches.append(batch.id)
     await begin_send(maintenance, batches[0])
 
-    assert batches[::-1] == [one.id for one in await list_unsent(maintenance, limit=9)]
+    assert batches[::-1] == [unsent.id for unsent in await list_unsent(maintenance, limit=9)]
 
 
 async def test_what_is_not_complete_is_counted(

@@ -25,9 +25,11 @@ async def told(worker: Connection, maintenance: Connection, *, complete: bool = 
     """The image that a batch was about."""
     image_id = uuid4()
     await worker.execute(OWE, image_id)
-    debts = [one.debt for one in await look_at_owed(maintenance, limit=9)]
+    debts = [owed.debt for owed in await look_at_owed(maintenance, limit=9)]
     within = BatchLimits(paths=3000, wildcards=15)
-    batch = await commit_batch(maintenance, debts, lambda one: f"#img-{one}", within=within)
+    batch = await commit_batch(
+        maintenance, debts, lambda image_id: f"#img-{image_id}", within=within
+    )
     assert batch is not None
     await accept_batch(maintenance, batch.id, "I1")
     if complete:

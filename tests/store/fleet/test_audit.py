@@ -153,9 +153,9 @@ async def test_acts_on_one_thing_come_one_after_the_other(
     async def second() -> str | None:
         async with acting(owner, Actor(name="ben")) as act:
             await act.take_turns("pause", "all")
-            found = await find_pause(act.connection, EVERYTHING)
+            standing = await find_pause(act.connection, EVERYTHING)
             await act.record(NOTHING)
-            return None if found is None else str(found["reason"])
+            return None if standing is None else str(standing["reason"])
 
     transaction = driver_of(operator).transaction()
     await transaction.start()
@@ -178,19 +178,22 @@ async def test_who_makes_and_ends_a_key_is_told_and_the_secret_is_not(
     secret = await create_key(
         admin, TENANT, name="uploader", scopes=["submit"], by=ADA, reason="a new shop"
     )
-    found = await find_key(admin, secret)
-    assert found is not None
-    await revoke_key(admin, found.id, by=ADA, reason="leaked")
-    await revoke_key(admin, found.id, by=ADA, reason="again")
+    key = await find_key(admin, secret)
+    assert key is not None
+    await revoke_key(admin, key.id, by=ADA, reason="leaked")
+    await revoke_key(admin, key.id, by=ADA, reason="again")
 
     tenant, made, ended = await audit_rows(admin)
     assert [
         ("create", "tenant", "tenant", "a new shop"),
-        ("create", "key", str(found.id), "a new shop"),
-        ("revoke", "key", str(found.id), "leaked"),
-    ] == [(one["action"], one["kind"], one["name"], one["reason"]) for one in (tenant, made, ended)]
+        ("create", "key", str(key.id), "a new shop"),
+        ("revoke", "key", str(key.id), "leaked"),
+    ] == [
+        (line["action"], line["kind"], line["name"], line["reason"])
+        for line in (tenant, made, ended)
+    ]
     assert {("ada", "tenant", "imagefleet_admin")} == {
-        (one["actor"], one["tenant_id"], one["role"]) for one in (tenant, made, ended)
+        (line["actor"], line["tenant_id"], line["role"]) for line in (tenant, made, ended)
     }
     assert {"name": "uploader", "scopes": ["submit"], "expires_at": None} == made["after"]
     assert ended["before"]["revoked_at"] is None
@@ -202,18 +205,18 @@ async def test_of_two_who_end_a_key_at_once_one_is_told(
     database: Database, admin: OpenConnection, superuser: OpenConnection
 ) -> None:
     secret = await create_key(admin, TENANT, name="uploader", scopes=["submit"], by=ADA)
-    found = await find_key(admin, secret)
-    assert found is not None
+    key = await find_key(admin, secret)
+    assert key is not None
     async with database.connect("admin") as other:
         first = driver_of(other).transaction()
         await first.start()
-        await revoke_key(other, found.id, by=ADA, reason="first")
-        second = revoke_key(admin, found.id, by=ADA, reason="second")
+        await revoke_key(other, key.id, by=ADA, reason="first")
+        second = revoke_key(admin, key.id, by=ADA, reason="second")
         async with meanwhile(superuser, other, admin, second):
             await first.commit()
 
-    ended = [one for one in await audit_rows(admin) if one["action"] == "revoke"]
-    assert ["first"] == [one["reason"] for one in ended]
+    ended = [row for row in await audit_rows(admin) if row["action"] == "revoke"]
+    assert ["first"] == [line["reason"] for line in ended]
 
 
 async def test_a_row_that_was_changed_must_be_told_whoever_else_found_nothing(
@@ -254,9 +257,9 @@ async def test_a_revoked_key_stays_revoked_for_everybody(
     database: Database, admin: OpenConnection, role: Role
 ) -> None:
     secret = await create_key(admin, TENANT, name="k", scopes=["read"], by=ADA)
-    found = await find_key(admin, secret)
-    assert found is not None
-    await revoke_key(admin, found.id, by=ADA)
+    key = await find_key(admin, secret)
+    assert key is not None
+    await revoke_key(admin, key.id, by=ADA)
 
     async with database.connect(role) as connection:
         for value in ("NULL", "now() + interval '1 year'"):
@@ -330,16 +333,16 @@ async def test_pages_have_every_line_that_a_filter_names_once_the_newest_first(
     monkeypatch.setattr(audit, "MOST_LOOKED_AT", looked_at)
     chosen, holds = FILTERS[name]
 
-    found: list[int] = []
+    ids: list[int] = []
     after, pages = None, 0
     while pages == 0 or after is not None:
         page = await list_audit(operator, chosen, after=after, limit=4)
         assert len(page.lines) <= 4
-        found += [line.id for line in page.lines]
+        ids += [line.id for line in page.lines]
         after, pages = page.next_cursor, pages + 1
         assert pages < 40
 
-    assert [id_ for n, id_ in reversed(list(enumerate(history))) if holds(n)] == found
+    assert [id_ for n, id_ in reversed(list(enumerate(history))) if holds(n)] == ids
 
 
 async def test_a_line_that_nobody_wrote_is_no_place_to_go_on(operator: OpenConnection) -> None:

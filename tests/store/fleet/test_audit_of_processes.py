@@ -33,8 +33,8 @@ TENANT = TenantId("tenant")
 
 async def words(connection: Connection, after: int = 0) -> list[str]:
     return [
-        f"{one['action']} {one['kind']} {one['name']}"
-        for one in await audit_rows(connection, after)
+        f"{row['action']} {row['kind']} {row['name']}"
+        for row in await audit_rows(connection, after)
     ]
 
 
@@ -146,8 +146,8 @@ async def test_a_breaker_that_workers_open_and_close_is_told_and_keeps_its_last_
         opened["after"]["last_error_code"],
         closed["after"]["last_error_code"],
     )
-    found = await superuser.fetchval("SELECT last_error_code FROM circuit_breakers")
-    assert "s3_timeout" == found
+    code = await superuser.fetchval("SELECT last_error_code FROM circuit_breakers")
+    assert "s3_timeout" == code
 
 
 async def test_who_acts_is_told_once(operator: OpenConnection, worker: OpenConnection) -> None:
@@ -197,7 +197,7 @@ async def test_who_acts_and_does_not_say_so_is_told_of_all_the_same(
     await operator.execute(older("breakers.FORCE_OPEN"), "s3", "ben")
     await operator.execute(older("breakers.RESET_BREAKER"), "s3", "ben")
 
-    lines = [one for one in await audit_rows(operator) if one["tenant_id"] in {None, "shop"}]
+    lines = [row for row in await audit_rows(operator) if row["tenant_id"] in {None, "shop"}]
     assert [
         "create tenant shop",
         f"create key {key}",
@@ -212,13 +212,15 @@ async def test_who_acts_and_does_not_say_so_is_told_of_all_the_same(
         "resume pause type noop",
         "open circuit_breaker s3",
         "close circuit_breaker s3",
-    ] == [f"{one['action']} {one['kind']} {one['name']}" for one in lines]
-    assert {"imagefleet-test-admin", "imagefleet-test-operator"} == {one["actor"] for one in lines}
+    ] == [f"{line['action']} {line['kind']} {line['name']}" for line in lines]
+    assert {"imagefleet-test-admin", "imagefleet-test-operator"} == {
+        line["actor"] for line in lines
+    }
     assert ("30 days", "90 days") == tuple(
-        lines[8][one]["retention"] for one in ("before", "after")
+        lines[8][side]["retention"] for side in ("before", "after")
     )
     assert "why" == lines[10]["before"]["reason"]
-    assert "sha256" not in str([one["after"] for one in lines])
+    assert "sha256" not in str([line["after"] for line in lines])
 
 
 async def test_a_tenants_pause_has_one_name_whoever_tells_of_it(operator: OpenConnection) -> None:

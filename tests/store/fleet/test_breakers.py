@@ -85,9 +85,9 @@ async def test_the_limit_opens_it_however_the_failures_came(
 ) -> None:
     held = [(await report(worker, failures)).held_for for failures in reports]
 
-    found = await breaker(worker)
+    row = await breaker(worker)
     assert [*[None] * (len(reports) - 1), timedelta(seconds=60)] == held
-    assert ("open", sum(reports), 1) == (found["state"], found["window_failures"], found["trips"])
+    assert ("open", sum(reports), 1) == (row["state"], row["window_failures"], row["trips"])
     assert Verdict.BREAKER is await verdict_of(worker, await a_job_of_s3(worker))
 
 
@@ -140,10 +140,10 @@ async def test_many_that_report_at_once_are_all_counted(
         return await report_calls(connection, Calls(service="s3", failures=1, successes=2))
 
     async with many_connections(database, "worker", 20) as connections:
-        await all_at_once([partial(tell, one) for one in connections])
+        await all_at_once([partial(tell, connection) for connection in connections])
 
-    found = await breaker(worker)
-    assert (20, 40) == (found["window_failures"], found["window_successes"])
+    row = await breaker(worker)
+    assert (20, 40) == (row["window_failures"], row["window_successes"])
 
 
 async def test_it_remembers_the_last_word_of_a_failure(worker: Connection) -> None:
@@ -244,8 +244,8 @@ async def test_a_probe_that_works_closes_it_and_counting_begins_anew(
     await report_probe_worked(worker, "s3")
 
     assert (await report(worker, 1)).held_for is None
-    found = await breaker(worker)
-    assert ("closed", 1, 1) == (found["state"], found["window_failures"], found["trips"])
+    row = await breaker(worker)
+    assert ("closed", 1, 1) == (row["state"], row["window_failures"], row["trips"])
     assert Verdict.CLAIMED is await verdict_of(worker, await a_job_of_s3(worker))
 
 
@@ -259,8 +259,8 @@ async def test_a_failed_probe_opens_it_again_and_is_no_second_trip(
 
     assert timedelta(seconds=60) == judged.held_for
     assert Verdict.BREAKER is await verdict_of(worker, await a_job_of_s3(worker))
-    found = await superuser.fetchrow("SELECT trips, last_error_code FROM circuit_breakers")
-    assert (1, "s3_timeout") == tuple(found or ())
+    row = await superuser.fetchrow("SELECT trips, last_error_code FROM circuit_breakers")
+    assert (1, "s3_timeout") == tuple(row or ())
 
 
 async def test_a_probe_that_fails_after_a_reset_is_a_failure_as_others(
@@ -272,8 +272,8 @@ async def test_a_probe_that_fails_after_a_reset_is_a_failure_as_others(
     judged = await report_probe_failed(worker, "s3", "s3_timeout", AT_LEAST_FIVE)
 
     assert Judgement() == judged
-    found = await breaker(worker)
-    assert ("closed", 1) == (found["state"], found["window_failures"])
+    row = await breaker(worker)
+    assert ("closed", 1) == (row["state"], row["window_failures"])
 
 
 async def test_one_that_is_forced_open_hears_no_reports(
@@ -284,13 +284,13 @@ async def test_one_that_is_forced_open_hears_no_reports(
     judged = [await report(worker, 7), await report_probe_failed(worker, "s3", None)]
     await report_probe_worked(worker, "s3")
 
-    assert [timedelta(seconds=60)] * 2 == [one.held_for for one in judged]
-    found = await breaker(worker)
+    assert [timedelta(seconds=60)] * 2 == [judgement.held_for for judgement in judged]
+    row = await breaker(worker)
     assert ("open", True, 0, 1) == (
-        found["state"],
-        found["forced"],
-        found["window_failures"],
-        found["trips"],
+        row["state"],
+        row["forced"],
+        row["window_failures"],
+        row["trips"],
     )
 
 
@@ -310,8 +310,8 @@ async def test_forcing_an_open_one_is_no_second_trip(
 
     await force_open(operator, "s3", by="ada")
 
-    found = await breaker(worker)
-    assert (True, 1) == (found["forced"], found["trips"])
+    row = await breaker(worker)
+    assert (True, 1) == (row["forced"], row["trips"])
 
 
 @pytest.mark.parametrize("forced", [True, False], ids=["forced", "tripped"])
@@ -327,12 +327,12 @@ async def test_a_reset_closes_it_for_what_it_held_back_and_writes_no_other_row(
 
     known = await reset_breaker(operator, "s3", by="ada")
 
-    found = await breaker(worker)
+    row = await breaker(worker)
     assert known
     assert [ring["next_at"] for ring in before] == [
         ring["next_at"] for ring in await rings(worker, held, other)
     ]
-    assert ("closed", False, 0) == (found["state"], found["forced"], found["window_failures"])
+    assert ("closed", False, 0) == (row["state"], row["forced"], row["window_failures"])
     assert before[0]["sent_at"] is None, "the dispatcher announces it in its turn"
     assert Verdict.CLAIMED is await verdict_of(worker, held)
 

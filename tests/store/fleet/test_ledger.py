@@ -116,7 +116,7 @@ async def test_a_batch_of_claims_is_one_entry_for_each_type_and_lane(
     await submit_jobs(worker, submissions)
     before = await superuser.fetchval("SELECT max(id) FROM ledger_entries")
 
-    ids = [one.job_id for one in submissions]
+    ids = [submission.job_id for submission in submissions]
     await claim_jobs(worker, ids, worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
 
     rows = await superuser.fetch(
@@ -248,7 +248,7 @@ async def test_the_ledger_balances_at_every_moment_while_others_write_and_fold(
         actions = [fold, fold, audit, audit, audit]
         await all_at_once(
             [
-                *(partial(work, one) for one in workers),
+                *(partial(work, worker) for worker in workers),
                 *(partial(act, one) for act, one in zip(actions, others, strict=True)),
             ]
         )
@@ -291,7 +291,9 @@ async def test_the_oldest_of_each_type_and_state_tells_since_when_it_has_been_du
         "WHERE id = (SELECT max(id::text)::uuid FROM jobs)"
     )
 
-    oldest = {(one.type, one.state): one.age for one in await sample_oldest(maintenance)}
+    oldest = {
+        (sample.type, sample.state): sample.age for sample in await sample_oldest(maintenance)
+    }
 
     assert {
         ("noop", "queued"),

@@ -148,10 +148,10 @@ async def test_a_process_that_knows_less_takes_no_default_away(
     await tell_defaults(worker, "worker", {"slots.lane.fast": 3, "slots.lane.general": 8})
     await tell_defaults(worker, "worker", {"slots.lane.quarantine": 1, "slots.lane.fast": 4})
 
-    found, _ = await read_defaults(operator)
+    defaults, _ = await read_defaults(operator)
 
     lanes = {"fast": 4, "general": 8, "quarantine": 1}
-    assert {f"slots.lane.{lane}": slots for lane, slots in lanes.items()} == found["worker"]
+    assert {f"slots.lane.{lane}": slots for lane, slots in lanes.items()} == defaults["worker"]
 
 
 async def test_defaults_are_those_of_who_started_last(
@@ -164,9 +164,9 @@ async def test_defaults_are_those_of_who_started_last(
     told = await operator.fetchval("SELECT told_at FROM live_defaults WHERE process = 'worker'")
     await tell_defaults(worker, "worker", {"slots.lane.fast": 8})
 
-    found, _ = await read_defaults(operator)
+    defaults, _ = await read_defaults(operator)
 
-    assert {"api": {"retry.*.max_attempts": 5}, "worker": {"slots.lane.fast": 8}} == found
+    assert {"api": {"retry.*.max_attempts": 5}, "worker": {"slots.lane.fast": 8}} == defaults
     assert told == await operator.fetchval(
         "SELECT told_at FROM live_defaults WHERE process = 'worker'"
     )

@@ -120,7 +120,7 @@ async def test_what_is_submitted_for_a_paused_tenant_is_not_rung_by_who_submits(
         {"tenant_id": TenantId("rival")},
     ]
 
-    rung = [(await submit_job(api, a_submission(**one))).next_at is not None for one in wishes]
+    rung = [(await submit_job(api, a_submission(**wish))).next_at is not None for wish in wishes]
 
     assert [False, True, True, True] == rung
 

@@ -125,7 +125,7 @@ async def test_a_follow_up_renders_what_is_there_on_behalf_of_who_asked(
 
     set_job, _ = await walked(worker)
 
-    (found,) = await worker.fetch("SELECT * FROM jobs WHERE parent_job_id = $1", set_job)
+    (job,) = await worker.fetch("SELECT * FROM jobs WHERE parent_job_id = $1", set_job)
     newest = await worker.fetchrow(
         "SELECT * FROM image_sources WHERE image_id = $1 ORDER BY source_seq DESC LIMIT 1", image_id
     )
@@ -139,13 +139,13 @@ async def test_a_follow_up_renders_what_is_there_on_behalf_of_who_asked(
         "content_type": "image/jpeg",
         "recipe": "avif",
         "source_seq": 2,
-    } == found["payload"]
+    } == job["payload"]
     assert ("process_image", "general", LOW_PRIORITY, 7, ["s3"]) == tuple(
-        found[name] for name in ("type", "lane", "priority", "max_attempts", "services")
+        job[name] for name in ("type", "lane", "priority", "max_attempts", "services")
     )
-    assert (image_target(image_id), 3) == (found["target"], found["target_seq"])
-    assert ("the-set", "somebody") == (found["correlation_id"], found["created_by"])
-    assert await ring_row(worker, JobId(found["id"])) is not None
+    assert (image_target(image_id), 3) == (job["target"], job["target_seq"])
+    assert ("the-set", "somebody") == (job["correlation_id"], job["created_by"])
+    assert await ring_row(worker, JobId(job["id"])) is not None
 
 
 async def test_a_set_may_change_the_recipe(api: Connection, worker: Connection) -> None:
@@ -170,13 +170,13 @@ async def test_sets_are_named_by_ids_reference_or_recipe(
         {"reference": "r"},
         {"recipe_was": "avif"},
     ]
-    found = [await walked(worker, **payload) for payload in sets]
+    walks = [await walked(worker, **payload) for payload in sets]
 
-    asked = [set(await asked_for(worker, set_job)) for set_job, _ in found]
+    asked = [set(await asked_for(worker, set_job)) for set_job, _ in walks]
     assert [{plain, avif}, {named}, {avif}] == asked
     tallies = [
         (last.walk.seen, last.walk.total, last.walk.submitted, last.walk.skipped)
-        for _, (*_, last) in found
+        for _, (*_, last) in walks
     ]
     assert [(3, 3, 2, 1), (1, 1, 1, 0), (3, 3, 1, 0)] == tallies
 
@@ -184,7 +184,7 @@ async def test_sets_are_named_by_ids_reference_or_recipe(
 async def test_ids_are_walked_in_pages_too(api: Connection, worker: Connection) -> None:
     images = await some_images(api, PAGE + 1)
 
-    set_job, pages = await walked(worker, image_ids=[str(one) for one in images])
+    set_job, pages = await walked(worker, image_ids=[str(image) for image in images])
 
     assert 2 == len(pages)
     assert images == list(await asked_for(worker, set_job))
@@ -287,7 +287,7 @@ async def test_two_claims_of_one_set_ask_for_each_image_once(
 
     results = await asyncio.gather(*map(step, (claim, newer)), return_exceptions=True)
 
-    assert [ClaimLost, SubmittedPage] == [type(one) for one in results]
+    assert [ClaimLost, SubmittedPage] == [type(result) for result in results]
     assert images == list(await asked_for(worker, claim.job_id))
 
 
@@ -418,10 +418,10 @@ async def blocked(database: Database, backends: int) -> None:
     async with database.connect("superuser") as watcher:
 
         async def are_blocked() -> bool:
-            found: int = await watcher.fetchval(
+            waiting: int = await watcher.fetchval(
                 "SELECT count(*) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
-            return found >= backends
+            return waiting >= backends
 
         await eventually(are_blocked)

@@ -200,8 +200,8 @@ class Fleet:
         for target in self.running:
             head = self._next(target, now)
             if head is not None and head.bell is not None and head.bell.next_at is None:
-                others = [one for one in self._of(target) if one.state not in ENDED]
-                assert any(one.flag is not None for one in others if one is not head)
+                others = [other for other in self._of(target) if other.state not in ENDED]
+                assert any(other.flag is not None for other in others if other is not head)
                 self._ring(head, now)
                 rung += 1
         return rung
@@ -281,7 +281,7 @@ class Fleet:
     def _one_of_a_target(self, verdicts: dict[JobId, Verdict]) -> None:
         for target in self.running:
             able = [job for job in self._of(target) if verdicts.get(job.job_id) is Verdict.CLAIMED]
-            for job in sorted(able, key=lambda one: (not one.preempts, one.target_seq))[1:]:
+            for job in sorted(able, key=lambda bell: (not bell.preempts, bell.target_seq))[1:]:
                 verdicts[job.job_id] = Verdict.TARGET_BUSY
 
     def _take(self, job: Job, me: WorkerId, now: datetime, *, charged: bool) -> None:

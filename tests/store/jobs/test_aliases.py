@@ -201,7 +201,7 @@ async def test_a_job_answers_a_hundred_other_keys_and_no_more(api: OpenConnectio
         api, [replace(once_more(MERGED), idempotency_key="beyond"), once_more(others[3])]
     )
 
-    assert {LIVING.job_id} == {one.job_id for one in fits if isinstance(one, Submitted)}
+    assert {LIVING.job_id} == {fit.job_id for fit in fits if isinstance(fit, Submitted)}
     refused, again = beyond
     assert isinstance(refused, LimitReached)
     assert ("limit_reached", "job_keys") == (refused.code, refused.limit)
@@ -217,5 +217,5 @@ async def test_of_a_batch_as_many_keys_are_remembered_as_fit(api: OpenConnection
 
     answers = await submit_jobs(api, others)
 
-    assert 5 == sum(isinstance(one, LimitReached) for one in answers)
+    assert 5 == sum(isinstance(answer, LimitReached) for answer in answers)
     assert MOST_KEYS == await api.fetchval("SELECT count(*) FROM idempotency_aliases")

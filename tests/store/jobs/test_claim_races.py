@@ -76,12 +76,12 @@ Mix = Callable[[Connection, Connection], Awaitable[list[Wanted]]]
 
 async def submit(worker: Connection, submissions: Sequence[Submission]) -> list[JobId]:
     await submit_jobs(worker, submissions)
-    return [one.job_id for one in submissions]
+    return [submission.job_id for submission in submissions]
 
 
 async def plain_jobs(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
     ids = await submit(worker, [a_submission() for _ in range(jobs)])
-    return [Wanted(job_id=one, wins=Verdict.CLAIMED, refused=Verdict.BUSY) for one in ids]
+    return [Wanted(job_id=job_id, wins=Verdict.CLAIMED, refused=Verdict.BUSY) for job_id in ids]
 
 
 async def four_jobs_a_target(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
@@ -92,8 +92,8 @@ async def four_jobs_a_target(worker: Connection, _: Connection, jobs: int = JOBS
         first, *others = await submit(worker, [a_submission(target=photo) for _ in range(4)])
         wanted.append(Wanted(job_id=first, wins=Verdict.CLAIMED, refused=Verdict.BUSY))
         wanted += [
-            Wanted(job_id=one, wins=None, refused=Verdict.TARGET_BUSY, claim_no=0, why=str(first))
-            for one in others
+            Wanted(job_id=other, wins=None, refused=Verdict.TARGET_BUSY, claim_no=0, why=str(first))
+            for other in others
         ]
     return wanted
 
@@ -120,7 +120,7 @@ async def flagged_jobs(worker: Connection, _: Connection, jobs: int = JOBS) -> l
     ids = await submit(worker, [a_submission(run_at=later) for _ in range(jobs)])
     for one in ids:
         await cancel_job(worker, one, code=CancelCode.CANCELLED, detail=None)
-    return [Wanted(job_id=one, wins=Verdict.CANCELLED, refused=Verdict.BUSY) for one in ids]
+    return [Wanted(job_id=job_id, wins=Verdict.CANCELLED, refused=Verdict.BUSY) for job_id in ids]
 
 
 async def locks_of_others(
@@ -137,17 +137,17 @@ async def locks_of_others(
         )
     return [
         *(
-            Wanted(job_id=one, wins=Verdict.CLAIMED, refused=Verdict.BUSY, claim_no=2)
-            for one in expired
+            Wanted(job_id=job_id, wins=Verdict.CLAIMED, refused=Verdict.BUSY, claim_no=2)
+            for job_id in expired
         ),
-        *(Wanted(job_id=one, wins=None, refused=Verdict.BUSY) for one in alive),
+        *(Wanted(job_id=job_id, wins=None, refused=Verdict.BUSY) for job_id in alive),
     ]
 
 
 async def jobs_of_tomorrow(worker: Connection, _: Connection, jobs: int = JOBS) -> list[Wanted]:
     later = datetime.now(UTC) + HOUR
     ids = await submit(worker, [a_submission(run_at=later) for _ in range(jobs)])
-    return [Wanted(job_id=one, wins=None, refused=Verdict.NOT_DUE, claim_no=0) for one in ids]
+    return [Wanted(job_id=job_id, wins=None, refused=Verdict.NOT_DUE, claim_no=0) for job_id in ids]
 
 
 async def jobs_of_a_paused_type(
@@ -172,7 +172,7 @@ async def some_of_everything(worker: Connection, superuser: Connection) -> list[
         jobs_of_tomorrow,
         jobs_of_a_paused_type,
     ]
-    return [one for mix in mixes for one in await mix(worker, superuser, 28)]
+    return [wanted for mix in mixes for wanted in await mix(worker, superuser, 28)]
 
 
 def hands(job_ids: Sequence[JobId]) -> list[list[list[JobId]]]:
@@ -201,7 +201,7 @@ async def ask(
             for answer in answers:
                 if answer.verdict is not Verdict.CONTENDED:
                     told[answer.job_id].answers.append((me, answer))
-            waiting = [one.job_id for one in answers if one.verdict is Verdict.CONTENDED]
+            waiting = [answer.job_id for answer in answers if answer.verdict is Verdict.CONTENDED]
             if not waiting:
                 break
         assert waiting == [], "contended for ever"

@@ -202,7 +202,7 @@ async def test_of_many_rings_that_were_pushed_since_the_snapshot_none_stays(
     for way in avoided.split():
         await superuser.execute(f"ALTER DATABASE {database.name} SET enable_{way} = off")
 
-    ids = [one.job_id for one in submissions]
+    ids = [submission.job_id for submission in submissions]
     async with a_claim_with_an_old_snapshot(superuser, database, ids, me) as answers:
         await superuser.execute("UPDATE rings SET next_at = next_at + interval '1 minute'")
 

@@ -290,9 +290,9 @@ async def test_each_statement_takes_exactly_its_edges_from_every_state(
             except (ClaimLost, NotFound):
                 continue  # an answer: this job is not the one it was, or is gone
 
-    found = await recorded_edges(superuser)
-    assert {(edge, f"imagefleet_{case.by.value}") for edge in case.edges} == found
-    assert all(is_legal(source, target, case.by) for (source, target), _ in found)
+    edges = await recorded_edges(superuser)
+    assert {(edge, f"imagefleet_{case.by.value}") for edge in case.edges} == edges
+    assert all(is_legal(source, target, case.by) for (source, target), _ in edges)
 
 
 def test_every_edge_of_the_lifecycle_is_taken_by_some_statement() -> None:

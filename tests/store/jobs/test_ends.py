@@ -257,7 +257,7 @@ async def test_an_end_that_two_messages_found_is_returned_once(
         worker, asked, worker_id=await a_worker(worker), lanes=ALL_LANES, types=TYPES
     )
 
-    ends = [None if one.ended is None else one.ended.outcome for one in answers]
+    ends = [None if answer.ended is None else answer.ended.outcome for answer in answers]
     assert ["taken_over", "exhausted", None, None] == ends
 
 

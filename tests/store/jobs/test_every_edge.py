@@ -267,7 +267,7 @@ def test_the_cases_are_all_edges_with_all_their_reasons_and_actors() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", CASES, ids=lambda one: f"{one.source}-{one.target}-{one.when}-{one.by}"
+    "case", CASES, ids=lambda case: f"{case.source}-{case.target}-{case.when}-{case.by}"
 )
 async def test_each_edge_happens_and_leaves_everything_as_it_should_be(
     case: Case, database: Database, worker: Connection, superuser: Connection
@@ -294,8 +294,8 @@ async def is_consistent(case: Case, superuser: Connection, job_id: JobId) -> Non
     assert waits == (await ring_row(superuser, job_id) is not None)
     assert (case.target is PROCESSING) == (await running_job(superuser, TARGET) == job_id)
     ends = [
-        (one["outcome"], one["why"], one["charged"])
-        for one in await attempts_rows(superuser, job_id)
+        (row["outcome"], row["why"], row["charged"])
+        for row in await attempts_rows(superuser, job_id)
     ]
     assert ([] if case.ended is None else [case.ended]) == ends
     assert row["attempts"] == sum(charged for *_, charged in ends) + (case.target is PROCESSING)

@@ -154,13 +154,15 @@ class Interleaver:
         wanted = self.dice.sample(self.jobs, min(len(self.jobs), self.dice.randint(1, 6)))
         me = self.dice.choice(self.workers)
         answers = await claim_jobs(connection, wanted, worker_id=me, lanes=ALL_LANES, types=TYPES)
-        return Made(claims=tuple((me, one.claim) for one in answers if one.claim is not None))
+        return Made(
+            claims=tuple((me, answer.claim) for answer in answers if answer.claim is not None)
+        )
 
     async def _settle(self, connection: Connection) -> Made:
         if self.claims:
             me = self.dice.choice(self.claims)[0]
-            mine = [one for one in self.claims if one[0] == me][: self.dice.randint(1, 4)]
-            self.claims = [one for one in self.claims if one not in mine]
+            mine = [claim for claim in self.claims if claim[0] == me][: self.dice.randint(1, 4)]
+            self.claims = [claim for claim in self.claims if claim not in mine]
             settled = [Settlement.of(claim, self._outcome(), RetryPolicy()) for _, claim in mine]
             report = await settle_jobs(connection, me, settled)
             assert {receipt.settled for receipt in report.receipts} == {Settled.WRITTEN}

@@ -281,9 +281,9 @@ async def test_the_trigger_lets_a_lock_be_taken_over_only_once_it_has_expired(
     job = await a_job(worker, superuser, state=PROCESSING)
 
     async with with_lock_aged(superuser, job, beyond_timeout):
-        found = await refusal(superuser, TAKE_OVER, job.job_id)
+        refused = await refusal(superuser, TAKE_OVER, job.job_id)
 
-    assert (None if expired else "IF001") == found
+    assert (None if expired else "IF001") == refused
 
 
 @pytest.mark.parametrize(("beyond_timeout", "expired"), AROUND_THE_EDGE)

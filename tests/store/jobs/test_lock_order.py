@@ -45,7 +45,7 @@ async def two_held(worker: Connection) -> Held:
     await submit_jobs(worker, jobs)
     ids = sorted(job.job_id for job in jobs)
     answers = await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
-    return Held(me=me, claims=[one.claim for one in answers if one.claim is not None])
+    return Held(me=me, claims=[answer.claim for answer in answers if answer.claim is not None])
 
 
 async def settle(connection: Connection, held: Held) -> object:

@@ -150,14 +150,16 @@ async def test_prunes_beside_each_other_share_the_work(
     worker_id = await a_worker(worker)
     submissions = [a_submission() for _ in range(60)]
     await submit_jobs(worker, submissions)
-    ids = [one.job_id for one in submissions]
+    ids = [submission.job_id for submission in submissions]
     await claim_jobs(worker, ids, worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
     for job_id in ids:
         await settle_completed(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=worker_id))
     await age_finished_jobs(superuser)
 
     async with many_connections(database, "maintenance", 6) as connections:
-        pages = await all_at_once([partial(prune_jobs, one, limit=20) for one in connections])
+        pages = await all_at_once(
+            [partial(prune_jobs, connection, limit=20) for connection in connections]
+        )
         pages.append(await prune_jobs(connections[0], limit=100))  # what all had locked and left
 
     ledger = await read_ledger(superuser)

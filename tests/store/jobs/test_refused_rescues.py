@@ -46,7 +46,7 @@ async def held_by(
     me = await a_worker(worker)
     wanted = [a_submission(payload=one, target=f"{about}-{n}") for n, one in enumerate(payloads)]
     await submit_jobs(worker, wanted)
-    ids = [one.job_id for one in wanted]
+    ids = [job.job_id for job in wanted]
     await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
     return me, ids
 
@@ -72,7 +72,7 @@ async def test_a_job_that_is_refused_its_retry_fails_alone(
     rescue = await rescue_worker(maintenance, seen)
 
     assert rescue is not None
-    others = [one for one in ids if one != ids[2]]
+    others = [job_id for job_id in ids if job_id != ids[2]]
     assert (sorted(rescue.retried), rescue.failed) == (sorted(others), (ids[2],))
     assert await states(worker, others) == ["failed_retryable"] * 4
     row, (ended,) = await job_row(worker, ids[2]), await attempts_rows(worker, ids[2])
@@ -100,7 +100,7 @@ async def test_a_job_that_cannot_even_fail_is_told_of_and_left_to_its_lock(
     row = await job_row(worker, ids[1])
     assert (row["state"], row["locked_by"], row["claim_no"]) == ("processing", me, 1)
     told = [line for line in lines if line["event"] == "rescue.refused"]
-    assert [(one["job_id"], one["claim_no"]) for one in told] == [(str(ids[1]), 1)]
+    assert [(line["job_id"], line["claim_no"]) for line in told] == [(str(ids[1]), 1)]
     assert await look_at_workers(maintenance) == []
     await expire_lock(superuser, ids[1])
     heir = await claim_job(worker, ids[1], await a_worker(worker))
@@ -130,13 +130,13 @@ async def test_a_worker_whose_rows_somebody_sits_on_holds_up_no_other_and_is_res
             beside = await rescuer.run_once(maintenance)
     # Those were rescued, and are told of, whatever became of the rest of this look.
     told = {line["job_id"] for line in lines if line["event"] == "job.rescued"}
-    assert {str(one) for name, ids in held.items() if name != first for one in ids} == told
+    assert {str(job_id) for name, ids in held.items() if name != first for job_id in ids} == told
     afterwards = await rescuer.run_once(maintenance)  # its watch was kept, and it is still silent
 
     assert [len(rescue.retried) for rescue in beside] == [2, 2]
     assert [len(rescue.retried) for rescue in afterwards] == [2]
     assert (
-        await states(worker, [one for ids in held.values() for one in ids])
+        await states(worker, [job_id for ids in held.values() for job_id in ids])
         == ["failed_retryable"] * 6
     )
 

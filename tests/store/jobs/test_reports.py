@@ -206,7 +206,7 @@ async def test_pages_are_whole_and_stand_still_though_jobs_keep_coming(
 ) -> None:
     async def submit_some() -> list[JobId]:
         submissions = [a_submission(target="image:1") for _ in range(7)]
-        return [(await submit_job(worker, one)).job_id for one in submissions]
+        return [(await submit_job(worker, submission)).job_id for submission in submissions]
 
     before_the_first_page = await submit_some()
     listed: list[JobId] = []

@@ -96,7 +96,7 @@ async def many_held(
     names = [await a_worker(worker) for _ in range(workers)]
     submissions = [a_submission(target=f"photo-{n}" if n % 2 else None) for n in range(jobs)]
     await submit_jobs(worker, submissions)
-    ids = [one.job_id for one in submissions]
+    ids = [submission.job_id for submission in submissions]
     for at, name in enumerate(names):
         mine = ids[at::workers]
         await claim_jobs(worker, mine, worker_id=name, lanes=ALL_LANES, types=TYPES)

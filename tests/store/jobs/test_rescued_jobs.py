@@ -181,7 +181,7 @@ async def test_a_rescue_whose_answer_is_lost_is_told_once_and_by_who_did_it(
             with pytest.raises(Unavailable):
                 await rescuer.run_once(session)
         assert wire.cut.is_set()
-        assert ["rescued"] == [one["outcome"] for one in await attempts_rows(worker, job.job_id)]
+        assert ["rescued"] == [row["outcome"] for row in await attempts_rows(worker, job.job_id)]
         assert [] == [line for line in lines if "outcome" in line]
         assert NOBODY == await another.run_once(maintenance)
         for _ in range(3):

@@ -357,7 +357,9 @@ class Life(RuleBasedStateMachine):
             me = self.workers[worker]
             now = await self._clear_now()
             (seen,) = [
-                one for one in await look_at_workers(self.world.maintenance) if one.worker_id == me
+                worker
+                for worker in await look_at_workers(self.world.maintenance)
+                if worker.worker_id == me
             ]
             assert await rescue_worker(self.world.maintenance, seen) is not None
             self.fleet.rescue(me, now)

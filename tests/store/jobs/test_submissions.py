@@ -63,7 +63,8 @@ async def test_a_hundred_concurrent_requests_for_one_job_make_one_job(
             [partial(submit_job, one, wish) for one, wish in zip(clients, requests, strict=True)]
         )
         later = [
-            await submit_job(clients[0], replace(one, job_id=new_job_id())) for one in requests
+            await submit_job(clients[0], replace(request, job_id=new_job_id()))
+            for request in requests
         ]
 
         rows = await clients[0].fetch("SELECT id FROM jobs")

@@ -71,12 +71,12 @@ async def runs_by_target(superuser: Connection) -> dict[str, list[Run]]:
 
 def overlaps(runs: Sequence[Run]) -> list[Run]:
     """The runs that began while another one of the target had not ended."""
-    running, found = 0, []
+    running, ended = 0, []
     for run in runs:
         running += 1 if run.begins else -1
         if running > 1:
-            found.append(run)
-    return found
+            ended.append(run)
+    return ended
 
 
 def out_of_order(runs: Iterable[Run]) -> list[tuple[int, int]]:
@@ -159,8 +159,8 @@ async def test_twelve_hundred_targets_under_eight_workers_never_overlap_nor_chan
         states = await superuser.fetch("SELECT DISTINCT state FROM jobs")
     assert [row["state"] for row in states] == ["completed"]
     assert len(runs) == TARGETS
-    assert [overlap for one in runs.values() for overlap in overlaps(one)] == []
-    assert [pair for one in runs.values() for pair in out_of_order(one)] == []
+    assert [overlap for run in runs.values() for overlap in overlaps(run)] == []
+    assert [pair for run in runs.values() for pair in out_of_order(run)] == []
 
 
 async def test_of_two_jobs_of_a_target_in_one_receive_the_older_is_claimed(

@@ -53,7 +53,7 @@ async def test_the_history_is_listed_whole_by_tenant_or_by_fault(
     await acknowledge_all(operator)
 
     found = [
-        [one.job_id for one in await list_dead_letters(operator, filters)]
+        [letter.job_id for letter in await list_dead_letters(operator, filters)]
         for filters in (
             LetterFilter(),
             LetterFilter(open_only=False),
@@ -101,13 +101,13 @@ async def test_groups_can_be_asked_for_with_the_same_filters(
     of_each = await group_dead_letters(operator, LetterFilter(type="process_image"), by_tenant=True)
 
     assert {("noop", 1, 1), ("process_image", 2, 2), (None, 1, 0)} == {
-        (one.job_type, one.letters, one.replayable) for one in everything
+        (group.job_type, group.letters, group.replayable) for group in everything
     }
-    assert [("process_image", 1)] == [(one.job_type, one.letters) for one in theirs]
+    assert [("process_image", 1)] == [(group.job_type, group.letters) for group in theirs]
     assert {("process_image", 2)} == {
-        (one.job_type, one.tenants) for one in everything if one.job_type == "process_image"
+        (group.job_type, group.tenants) for group in everything if group.job_type == "process_image"
     }
-    assert {(TENANT, 1), (OTHER, 1)} == {(one.tenant, one.letters) for one in of_each}
+    assert {(TENANT, 1), (OTHER, 1)} == {(group.tenant, group.letters) for group in of_each}
 
 
 def a_stray() -> DeadMessage:

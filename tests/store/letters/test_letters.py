@@ -353,7 +353,7 @@ async def test_open_letters_are_grouped_by_their_fault(
     groups = await group_dead_letters(operator)
 
     newest = await get_dead_letter(operator, same[2].job_id)
-    assert [("corrupt", 2), ("poison", 1)] == [(one.reason, one.letters) for one in groups]
+    assert [("corrupt", 2), ("poison", 1)] == [(group.reason, group.letters) for group in groups]
     assert (newest.id, newest.died_at) == (groups[0].example, groups[0].last_died_at)
 
 

@@ -243,8 +243,8 @@ async def test_operators_and_a_redrive_at_once_make_one_replay(
         )
 
     told = [one for answer in answers for one in answer]
-    assert 5 == sum(one.outcome is REPLAYED for one in told)
-    assert {REPLAYED, ALREADY, ReplayOutcome.ACKNOWLEDGED} >= {one.outcome for one in told}
+    assert 5 == sum(replay.outcome is REPLAYED for replay in told)
+    assert {REPLAYED, ALREADY, ReplayOutcome.ACKNOWLEDGED} >= {replay.outcome for replay in told}
     assert [1] * 5 == [await replays_of(superuser, job_id) for job_id in ids]
 
 
@@ -358,9 +358,9 @@ async def test_a_dry_run_tells_the_same_and_leaves_no_trace(
     assert before == await superuser.fetchrow(state)
     assert 4 == await count_unacknowledged(operator)
     wet = await replay(operator, *ids, *same)
-    assert [one.outcome for one in wet] == [one.outcome for one in dry]
-    assert [REPLAYED] * 3 + [ReplayOutcome.DUPLICATE] == [one.outcome for one in dry]
-    assert [(None, None)] * 4 == [(one.replayed_as, one.ring) for one in dry]
+    assert [replay.outcome for replay in wet] == [replay.outcome for replay in dry]
+    assert [REPLAYED] * 3 + [ReplayOutcome.DUPLICATE] == [replay.outcome for replay in dry]
+    assert [(None, None)] * 4 == [(replay.replayed_as, replay.ring) for replay in dry]
 
 
 async def test_a_canary_goes_first_and_the_rest_when_asked(
@@ -381,7 +381,7 @@ async def test_a_canary_goes_first_and_the_rest_when_asked(
 
     assert [1, 1, 0, 0, 0] == after_canary
     assert [2, 2, 1, 0] == [len(page.replayed) for page in pages]
-    assert ids == [one.job_id for page in pages for one in page.replayed]
+    assert ids == [replay.job_id for page in pages for replay in page.replayed]
     assert 0 == await replays_of(superuser, other)
 
 
@@ -396,7 +396,7 @@ async def test_pages_go_past_what_cannot_be_replayed(
     second = await replay_page(operator, LetterFilter(), ORDER, BUILT_IN, after=first.last, limit=1)
 
     assert [(stuck, ReplayOutcome.DUPLICATE), (fine, REPLAYED)] == [
-        (one.job_id, one.outcome) for one in (*first.replayed, *second.replayed)
+        (replay.job_id, replay.outcome) for replay in (*first.replayed, *second.replayed)
     ]
 
 

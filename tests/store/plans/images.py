@@ -117,11 +117,11 @@ async def one_more_form(connection: Connection) -> None:
 
 async def flush(connection: Connection) -> None:
     """A look of the flusher, and a batch from what is unsent to its end."""
-    debts = [one.debt for one in await look_at_owed(connection, limit=3000)]
+    debts = [owed.debt for owed in await look_at_owed(connection, limit=3000)]
     batch = await commit_batch(connection, debts, lambda image_id: f"#{image_id}", within=ROOMY)
     assert batch is not None
     assert PAGE == len(batch.items)
-    assert [batch.id] == [one.id for one in await list_unsent(connection, limit=10)]
+    assert [batch.id] == [unsent.id for unsent in await list_unsent(connection, limit=10)]
     await begin_send(connection, batch.id)
     await accept_batch(connection, batch.id, "I")
     assert Accepted(batch.id, "I") in await list_accepted(connection, limit=10)

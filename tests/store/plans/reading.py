@@ -118,7 +118,7 @@ async def limit_a_tenant(connection: Connection) -> None:
 async def rank(connection: Connection) -> None:
     ranking = await rank_tenants(connection, limit=20)
     assert ("flood", 1000, 20_000) in {
-        (one.tenant, one.waiting, one.announced) for one in ranking.tenants
+        (tenant.tenant, tenant.waiting, tenant.announced) for tenant in ranking.tenants
     }
 
 

@@ -71,8 +71,8 @@ def rows_touched(node: Node) -> float:
     below = sum(rows_touched(child) for child in node.get("Plans", []))
     if node["Node Type"] not in SCANS:
         return below
-    found = node["Actual Rows"] + sum(node.get(removed, 0) for removed in REMOVED)
-    return float(below + found * node["Actual Loops"])
+    rows = node["Actual Rows"] + sum(node.get(removed, 0) for removed in REMOVED)
+    return float(below + rows * node["Actual Loops"])
 
 
 PlanMode: TypeAlias = Literal["force_custom_plan", "force_generic_plan"]

@@ -230,14 +230,14 @@ BY_COLUMN = frozenset({"select", "insert", "update", "references"})
 
 
 async def granted(superuser: Connection, role: str, table: str) -> May:
-    found: dict[str, Extent] = {}
+    extents: dict[str, Extent] = {}
     for verb in (field.name for field in fields(May)):
         asked = (f"imagefleet_{role}", table, verb.upper())
         extent: Extent = await superuser.fetchval(TABLE_PRIVILEGE, *asked)
         if not extent and verb in BY_COLUMN:
             extent = frozenset(row[0] for row in await superuser.fetch(COLUMNS_GRANTED, *asked))
-        found[verb] = extent
-    return May(**found)  # type: ignore[arg-type]
+        extents[verb] = extent
+    return May(**extents)  # type: ignore[arg-type]
 
 
 async def test_every_table_is_spoken_of(superuser: Connection) -> None:
@@ -246,9 +246,9 @@ async def test_every_table_is_spoken_of(superuser: Connection) -> None:
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
 async def test_a_role_has_these_privileges_and_no_other(role: str, superuser: Connection) -> None:
-    found = {table: await granted(superuser, role, table) for table in EXPECTED}
+    grants = {table: await granted(superuser, role, table) for table in EXPECTED}
 
-    assert {table: by_role.get(role, READS) for table, by_role in EXPECTED.items()} == found
+    assert {table: by_role.get(role, READS) for table, by_role in EXPECTED.items()} == grants
 
 
 BEYOND_TABLES = """
@@ -267,14 +267,14 @@ SELECT has_schema_privilege($1, 'public', 'USAGE') AS schema_usage,
 
 
 async def test_who_makes_keys_does_nothing_else(superuser: Connection) -> None:
-    found = {table: await granted(superuser, "admin", table) for table in EXPECTED}
+    grants = {table: await granted(superuser, "admin", table) for table in EXPECTED}
 
-    assert {table: by_role.get("admin", NOTHING) for table, by_role in EXPECTED.items()} == found
+    assert {table: by_role.get("admin", NOTHING) for table, by_role in EXPECTED.items()} == grants
 
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
 async def test_a_role_may_use_the_schema_and_make_nothing(role: str, superuser: Connection) -> None:
-    found = await superuser.fetchrow(BEYOND_TABLES, f"imagefleet_{role}")
+    row = await superuser.fetchrow(BEYOND_TABLES, f"imagefleet_{role}")
 
     assert {
         "schema_usage": True,
@@ -284,7 +284,7 @@ async def test_a_role_may_use_the_schema_and_make_nothing(role: str, superuser: 
         "sequences": False,
         "memberships": False,
         "owns_something": False,
-    } == dict(found or {})
+    } == dict(row or {})
 
 
 FUNCTIONS = """

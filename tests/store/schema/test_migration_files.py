@@ -61,7 +61,7 @@ def test_statements_end_at_their_own_semicolons_only() -> None:
     -- the end;
     """
 
-    found = statements(sql)
+    texts = statements(sql)
 
-    assert [each.split()[0] for each in found] == ["SELECT", "--", "SELECT"]
+    assert [each.split()[0] for each in texts] == ["SELECT", "--", "SELECT"]
     assert statements("-- nothing\n") == []

@@ -74,20 +74,20 @@ async def test_files_are_applied_in_order_once_and_recorded(
 
 async def test_the_products_own_migrations_leave_nothing_to_do(database: Database) -> None:
     async with owner_of(database) as connection:
-        found = await status(connection)
+        known = await status(connection)
 
-    assert found.pending == ()
-    assert found.invalid_indexes == ()
-    assert len(found.applied) == len(shipped_migrations())
+    assert known.pending == ()
+    assert known.invalid_indexes == ()
+    assert len(known.applied) == len(shipped_migrations())
 
 
 async def test_status_of_a_database_that_was_never_migrated(
     empty_database: Database, folder: Path
 ) -> None:
     async with owner_of(empty_database) as connection:
-        found = await status(connection, shipped_migrations(folder))
+        known = await status(connection, shipped_migrations(folder))
 
-    assert (found.applied, len(found.pending)) == ((), 3)
+    assert (known.applied, len(known.pending)) == ((), 3)
 
 
 async def test_a_file_that_fails_leaves_nothing_and_is_named(
@@ -165,20 +165,20 @@ async def test_an_index_is_built_while_another_runner_waits_for_its_turn(
 
 
 async def is_running(watcher: Connection, statement: str) -> bool:
-    found = await watcher.fetchval(
+    waiting = await watcher.fetchval(
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
         " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%' || $1 || '%')",
         statement,
     )
-    return bool(found)
+    return bool(waiting)
 
 
 async def runners_connected(watcher: Connection, number: int) -> bool:
-    found = await watcher.fetchval(
+    waiting = await watcher.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name = 'imagefleet-migrate'"
     )
-    return bool(found == number)
+    return bool(waiting == number)
 
 
 async def test_a_runner_that_waits_too_long_names_the_other_one(

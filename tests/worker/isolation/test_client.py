@@ -69,14 +69,14 @@ def left_in(folder: Path) -> list[Path]:
 
 def open_descriptors() -> set[int]:
     """Without /proc, which a process that is not dumpable may not read about itself."""
-    found = set()
+    numbers = set()
     for number in range(4096):
         try:
             os.fstat(number)
         except OSError:
             continue
-        found.add(number)
-    return found
+        numbers.add(number)
+    return numbers
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -240,7 +240,7 @@ async def test_five_at_once_get_five_different_pictures(
         )
     )
 
-    assert [one.source.width for one in rendered] == [400, 401, 402, 403, 404]
+    assert [rendering.source.width for rendering in rendered] == [400, 401, 402, 403, 404]
     assert len(left_in(scratch)) == 5
     for one in rendered:
         one.discard()

@@ -65,7 +65,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
 def test_an_honest_report_is_believed(made: Made) -> None:
     rendered = made.check()
 
-    assert [(one.facts.name, one.path.name) for one in rendered.variants] == [
+    assert [(variant.facts.name, variant.path.name) for variant in rendered.variants] == [
         ("thumb", "thumb.webp"),
         ("thumb", "thumb.jpg"),
     ]

@@ -42,7 +42,7 @@ def test_it_loads_codecs_and_nothing_that_is_heavy_or_knows_the_world() -> None:
     assert {
         "imagefleet.worker.isolation",
         *(
-            f"imagefleet.worker.isolation.{one}"
-            for one in ("zygote", "child", "sandbox", "syscalls")
+            f"imagefleet.worker.isolation.{module}"
+            for module in ("zygote", "child", "sandbox", "syscalls")
         ),
     } == here
