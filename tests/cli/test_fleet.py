@@ -7,7 +7,7 @@ import pytest
 
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
+from imagefleet.jobs.shapes.sweeping import MissingView, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk

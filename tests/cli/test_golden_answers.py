@@ -16,7 +16,7 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, JobState
-from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
+from imagefleet.jobs.shapes.sweeping import MissingView, SweepProgress
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
     Accepted,

@@ -1,14 +1,12 @@
 """Where an image's objects lie."""
 
-from datetime import UTC, datetime
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefleet.jobs.images import (
-    Bucket,
     OutputKey,
     cache_tag,
     image_at,
@@ -19,7 +17,6 @@ from imagefleet.jobs.images import (
     stable_path,
     variant_key,
 )
-from imagefleet.jobs.shapes.edge import MOST_MISSING, MissingView, SweepProgress
 
 IMAGE = UUID("0198c0de-0000-7000-8000-000000000001")
 UPLOAD = UUID("0198c0de-0000-7000-8000-000000000002")
@@ -101,49 +98,3 @@ def test_a_place_divides_images_as_the_names_of_their_keys_do(
     for other in (image_id, IMAGE, UUID(int=min(place.int + 1, 2**128 - 1))):
         if other > place:
             assert f"i/{other}/" > f"i/{name}"
-
-
-def a_missing(key: str, bucket: Bucket = "outputs") -> MissingView:
-    return MissingView(
-        bucket=bucket,
-        key=key,
-        tenant_id="acme",
-        image_id=uuid4(),
-        found_at=datetime(2026, 1, 1, tzinfo=UTC),
-        reprocess=False,
-    )
-
-
-def keys(progress: SweepProgress) -> list[str]:
-    return [entry.key for entry in progress.missing]
-
-
-def test_a_walk_goes_through_outputs_and_then_originals() -> None:
-    begun = SweepProgress().passed("i/5", [])
-    turned = begun.passed(None, [])
-
-    assert ("outputs", "i/5") == (begun.bucket, begun.after)
-    assert ("originals", "") == (turned.bucket, turned.after)
-
-
-def test_what_is_missing_stays_until_its_key_is_passed_again() -> None:
-    first = SweepProgress().passed("i/5", [a_missing("i/3")]).passed(None, [a_missing("i/7")])
-    first = first.passed(None, [a_missing("o/4", "originals")])
-
-    second = first.again()
-    assert ["i/3", "i/7", "o/4"] == keys(second)
-    second = second.passed("i/3", [])
-    assert ["i/7", "o/4"] == keys(second)
-    second = second.passed(None, [a_missing("i/7")])
-    assert ["o/4", "i/7"] == keys(second)
-    assert ["i/7"] == keys(second.passed(None, []))
-
-
-def test_a_walk_names_so_many_and_counts_the_others() -> None:
-    many = [a_missing(f"i/{n:03}") for n in range(MOST_MISSING + 7)]
-
-    progress = SweepProgress().passed(None, many)
-
-    assert MOST_MISSING == len(progress.missing)
-    assert MOST_MISSING + 7 == progress.all_missing
-    assert MOST_MISSING == progress.again().all_missing

@@ -194,7 +194,7 @@ async def test_a_bucket_that_lost_everything_is_told_of_in_parts(
 ) -> None:
     monkeypatch.setattr(walker_module, "IMAGES", 2)
     monkeypatch.setattr(walker_module, "MOST_QUESTIONS", 1)
-    monkeypatch.setattr("imagefleet.jobs.shapes.edge.MOST_MISSING", 4)
+    monkeypatch.setattr("imagefleet.jobs.shapes.sweeping.MOST_MISSING", 4)
     for _ in range(5):
         made, _ = await storage.published()
         await storage.outputs.delete(sorted(made.keys))

@@ -17,7 +17,7 @@ import structlog
 
 from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import REDIRECT_MAX_AGE
-from imagefleet.jobs.shapes.edge import SweepProgress
+from imagefleet.jobs.shapes.sweeping import SweepProgress
 from imagefleet.live import Live
 from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys

@@ -16,7 +16,7 @@ import structlog
 from imagefleet.aws.objects import Listed, Objects
 from imagefleet.errors import NotFound
 from imagefleet.jobs.images import PREFIXES, Bucket, image_at, is_original_key, parse_output_key
-from imagefleet.jobs.shapes.edge import MissingView, SweepProgress
+from imagefleet.jobs.shapes.sweeping import MissingView, SweepProgress
 from imagefleet.store.database import Pool
 from imagefleet.store.images.sweeping import Named, judge_originals, judge_outputs, list_named
 from imagefleet.telemetry.maintenance import MaintenanceMetrics

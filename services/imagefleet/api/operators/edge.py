@@ -16,13 +16,8 @@ from imagefleet.api.http.tools import ToolsHere, answer
 from imagefleet.api.operators.schemas import Reason, who
 from imagefleet.api.producers.schemas import Incoming
 from imagefleet.jobs.model import TenantId
-from imagefleet.jobs.shapes.edge import (
-    EdgeStatus,
-    InvalidationView,
-    OwedInvalidations,
-    SweepView,
-    WalkView,
-)
+from imagefleet.jobs.shapes.edge import EdgeStatus, InvalidationView, OwedInvalidations
+from imagefleet.jobs.shapes.sweeping import SweepView, WalkView
 from imagefleet.store.edge.reports import (
     get_invalidation,
     list_batches,

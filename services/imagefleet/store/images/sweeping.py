@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from imagefleet.jobs.images import Bucket, OutputKey
-from imagefleet.jobs.shapes.edge import SweepProgress, SweepRunView
+from imagefleet.jobs.shapes.sweeping import SweepProgress, SweepRunView
 from imagefleet.store.database import Connection
 
 # The row before the object: whoever still has it could make an image of what is being deleted.
