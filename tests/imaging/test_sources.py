@@ -5,7 +5,7 @@ import struct
 import pytest
 from PIL import Image, ImageDraw
 
-from imagefleet.imaging.recipes import Size
+from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.steps import resized
 from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.imaging.rendering import CORNERS, alpha_range, one, picture_of, rendered

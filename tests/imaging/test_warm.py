@@ -32,6 +32,7 @@ import imagefleet.imaging
 import imagefleet.imaging.recipes
 import imagefleet.imaging.limits
 import imagefleet.imaging.placeholder
+import imagefleet.imaging.sizes
 import imagefleet.imaging.sniff
 """
 

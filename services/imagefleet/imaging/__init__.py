@@ -7,7 +7,8 @@ half of it does:
 
     headers/ sniff     what the first bytes say, read by our own parsers     no Pillow
     limits             how much of it we are willing to pay for              no Pillow
-    recipes            which variants are wanted, and how large each one is  no Pillow
+    recipes            which variants are wanted                             no Pillow
+    sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB, pictures to bytes
     steps              the pipeline, as a list one can read

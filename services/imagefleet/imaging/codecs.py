@@ -29,7 +29,8 @@ from functools import cache
 
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.headers.facts import corrupt
-from imagefleet.imaging.recipes import ENCODERS, Fit, Size, VariantSpec, cropped
+from imagefleet.imaging.recipes import ENCODERS, Fit, VariantSpec
+from imagefleet.imaging.sizes import Size, cropped
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Older ones overflow buffers in the JPEG decoder, the one that no allowlist can spare us.

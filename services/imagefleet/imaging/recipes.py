@@ -1,4 +1,4 @@
-"""Which variants are made of a picture, named, immutable, known by hash; and how large each is.
+"""Which variants are made of a picture: named, immutable, known by hash.
 
 A producer names a recipe and never writes one: free parameters would let anybody order unbounded
 work. Editing a recipe changes its hash, and with it what the ledger says was made by it.
@@ -6,13 +6,11 @@ work. Editing a recipe changes its hash, and with it what the ledger says was ma
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple
 
 from imagefleet.jobs.images import ImageFormat
 
@@ -149,67 +147,3 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         )
     }
 )
-
-
-_SIDEWAYS = 5  # EXIF orientations from here on swap width and height
-
-
-class Size(NamedTuple):
-    width: int
-    height: int
-
-    def turned(self, orientation: int) -> "Size":
-        """This size before or after a picture of that orientation is turned upright."""
-        return Size(self.height, self.width) if orientation >= _SIDEWAYS else self
-
-
-@dataclass(frozen=True, slots=True)
-class SizeLevel:
-    """One size of the whole picture, and the variants that are made from it."""
-
-    size: Size
-    variants: tuple[VariantSpec, ...]
-
-
-def scaled(source: Size, variant: VariantSpec) -> Size:
-    """The whole picture's size for this variant, before cropping or padding; never enlarged."""
-    if too_small(source, variant):
-        return source
-    if _width_decides(source, variant):
-        return Size(variant.width, _share(source.height, variant.width, source.width))
-    return Size(_share(source.width, variant.height, source.height), variant.height)
-
-
-def too_small(source: Size, variant: VariantSpec) -> bool:
-    """Whether the source would have to be enlarged to do what the variant asks for."""
-    if _width_decides(source, variant):
-        return variant.width > source.width
-    return variant.height > source.height
-
-
-def cropped(size: Size, variant: VariantSpec) -> Size:
-    """The size of what is left of a picture of that size after covering the box."""
-    return Size(min(size.width, variant.width), min(size.height, variant.height))
-
-
-def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ...]:
-    """Every size that is needed, largest first, so that each can be made from the one before."""
-    ordered = sorted(
-        ((scaled(source, variant), variant) for variant in variants),
-        key=lambda pair: (pair[0].width * pair[0].height, pair[0]),
-        reverse=True,
-    )
-    return tuple(
-        SizeLevel(size, tuple(variant for _, variant in pairs))
-        for size, pairs in groupby(ordered, key=lambda pair: pair[0])
-    )
-
-
-def _width_decides(source: Size, variant: VariantSpec) -> bool:
-    """Whether the picture meets the box's sides first (or, to cover it, last) with its width."""
-    wider_than_box = source.width * variant.height >= variant.width * source.height
-    return wider_than_box != (variant.fit is Fit.COVER)
-
-
-def _share(side: int, numerator: int, denominator: int) -> int:
-    return max(1, (side * numerator + denominator // 2) // denominator)

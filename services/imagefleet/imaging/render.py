@@ -13,7 +13,8 @@ from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import encode, fit, flatten
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
-from imagefleet.imaging.recipes import Fit, Recipe, Size, SizeLevel, VariantSpec, too_small
+from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
+from imagefleet.imaging.sizes import Size, SizeLevel, too_small
 from imagefleet.imaging.sniff import examine
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 from imagefleet.jobs.images import (

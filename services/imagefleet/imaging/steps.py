@@ -15,7 +15,8 @@ from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import ends_in_many_places, overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
-from imagefleet.imaging.recipes import Recipe, Size, SizeLevel, levels
+from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.sizes import Size, SizeLevel, levels
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # How much larger than the largest variant a JPEG is decoded: below, the decoder's own crude
