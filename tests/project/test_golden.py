@@ -14,7 +14,7 @@ from typing import Final, cast
 import orjson
 from prometheus_client.metrics import MetricWrapperBase
 
-from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.requests import Tools
 from imagefleet.api.main import create_app
 from imagefleet.api.producers.events import Watcher
 from imagefleet.telemetry.maintenance import MaintenanceMetrics

@@ -10,7 +10,7 @@ from typing import Final, cast
 import pytest
 import typer
 
-from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.requests import Tools
 from imagefleet.api.main import create_app
 from imagefleet.api.producers.events import Watcher
 from imagefleet.cli import main as command_line

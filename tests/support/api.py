@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import httpx
 from fastapi import FastAPI
 
-from imagefleet.api.http.observing import Observed
+from imagefleet.api.http.requests import Observed
 from imagefleet.api.http.server import Server
 from imagefleet.jobs.images import Caveat, variant_key
 from imagefleet.jobs.lifecycle import Completed

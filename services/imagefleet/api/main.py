@@ -17,10 +17,9 @@ from imagefleet.api.http.auth import Keys
 from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting, Unhurried
-from imagefleet.api.http.observing import Observed
 from imagefleet.api.http.openapi import DescribedApp
+from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
-from imagefleet.api.http.tools import Tools
 from imagefleet.api.operators import audit as operator_audit
 from imagefleet.api.operators import breakers as operator_breakers
 from imagefleet.api.operators import edge as operator_edge

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from imagefleet.api.http import auth
 from imagefleet.api.http.auth import Keys, Refusals
-from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.requests import Tools
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key, digest_of, revoke_key
 from imagefleet.telemetry.metrics import ApiMetrics

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 
 from imagefleet.api import operators
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.tools import Tools, tools_of
+from imagefleet.api.http.requests import Tools, tools_of
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from tests.support.api import Running, Serve, app_of

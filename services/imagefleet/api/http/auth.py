@@ -29,7 +29,7 @@ from fastapi.security import HTTPBearer
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
-from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.requests import Tools
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.settings.values import Network
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, seek_keys, touch_keys

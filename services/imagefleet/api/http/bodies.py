@@ -23,7 +23,7 @@ from imagefleet.api.http.intake import (
     too_large,
 )
 from imagefleet.api.http.limiting import Counts, Limiting, refusal
-from imagefleet.api.http.tools import tools_of
+from imagefleet.api.http.requests import tools_of
 from imagefleet.api.http.turns import Pace
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.shapes.shape import Fault

@@ -32,7 +32,7 @@ from imagefleet.api.http.limiting import REFUSED_AFTER
 MOST_CONNECTIONS: Final = 4000  # twice the streams
 MOST_KEYLESS: Final = 1000
 
-LARGEST_HEAD: Final = 65_536  # bytes; `observing` refuses less than this, but politely
+LARGEST_HEAD: Final = 65_536  # bytes; `requests` refuses less than this, but politely
 HEAD_WITHIN: Final = timedelta(seconds=10)
 IDLE_WITHIN: Final = timedelta(seconds=30)
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
@@ -41,7 +41,7 @@ PIECE: Final = 16_384  # bytes that the parser gets at once: how far over a limi
 LARGEST_FRAMING: Final = 65_536  # bytes of a chunked body that are not its data
 FRAMING_A_BYTE: Final = 6  # of data, beyond that: chunks of a single byte cost five
 LARGEST_TRAILERS: Final = 16_384  # bytes; also of one chunk's size and extensions
-LARGEST_TARGET: Final = 10_240  # bytes of path and query; `observing` refuses a query before that
+LARGEST_TARGET: Final = 10_240  # bytes of path and query; `requests` refuses a query before that
 MOST_HEADERS: Final = 100  # of one request; each costs many times its bytes
 MOST_WAITING: Final = 4  # requests sent ahead of the answer to the one before
 LARGEST_WAITING: Final = 16_384  # bytes of their heads, together; and MOST_HEADERS, together

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from imagefleet.api.http.forms import OVERHEAD, file_of
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece, json_content
-from imagefleet.api.http.tools import Tools
+from imagefleet.api.http.requests import Tools
 from imagefleet.api.http.turns import Turns
 from imagefleet.aws.objects import Headers, ObjectFacts, Stored
 from imagefleet.aws.transfers import digest_of

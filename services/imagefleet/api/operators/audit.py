@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import described
-from imagefleet.api.http.tools import ToolsHere, answer
+from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT
 from imagefleet.api.producers.schemas import RunAt
 from imagefleet.jobs.model import TenantId

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import described
-from imagefleet.api.http.tools import ToolsHere, answer
+from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import Why, who
 from imagefleet.errors import NotFound
 from imagefleet.jobs.shapes.fleet import Breakers, BreakerView, Workers

@@ -7,9 +7,8 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import described, json_body
-from imagefleet.api.http.tools import Tools, ToolsHere, answer
+from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
 from imagefleet.api.producers.submitting import draft, fingerprint

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import described
-from imagefleet.api.http.tools import Tools, ToolsHere, answer
+from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import JobState, Lane

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import described, json_body
-from imagefleet.api.http.tools import Tools, ToolsHere, answer
+from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.shapes.rules import Settings, SettingView

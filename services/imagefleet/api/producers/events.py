@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from imagefleet.api.http.auth import Keys, Reader
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import problems
-from imagefleet.api.http.tools import Tools, ToolsHere
+from imagefleet.api.http.requests import Tools, ToolsHere
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobId, TenantId
 from imagefleet.jobs.shapes.jobs import JobView

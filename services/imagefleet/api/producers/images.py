@@ -14,7 +14,7 @@ from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.bodies import read_json_if_any
 from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described, json_body
-from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
+from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
 from imagefleet.api.producers.submitting import (

@@ -19,9 +19,8 @@ from imagefleet.api.http.bodies import (
 )
 from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.http.observing import TOKEN
 from imagefleet.api.http.openapi import described, json_body
-from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
+from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,

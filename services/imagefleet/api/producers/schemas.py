@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from imagefleet.api.http.observing import TOKEN
+from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 

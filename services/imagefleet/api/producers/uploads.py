@@ -13,7 +13,7 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.intake import IMAGE_TYPES, Intake
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import described, json_body
-from imagefleet.api.http.tools import Tools, ToolsHere, accepted, answer
+from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
 from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, recipe_of
 from imagefleet.errors import RequestRejected

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.openapi import Piece, problems
-from imagefleet.api.http.tools import Tools, ToolsHere
+from imagefleet.api.http.requests import Tools, ToolsHere
 from imagefleet.errors import NotFound, Unavailable
 from imagefleet.jobs.images import REDIRECT_MAX_AGE, ImageFormat, cache_tag, stable_path
 from imagefleet.store.images.images import Address, find_current
