@@ -19,22 +19,19 @@ from imagefleet.cli.output import (
     show,
     show_list,
 )
+from imagefleet.cli.results import Result, each, tell, wait_for
 from imagefleet.cli.verbs import (
     WITHIN,
     Cursor,
     ImageId,
     Json,
     Limit,
-    Result,
     WithinEach,
     Yes,
     call,
-    each,
     ends_in,
     group,
     looks,
-    tell,
-    wait_for,
 )
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable

@@ -9,7 +9,8 @@ import orjson
 import typer
 
 from imagefleet.cli.output import ExitCode, complain, counting, filled, finish, run_async, show
-from imagefleet.cli.verbs import WITHIN, Json, Result, WithinEach, call, each, tell, why
+from imagefleet.cli.results import Result, each, tell, why
+from imagefleet.cli.verbs import WITHIN, Json, WithinEach, call
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
