@@ -30,7 +30,7 @@ CHANGES: Final = frozenset({"keys create", "keys revoke"})
 OTHERS: Final[Mapping[str, str]] = {
     "keys list": "only reads",
     "migrate": "schema_migrations says what was applied; --roles is told, by the owner"
-    " (tests/cli/test_database_verbs.py)",
+    " (tests/cli/test_database.py)",
     "migrate status": "only reads",
     "doctor": "only reads Postgres",
     "up": "makes keys of its own, as `up`: see tests/embedded/test_stack.py",
