@@ -1,4 +1,7 @@
-"""What operators see of jobs, of any tenant: lists, the whole of one, and why it does not run."""
+"""What operators see of jobs, of any tenant: lists, the whole of one, and why it does not run.
+
+And how many are past retention, as the pruner sees them.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -54,9 +54,9 @@ HOLDS: Final = f"""
        LIMIT 1
   ) AS breaker ON true
   LEFT JOIN LATERAL (
-      -- Who must go first: an older open job of the target, also a retry in backoff, but none whose
-      -- run_at is in the future or that is only waiting to be settled as cancelled. Nobody goes
-      -- before the job that has the target, though an older one may have become due meanwhile.
+      -- Who must go first: an older open job of the target, also a retry in backoff, but none that
+      -- was submitted for later or only waits to be settled as cancelled. Nobody goes before the
+      -- job that has the target, though an older one may have become due meanwhile.
       SELECT elders.id
         FROM jobs AS elders
        WHERE elders.tenant_id = job.tenant_id

@@ -1,8 +1,8 @@
 """The worker's view of the zygote and its children: start them, hear how they ended, end them.
 
-Everything here is a callback of the event loop on a descriptor that became readable: the zygote's
-socket, a child's pipe, a process that ended. Nothing waits for a child but whoever asked for it,
-and the kill that ends it in time goes straight to it, past a zygote that may be stuck.
+Whatever is heard is heard by a callback of the event loop on a descriptor that became readable: the
+zygote's socket, a child's pipe, a process that ended. Nothing waits for a child but whoever asked
+for it, and the kill that ends it in time goes straight to it, past a zygote that may be stuck.
 """
 
 import asyncio
