@@ -58,9 +58,10 @@ SELECT format('%s %s: %s', usename, application_name, left(query, 80))
  WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
-
+# Who said no password yet; of a server that others use as well, most are about to.
 SILENT = """
-SELECT pg_terminate_backend(pid)
+SELECT pid, CASE WHEN backend_start < clock_timestamp() - interval '1 second'
+                 THEN pg_terminate_backend(pid) END
   FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename IS NULL
 """
 
@@ -185,12 +186,16 @@ async def copied_database(server: Server, template: str) -> AsyncIterator[Databa
 
 
 async def drop(admin: Connection, name: str) -> None:
-    """At once, whoever is connected, and whoever is about to be.
+    """Soon, whoever is connected, and whoever is about to be.
 
     Every backend has to agree, of whichever database. One whose client never says its password, as
     behind a proxy that lost the question, agrees to nothing, and FORCE does not reach it.
     """
-    await admin.execute(SILENT)
+
+    async def nobody_is_silent() -> bool:
+        return not await admin.fetch(SILENT)
+
+    await eventually(nobody_is_silent, within=20)
     await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
