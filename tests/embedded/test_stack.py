@@ -6,6 +6,8 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -214,3 +216,16 @@ def test_a_free_port_is_none_that_whoever_connects_may_get_before_it_is_used() -
     lowest, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
 
     assert all(1024 <= free_port() < lowest for _ in range(20))
+
+
+def test_a_port_that_one_process_was_given_is_given_to_no_other() -> None:
+    """Between the choice and whoever listens at last there are seconds, and other stacks start."""
+    given = free_port()
+    asked = (
+        "from imagefleet.embedded import machine; "
+        f"machine.NOT_GIVEN = ({given}, {given + 1}, {given + 2}); print(machine.free_port())"
+    )
+
+    others = {int(subprocess.check_output([sys.executable, "-c", asked])) for _ in range(8)}
+
+    assert others <= {given + 1, given + 2}

@@ -224,15 +224,33 @@ def free_port(wanted: int = 0) -> int:
 
     Any is one that the kernel gives to nobody by itself: until somebody listens there, it would be
     given to the next who connects, and whoever asks whether that one is ready would ask a stranger.
+    And it is given to no other process that asks here, though nobody listens there yet.
     """
     if not wanted:
         for _ in range(MOST_TAKEN):
+            port = secrets.choice(NOT_GIVEN)
             with suppress(OSError):
-                return free_port(secrets.choice(NOT_GIVEN))
+                _keep(port)
+                return free_port(port)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((HOST, wanted))
-        return int(probe.getsockname()[1])
+        port = int(probe.getsockname()[1])
+    if port not in _KEPT:
+        with suppress(OSError):  # who names a port may have been given it by another process
+            _keep(port)
+    return port
+
+
+_KEPT: Final[dict[int, int]] = {}
+"""By port, a descriptor that is open as long as this process lives."""
+
+
+def _keep(port: int) -> None:
+    """Tell all that ask for any port on this machine that this one has an owner, or OSError."""
+    with socket.socket(socket.AF_UNIX) as word:
+        word.bind(f"\0imagefleet-port-{port}")  # a name that is in no folder, and ends with us
+        _KEPT[port] = word.detach()
 
 
 def chosen(port: int, *, what: str, option: str) -> int:
