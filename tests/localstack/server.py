@@ -21,8 +21,6 @@ PROGRAM: Final = """
 import os, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
 from localstack.runtime.main import main
-
-from imagefleet.embedded.machine import free_port
 main()
 """
 
