@@ -53,7 +53,7 @@ ROOMY = BatchLimits(paths=3000, wildcards=15)
 
 async def counts(owner: Connection) -> tuple[int, ...]:
     tables = ("jobs", "rings", "image_tombstones")
-    return tuple([await owner.fetchval(f"SELECT count(*) FROM {table}") for table in tables])  # noqa: S608
+    return tuple([await owner.fetchval(f"SELECT count(*) FROM {table}") for table in tables])  # noqa: S608 - ours
 
 
 async def test_the_tombstone_its_job_and_the_ring_are_one(

@@ -237,7 +237,7 @@ async def granted(superuser: Connection, role: str, table: str) -> May:
         if not extent and verb in BY_COLUMN:
             extent = frozenset(row[0] for row in await superuser.fetch(COLUMNS_GRANTED, *asked))
         extents[verb] = extent
-    return May(**extents)  # type: ignore[arg-type]
+    return May(**extents)  # type: ignore[arg-type]  # verbs are its fields
 
 
 async def test_every_table_is_spoken_of(superuser: Connection) -> None:
