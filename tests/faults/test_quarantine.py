@@ -3,7 +3,6 @@
 In one worker that has all lanes.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal
 
@@ -59,13 +58,7 @@ async def stack() -> AsyncIterator[Stack]:
         assert [] == await stack.breaches(backoff_base=1)
 
 
-async def all_ended(stack: Stack, owner: Connection) -> None:
-    """And nothing is said of them any more.
-
-    `age_rings` makes more messages than there are jobs, and a suspect's shuts the others out until
-    it is known that the suspect has ended.
-    """
-
+async def all_ended(owner: Connection) -> None:
     async def nothing_open() -> bool:
         await age_rings(owner)
         left = await owner.fetch("SELECT state, lane FROM jobs WHERE finished_at IS NULL")
@@ -73,8 +66,6 @@ async def all_ended(stack: Stack, owner: Connection) -> None:
         return True
 
     await eventually(nothing_open, within=90)
-    sqs, suspects = stack.place.client("sqs"), stack.place.queue_urls["quarantine"]
-    await asyncio.to_thread(sqs.purge_queue, QueueUrl=suspects)
 
 
 async def test_suspects_run_alone_and_their_worker_goes_on_between_them(stack: Stack) -> None:
@@ -87,7 +78,7 @@ async def test_suspects_run_alone_and_their_worker_goes_on_between_them(stack: S
 
         await eventually(in_quarantine, within=30)
         others = await producer.submit_many(50, {"milliseconds": 200})
-        await all_ended(stack, owner)
+        await all_ended(owner)
 
         ways = await owner.fetch(
             "SELECT array_agg(lane || ' ' || why ORDER BY claim_no) AS way FROM attempts"
@@ -116,7 +107,7 @@ async def test_a_job_that_kills_its_workers_fails_nobody_else(stack: Stack) -> N
 
             director.decide = decide
         try:
-            await all_ended(stack, owner)
+            await all_ended(owner)
         finally:
             director.decide = lambda _: "go"
 
@@ -159,7 +150,7 @@ async def test_nothing_is_begun_beside_a_suspect_that_could_kill_its_worker(stac
 
         director.decide = decide
         try:
-            await all_ended(stack, owner)
+            await all_ended(owner)
         finally:
             director.decide = lambda _: "go"
 

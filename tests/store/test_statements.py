@@ -140,6 +140,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "endings.FREE_TARGETS": ENDS_CLAIMS,
         "rings.LOCK_TARGET": ("operator",),
         "rings.RING_NEXT": (*ENDS_CLAIMS, "operator"),
+        "claims.COUNT_OVER": ("worker",),
         "claims.FIND_TYPES": ("worker",),
         "database.PING": ANY_SUBMITTER,
         "reports.WATCH_JOBS": ("api",),

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from imagefleet.aws.queue import Received
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import ClaimAnswer, JobId, Lane, Submission, new_job_id
+from imagefleet.jobs.model import ClaimAnswer, JobId, JobState, Lane, Submission, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR
@@ -18,7 +18,7 @@ from imagefleet.worker.messages import BUSY_FOR, CONTENDED_FOR
 from imagefleet.worker.slots import Solitude, TypeSlots
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
-from tests.support.factories import a_submission, expire_lock
+from tests.support.factories import a_job, a_submission, expire_lock
 from tests.support.queues import a_message, a_ringing
 from tests.support.rows import job_row, ring_row
 from tests.worker.listening import counted, ends_in, listening
@@ -214,6 +214,25 @@ async def test_what_is_no_suspect_any_more_shuts_nobody_out(bench: Bench) -> Non
         await eventually(lambda: heard.own.deleted and heard.own.changed, within=10)
 
     assert not solitude.is_shut
+
+
+async def test_a_second_message_of_a_suspect_that_has_ended_waits_for_nobody(
+    bench: Bench, worker: Connection, superuser: Connection
+) -> None:
+    solitude = Solitude()
+    suspect = await a_job(
+        worker,
+        superuser,
+        state=JobState.COMPLETED,
+        submission=a_submission(lane=Lane.QUARANTINE),
+    )
+    solitude.enter()
+    async with listening(bench, lane=Lane.QUARANTINE, slots=1, solitude=solitude) as heard:
+        heard.own.waiting.append(a_ringing(suspect.job_id))
+        await eventually(lambda: heard.own.deleted)
+
+        assert not solitude.is_shut
+        assert heard.own.changed == []
 
 
 async def test_a_drain_does_not_wait_for_a_suspects_turn(bench: Bench) -> None:

@@ -16,10 +16,10 @@ import structlog
 
 from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import ClaimLost, FleetError
-from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId
+from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId, parse_message
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.jobs.claims import claim_jobs, find_types
+from imagefleet.store.jobs.claims import claim_jobs, count_over, find_types
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
@@ -166,6 +166,9 @@ class Consumer:
         """Begin what came, unless a suspect is alone here; a suspect once nothing else runs."""
         solitude = self._ears.solitude
         if self._lane is Lane.QUARANTINE:
+            if solitude.others and await self._are_over(received):
+                await self._begin(lane, queue, received, drain, ended=solitude.end)
+                return
             if not await self._is_left_alone(queue, received, drain):
                 return
             before = self._taken
@@ -182,6 +185,15 @@ class Consumer:
                 await self._begin(lane, queue, received, drain, ended=solitude.leave)
             finally:
                 solitude.leave()
+
+    async def _are_over(self, received: Sequence[Received]) -> bool:
+        """Whether these are of suspects that have ended: a claim says so, and shuts nobody out."""
+        try:
+            job_ids = {parse_message(message.body).job_id for message in received}
+            async with self._ears.pool.use("claim") as connection:
+                return await count_over(connection, job_ids) == len(job_ids)
+        except FleetError:
+            return False
 
     async def _is_left_alone(
         self, queue: Queue, received: Sequence[Received], drain: Drain

@@ -21,7 +21,7 @@ where rows are locked: a subquery would be run again with the row that changed m
 docs/decisions/0003 has the figures, and 0005 what becomes of a charge when a worker dies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -358,3 +358,14 @@ async def find_types(connection: Connection, job_ids: Sequence[JobId]) -> dict[J
     """Of what type these jobs are; what does not exist is not in the answer."""
     rows = await connection.fetch(FIND_TYPES, list(job_ids))
     return {JobId(row["id"]): row["type"] for row in rows}
+
+
+COUNT_OVER: Final = """
+SELECT count(*) FROM jobs WHERE jobs.id = ANY ($1::uuid[]) AND jobs.state IN ('completed', 'failed')
+"""
+
+
+async def count_over(connection: Connection, job_ids: Collection[JobId]) -> int:
+    """How many of these jobs have ended, and are never claimed again."""
+    over: int = await connection.fetchval(COUNT_OVER, list(job_ids))
+    return over
