@@ -14,9 +14,6 @@ from typing import Final
 
 from imagefleet.store.database import Connection
 
-MOST_COUNTED: Final = 10_000
-"""Of one type and state, where nobody has counted them before."""
-
 READ_LEDGER: Final = """
 SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
        (SELECT coalesce(sum(ledger.pruned), 0)::bigint FROM ledger) AS pruned,
