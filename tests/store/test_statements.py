@@ -313,6 +313,7 @@ FRAGMENTS: Final = frozenset(
         "inspection._NEWEST",
         "inspection._OF_EACH",
         "inspection._OWNERS",
+        "ledger._OLDEST",
         "statistics._ROOM",
         "pruning.PAGE_SEEN",
         "reports._OF_TENANT",

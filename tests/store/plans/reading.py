@@ -1,5 +1,6 @@
 """How much may be read by those who ask how it stands, and by those who steer."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
@@ -125,6 +126,22 @@ async def trip_and_reset_a_breaker(connection: Connection) -> None:
     assert await reset_breaker(connection, "s3", by="tests")
 
 
+FEW: Final = 1_000
+
+
+async def depths_without_a_book(connection: Connection) -> None:
+    """After an upgrade, where an older release left a backlog: of each no more than is told."""
+    await connection.execute("UPDATE ledger_proof SET opened_at = NULL")
+    depths = await sample_depths(connection, limit=FEW)
+    counted = Counter[tuple[str, str]]()
+    for depth in depths:
+        counted[depth.type, depth.state] += depth.jobs
+    assert counted == {
+        (NOOP, "queued"): FEW, ("process_image", "queued"): FEW,
+        ("process_image", "processing"): PROCESSING,
+    }  # fmt: skip
+
+
 def listing(
     filters: JobFilter, *, before: int | None = None, tenant: TenantId = TENANT
 ) -> Callable[[Connection], Awaitable[object]]:
@@ -248,6 +265,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "load of lanes": Case(load_of_lanes, "operator", 3 * PROCESSING + 2 * WORKERS + 200, 2500),
         # No job at all: a month of sums, and the entries since the last fold.
         "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),
+        "sample depths before the book is open": Case(
+            depths_without_a_book, "maintenance", 2 * FEW + PROCESSING + 20, 2 * FEW + 500
+        ),
         "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
         "sample the oldest": Case(sample_oldest, "maintenance", 10, 100),
         "fold a hundred entries": Case(
