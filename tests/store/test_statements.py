@@ -141,7 +141,6 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "rings.LOCK_TARGET": ("operator",),
         "rings.RING_NEXT": (*ENDS_CLAIMS, "operator"),
         "claims.COUNT_OVER": ("worker",),
-        "claims.FIND_TYPES": ("worker",),
         "database.PING": ANY_SUBMITTER,
         "reports.WATCH_JOBS": ("api",),
         "deleting.DARKEN_WITHOUT_EDGE": ("maintenance",),

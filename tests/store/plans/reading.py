@@ -37,7 +37,6 @@ from imagefleet.store.fleet.statistics import (
 )
 from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
 from imagefleet.store.fleet.workers import list_workers
-from imagefleet.store.jobs.claims import find_types
 from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
@@ -55,7 +54,6 @@ from imagefleet.store.letters.letters import (
 from tests.store.plans.history import (
     CROWD,
     GONE,
-    HELD_BY_A_WORKER,
     HOT,
     HOURS,
     LATE_OF_THE_DEEP_TARGET,
@@ -184,7 +182,6 @@ SMALL: Final = TenantId("tenant-10")
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {
         "live settings, unchanged": Case(live_settings_unchanged, "worker", 2, 4),
-        "of what types": Case(lambda c: find_types(c, HELD_BY_A_WORKER), "worker", 20, 60),
         "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 60),
         "pause and resume a tenant of many": Case(pause_and_resume_a_tenant, "operator", 10, 60),
         "tenants": Case(lambda c: list_tenants(c, limit=PAGE), "operator", 8_000, 3000),
