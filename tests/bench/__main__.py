@@ -191,6 +191,8 @@ def main() -> int:
         show(json.loads(given.earlier.read_text(encoding="utf-8")), given, console)
         return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    # A worker that ends cuts its long poll in the middle of the proxy that counts.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it: nothing is left
     try:
         told = asyncio.run(run(given, console))
