@@ -82,7 +82,10 @@ from tests.support.factories import (
 
 
 async def claim(connection: Connection, job_ids: Sequence[JobId]) -> None:
-    await claim_jobs(connection, job_ids, worker_id=A_WORKER, lanes=ALL_LANES, types=TYPES)
+    rooms = {"process_image": 3, "noop": 100}
+    await claim_jobs(
+        connection, job_ids, worker_id=A_WORKER, lanes=ALL_LANES, types=TYPES, rooms=rooms
+    )
 
 
 async def settle(connection: Connection, job_ids: Sequence[JobId], outcome: Outcome) -> None:
