@@ -197,12 +197,11 @@ async def fewer_of_a_type_begin_and_are_announced(place: Place) -> None:
     live.watch(lambda now: use_slots(now, {}, slots))
     slots.occupy("noop")
     await a_job(place.bench.worker, place.superuser, state=JobState.PROCESSING)
-    assert slots.has_room("noop")
+    assert {} == slots.rooms
 
     await place.turn("slots.type.noop", 1)
 
-    assert not slots.has_room("noop")
-    assert slots.has_room("other")
+    assert {"noop": 0} == slots.rooms
     # A second worker came with the job.
     assert {"noop": 1} == await look_at_types(place.maintenance, live.now.slots_of_types())
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypeAlias, TypedDict
 from uuid import UUID
 
 import asyncpg
@@ -36,6 +36,7 @@ CONNECT_WITHIN = 5.0  # seconds
 STATEMENT_WITHIN = 10.0
 SILENCE = 2.0  # what the server is given to say that a statement timed out
 CLOSE_WITHIN = 5.0
+PLANNED_FOR = 10  # seconds: a plan that was made when tables were empty reads through full ones
 LONGEST_DETAIL = 500  # characters: messages quote the value, and a value may be 64 KiB
 
 READABLE_DSN = re.compile(
@@ -77,6 +78,8 @@ class _Arguments(TypedDict):
     command_timeout: float
     server_settings: dict[str, str]
     statement_cache_size: int
+    max_cached_statement_lifetime: NotRequired[int]
+    max_cacheable_statement_size: NotRequired[int]
 
 
 class _Translated:
@@ -231,9 +234,20 @@ async def open_pool(
     connect_within: float = CONNECT_WITHIN,
     statement_within: float = STATEMENT_WITHIN,
     through_pgbouncer: bool = False,
+    generic_plans: bool = False,
 ) -> AsyncIterator[Pool]:
-    """A pool for the life of a process; with `min_size=0` it opens though nobody answers yet."""
+    """A pool for the life of a process; with `min_size=0` it opens though nobody answers yet.
+
+    With `generic_plans` a statement is planned once for all values, and every so often anew: for
+    few and large statements, whose plan costs more than what they do.
+    """
     arguments = _arguments(dsn, process, connect_within, statement_within, through_pgbouncer)
+    if generic_plans and not through_pgbouncer:
+        arguments["server_settings"]["plan_cache_mode"] = "force_generic_plan"
+        arguments["max_cached_statement_lifetime"] = PLANNED_FOR
+        arguments["max_cacheable_statement_size"] = (
+            0  # any: the claim has more than the usual 15 KiB
+        )
     with _opening():
         pool = asyncpg.create_pool(
             **arguments,

@@ -101,7 +101,9 @@ async def reach_out(
 ) -> Outside:
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
-    pool = await stack.enter_async_context(open_current(settings.database, "worker"))
+    pool = await stack.enter_async_context(
+        open_current(settings.database, "worker", generic_plans=True)
+    )
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(

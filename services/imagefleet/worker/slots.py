@@ -115,6 +115,8 @@ class TypeSlots:
     """How many jobs of a type run at once, of the types for which that was turned."""
 
     def __init__(self) -> None:
+        self.counted = asyncio.Lock()
+        """Held from asking for rooms until what was claimed is counted."""
         self._most: Mapping[str, int] = {}
         self._busy: Counter[str] = Counter()
 
@@ -123,23 +125,17 @@ class TypeSlots:
         self._most = most
 
     @property
-    def bound(self) -> bool:
-        """Whether any type is."""
-        return bool(self._most)
-
-    def has_room(self, job_type: str) -> bool:
-        """Whether another job of this type may begin."""
-        return job_type not in self._most or self._busy[job_type] < self._most[job_type]
+    def rooms(self) -> dict[str, int]:
+        """How many more jobs of each of these types may begin."""
+        return {name: max(0, most - self._busy[name]) for name, most in self._most.items()}
 
     def occupy(self, job_type: str) -> None:
-        """Count one that runs, or is about to."""
+        """Count one that was claimed."""
         self._busy[job_type] += 1
 
     def leave(self, job_type: str) -> None:
         """Count one less."""
         self._busy[job_type] -= 1
-        if not self._busy[job_type]:
-            del self._busy[job_type]
 
 
 class Solitude:

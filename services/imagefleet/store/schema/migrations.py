@@ -121,7 +121,9 @@ async def require_schema(
 
 
 @asynccontextmanager
-async def open_current(database: Database, process: str) -> AsyncIterator[Pool]:
+async def open_current(
+    database: Database, process: str, *, generic_plans: bool = False
+) -> AsyncIterator[Pool]:
     """The pool of a process for its life, on a schema that this code can work with."""
     async with open_pool(
         database.url.get_secret_value(),
@@ -130,6 +132,7 @@ async def open_current(database: Database, process: str) -> AsyncIterator[Pool]:
         max_size=database.pool_max,
         connect_within=database.connect_timeout.total_seconds(),
         statement_within=database.statement_timeout.total_seconds(),
+        generic_plans=generic_plans,
     ) as pool:
         async with pool.connection() as connection:
             await require_schema(connection)
