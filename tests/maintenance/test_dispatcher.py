@@ -221,7 +221,7 @@ async def test_what_is_announced_and_not_claimed_is_not_written_again(
 async def test_of_a_deep_queue_no_more_is_given_up_at_a_look_than_the_lane_may_hold(
     api: Connection, superuser: Connection, dispatcher: Dispatcher
 ) -> None:
-    """As after a time without a dispatcher: a later message was heard, but these stand there yet."""
+    """As after a time without a dispatcher: a later one was heard, and these stand there yet."""
     await submitted(api, 20 * ROOM)
     await superuser.execute("UPDATE rings SET sent_at = now() - interval '1 minute', sends = 1")
     await dispatcher.run_once()
