@@ -8,7 +8,6 @@ of two machines, or of two runs, are not.
 """
 
 import argparse
-import asyncio
 import json
 import logging
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -195,7 +195,7 @@ def main() -> int:
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it: nothing is left
     try:
-        told = asyncio.run(run(given, console))
+        told = uvloop.run(run(given, console))  # as every process of ours runs
     except KeyboardInterrupt:
         console.print("ended before its time")
         return 130

@@ -32,6 +32,7 @@ from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.factories import a_submission
 
 OURS: Final = "imagefleet"
+FORTY_SLOTS: Final = "imagefleet, 40 slots a lane"
 CELERY: Final = "Celery + SQS"
 ONE: Final = "one worker"
 TWO: Final = "two workers"
@@ -154,23 +155,25 @@ async def best_way(ground: Ground, jobs: int) -> Way:
 
 
 @asynccontextmanager
-async def sides(
-    ground: Ground, asked: Asked, *, name: str, environment: Mapping[str, str]
-) -> AsyncIterator[Sides]:
-    jobs = asked.jobs_of(ROWS[name])
+async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
+    jobs = asked.jobs_of(ROWS["drain"])
 
-    async def measured_ours() -> Measured:
-        return {OURS: await ours(ground, jobs, environment)}
+    async def with_settings(name: str, environment: Mapping[str, str]) -> Measured:
+        return {name: await ours(ground, jobs, environment)}
 
+    own: Sides = {
+        OURS: partial(with_settings, OURS, {}),
+        FORTY_SLOTS: partial(with_settings, FORTY_SLOTS, FORTY),
+    }
     if not asked.peers:
-        yield {OURS: measured_ours}
+        yield own
         return
     way = await best_way(ground, max(100, jobs // 5))
 
-    async def measured_celery() -> Measured:
+    async def of_celery() -> Measured:
         return {CELERY: await celery(ground, jobs, way)}
 
-    yield {OURS: measured_ours, CELERY: measured_celery}
+    yield {**own, CELERY: of_celery}
 
 
 @asynccontextmanager
@@ -183,37 +186,41 @@ async def sides_of_two(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
     yield {TWO: partial(so_many, 2, TWO), ONE: partial(so_many, 1, ONE)}
 
 
-def _row(name: str, title: str, goal: float, environment: Mapping[str, str]) -> Row:
-    return Row(
-        name=name,
-        about=f"{title}, a backlog in SQS, one worker",
-        figures=[
-            Figure(title=title, unit="jobs/s", ours=OURS, other=CELERY, at_least=goal),
-        ],
-        open=partial(sides, name=name, environment=environment),
-        jobs=3_000,
-    )
-
-
-ROWS: Final = {
-    row.name: row
-    for row in (
-        _row("drain", "no-op jobs over SQS, default settings", 5, {}),
-        _row("drain-40", "no-op jobs over SQS, 40 slots a lane", 6, FORTY),
-        Row(
-            name="two-workers",
-            about="two workers beside one, a backlog in SQS, default settings",
-            figures=[
-                Figure(
-                    title="no-op jobs over SQS, two workers",
-                    unit="jobs/s",
-                    ours=TWO,
-                    other=ONE,
-                    at_least=1.7,
-                ),
-            ],
-            open=sides_of_two,
-            jobs=3_000,
+_DRAIN: Final = Row(
+    name="drain",
+    about="a backlog of jobs that do nothing, over SQS, one worker",
+    figures=[
+        Figure(
+            title="no-op jobs over SQS, default settings",
+            unit="jobs/s",
+            ours=OURS,
+            other=CELERY,
+            at_least=5,
         ),
-    )
-}
+        Figure(
+            title="no-op jobs over SQS, 40 slots a lane",
+            unit="jobs/s",
+            ours=FORTY_SLOTS,
+            other=CELERY,
+            at_least=6,
+        ),
+    ],
+    open=sides,
+    jobs=3_000,
+)
+_TWO: Final = Row(
+    name="two-workers",
+    about="the same backlog, two workers beside one",
+    figures=[
+        Figure(
+            title="no-op jobs over SQS, two workers",
+            unit="jobs/s",
+            ours=TWO,
+            other=ONE,
+            at_least=1.7,
+        ),
+    ],
+    open=sides_of_two,
+    jobs=3_000,
+)
+ROWS: Final = {row.name: row for row in (_DRAIN, _TWO)}
