@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import fastapi
+import fastapi.dependencies.utils
+import fastapi.routing
 import httpx
 import pytest
 
