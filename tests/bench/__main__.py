@@ -23,7 +23,17 @@ import structlog
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.bench import claiming, draining, posting
+from tests.bench import (
+    claiming,
+    counting,
+    draining,
+    footprint,
+    growing,
+    lingering,
+    picking_up,
+    posting,
+    uploading,
+)
 from tests.bench.ground import Ground, durable_ground
 from tests.bench.peers import Peers
 from tests.bench.report import Line, document, lines_of, markdown, table
@@ -36,6 +46,12 @@ ROWS: Final[Mapping[str, Row]] = {
         *claiming.ROWS.values(),
         *posting.ROWS.values(),
         *draining.ROWS.values(),
+        picking_up.ROW,
+        counting.ROW,
+        footprint.ROW,
+        growing.ROW,
+        lingering.ROW,
+        uploading.ROW,
     )
 }
 
@@ -175,6 +191,8 @@ def main() -> int:
         show(json.loads(given.earlier.read_text(encoding="utf-8")), given, console)
         return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    # A worker that ends cuts its long poll in the middle of the proxy that counts.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it: nothing is left
     try:
         told = asyncio.run(run(given, console))

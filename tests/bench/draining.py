@@ -33,6 +33,8 @@ from tests.support.factories import a_submission
 
 OURS: Final = "imagefleet"
 CELERY: Final = "Celery + SQS"
+ONE: Final = "one worker"
+TWO: Final = "two workers"
 WITHIN: Final = 300.0  # seconds
 POOLS: Final = ("prefork", "threads")
 SLOTS: Final = (8, 16, 32)
@@ -171,6 +173,16 @@ async def sides(
     yield {OURS: measured_ours, CELERY: measured_celery}
 
 
+@asynccontextmanager
+async def sides_of_two(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
+    jobs = asked.jobs_of(ROWS["two-workers"])
+
+    async def so_many(workers: int, name: str) -> Measured:
+        return {name: await ours(ground, jobs, {}, workers)}
+
+    yield {TWO: partial(so_many, 2, TWO), ONE: partial(so_many, 1, ONE)}
+
+
 def _row(name: str, title: str, goal: float, environment: Mapping[str, str]) -> Row:
     return Row(
         name=name,
@@ -188,5 +200,20 @@ ROWS: Final = {
     for row in (
         _row("drain", "no-op jobs over SQS, default settings", 5, {}),
         _row("drain-40", "no-op jobs over SQS, 40 slots a lane", 6, FORTY),
+        Row(
+            name="two-workers",
+            about="two workers beside one, a backlog in SQS, default settings",
+            figures=[
+                Figure(
+                    title="no-op jobs over SQS, two workers",
+                    unit="jobs/s",
+                    ours=TWO,
+                    other=ONE,
+                    at_least=1.7,
+                ),
+            ],
+            open=sides_of_two,
+            jobs=3_000,
+        ),
     )
 }
