@@ -7,6 +7,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 CHUNK = 65536
+READY = b"Z\x00\x00\x00\x05"  # Postgres has answered everything, and waits to be asked
 
 
 class Wire:
@@ -24,6 +25,8 @@ class Wire:
         self.cut = asyncio.Event()
         self.lost = 0
         """How many answers."""
+        self.round_trips = 0
+        """How often Postgres was asked and had answered."""
 
     def mend(self) -> None:
         """Pass everything again."""
@@ -60,6 +63,7 @@ class Wire:
             if self.cut.is_set():
                 self.lost += 1
                 break  # it has said yes, and nobody hears it
+            self.round_trips += chunk.count(READY)
             client.write(chunk)
             await client.drain()
         client.close()
