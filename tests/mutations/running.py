@@ -254,8 +254,8 @@ RUNNING: Final = (
     Mutation(
         "a claim answers for another one of its job",
         "settling.py",
-        "earlier.get(settlement.fence)",
-        "{one.job_id: one for one in earlier.values()}.get(settlement.job_id)",
+        "known.get(settlement.fence)",
+        "{one.job_id: one for one in known.values()}.get(settlement.job_id)",
         "test_settling.py",
         ("test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself",),
     ),

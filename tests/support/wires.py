@@ -21,7 +21,7 @@ class Wire:
         self._port = 0
         self._writers: list[asyncio.StreamWriter] = []
         self.cut_after: bytes | None = None
-        self.once_after = b""
+        self.once_after: bytes | None = None
         self.cut = asyncio.Event()
         self.lost = 0
         """How many answers."""
@@ -51,8 +51,9 @@ class Wire:
     async def _forth(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         armed = False
         while chunk := await client.read(CHUNK):
-            armed = armed or self.once_after in chunk
-            if armed and self.cut_after is not None and self.cut_after in chunk:
+            armed = armed or (self.once_after is not None and self.once_after in chunk)
+            may_be_cut = armed or self.once_after is None
+            if may_be_cut and self.cut_after is not None and self.cut_after in chunk:
                 self.cut.set()
             server.write(chunk)
             await server.drain()

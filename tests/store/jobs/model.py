@@ -387,7 +387,7 @@ class Fleet:
                 self._ring(successor, now)
 
     def _next(self, target: str | None, now: datetime) -> Job | None:
-        if target is None or self.running[target] is not None:
+        if target is None or self.running.get(target) is not None:
             return None
         waiting = [
             job
