@@ -354,12 +354,15 @@ RUNNING: Final = (
         ("test_the_second_loss_leads_to_quarantine_and_the_third_to_poison",),
     ),
     Mutation(
-        "who never had a target frees it",
+        "a lost claim frees the target of its heir",
         "jobs/endings.py",
-        "OR targets.running_job = ANY ($3::uuid[])",
-        "OR cardinality($3::uuid[]) >= 0",
+        "OR targets.running_job = ANY ($2::uuid[])",
+        "OR cardinality($2::uuid[]) >= 0",
         "test_settling.py",
-        ("test_who_is_ended_without_having_its_target_leaves_it_to_who_has",),
+        (
+            "test_settle_after_a_takeover_is_lost_and_leaves_the_heirs_of_the_batch_alone",
+            "test_who_is_ended_without_having_its_target_leaves_it_to_who_has",
+        ),
     ),
     Mutation(
         "a worker that woke up is rescued from",

@@ -192,7 +192,8 @@ async def _settle_in_transaction(
     ended = await complete_jobs(connection, worker_id, decided)
     ended += await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
-    rings += await free_targets(connection, [held[fence] for fence in endings])
+    if about := [settlement.job_id for settlement in settlements if settlement.may_have_target]:
+        rings += await free_targets(connection, about, [job_id for job_id, _ in endings])
     receipts = await _receipts(connection, worker_id, settlements, decided, ended)
     return SettleReport(receipts=receipts, rings=tuple(rings))
 

@@ -155,6 +155,9 @@ class Fleet:
             return False
         self.pauses.remove(pause)
         if pause.scope is PauseScope.TARGET:
+            self.running.setdefault(
+                pause.name, None
+            )  # its row is what is locked, and made for that
             self._free([pause.name], now)
         return True
 
@@ -387,7 +390,7 @@ class Fleet:
                 self._ring(successor, now)
 
     def _next(self, target: str | None, now: datetime) -> Job | None:
-        if target is None or self.running.get(target) is not None:
+        if target is None or self.running[target] is not None:
             return None
         waiting = [
             job

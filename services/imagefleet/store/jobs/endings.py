@@ -9,7 +9,7 @@ Callers lock first, targets before jobs and each in order, and write after: `loc
 before: `complete_jobs` takes its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -27,7 +27,6 @@ from imagefleet.jobs.model import (
     Lane,
     Ring,
     Standing,
-    TenantId,
     WorkerId,
 )
 from imagefleet.store.database import Connection
@@ -54,7 +53,7 @@ WITH target AS MATERIALIZED (
     {LOCK_TARGETS}
 )
 SELECT jobs.id AS job_id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
-       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.locked_by AS worker_id, now() AS now
+       jobs.cancel_code, jobs.locked_by AS worker_id, now() AS now
   FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
   JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
  WHERE jobs.state = 'processing'
@@ -70,8 +69,6 @@ class Held:
 
     job_id: JobId
     claim_no: int
-    tenant_id: TenantId
-    target: str | None
     worker_id: WorkerId
     standing: Standing
     now: datetime
@@ -277,23 +274,25 @@ WITH freed AS (
     -- A flagged job is ended without having its target: nobody may have that, and somebody is next.
     UPDATE targets
        SET running_job = NULL
-      FROM unnest($1::text[], $2::text[]) AS held (tenant_id, target)
-     WHERE targets.tenant_id = held.tenant_id AND targets.target = held.target
-       AND (targets.running_job IS NULL OR targets.running_job = ANY ($3::uuid[]))
+      FROM (SELECT DISTINCT jobs.tenant_id, jobs.target
+              FROM jobs
+             WHERE jobs.id = ANY ($1::uuid[])) AS locked
+     WHERE targets.tenant_id = locked.tenant_id AND targets.target = locked.target
+       AND (targets.running_job IS NULL OR targets.running_job = ANY ($2::uuid[]))
     RETURNING targets.tenant_id, targets.target
 ),
 {RING_FREED}
 """  # noqa: S608 - composed at import from the constant of rings.py
 
 
-async def free_targets(connection: Connection, ended: Collection[Held]) -> list[Ring]:
-    """Let the next job of each target go; a statement of its own, so that it sees what ended."""
-    places = sorted({(held.tenant_id, held.target) for held in ended if held.target is not None})
-    if not places:
-        return []
-    tenants, names = [tenant for tenant, _ in places], [name for _, name in places]
-    job_ids = [held.job_id for held in ended]
-    return [ring_of(row) for row in await connection.fetch(FREE_TARGETS, tenants, names, job_ids)]
+async def free_targets(
+    connection: Connection, job_ids: Sequence[JobId], ended: Sequence[JobId]
+) -> list[Ring]:
+    """Let the next job of each target go; a statement of its own, so that it sees what ended.
+
+    Also where none of them was ended now: an answer that was lost had told whom to ring.
+    """
+    return [ring_of(row) for row in await connection.fetch(FREE_TARGETS, job_ids, ended)]
 
 
 def rejected(detail: str | None) -> Failed:

@@ -147,7 +147,8 @@ async def _take_back(connection: Connection, by: UUID, endings: _Endings) -> _Ta
     ended = await end_claims(
         connection, endings, retried_as="rescued", failed_as="rescued", ended_by=by
     )
-    return ended, await free_targets(connection, [held for held, _ in endings])
+    job_ids = [held.job_id for held, _ in endings]
+    return ended, await free_targets(connection, job_ids, job_ids)
 
 
 async def _take_back_apart(connection: Connection, by: UUID, endings: _Endings) -> _TakenBack:
