@@ -159,17 +159,21 @@ class Chooser:
     def __init__(self, pool: Pool) -> None:
         self._rooms: dict[tuple[Lane, str], int] = {}
         self._shut: frozenset[str] = frozenset()
+        self._waited: set[tuple[Lane, str]] = set()
         self._pool = pool
         self._manners: dict[str, tuple[Manners, float]] = {}
 
     def told(self, types: Iterable[TypeRoom]) -> None:
-        """Take how many more are announced of types that have fewer slots: by each lane half.
+        """Take how many more are announced of types that have fewer slots.
 
-        Else one lane's flood would leave nothing to the other. A suspect is alone where it runs.
+        Lanes in which such a type waited at the last look share its room: else the flood of one
+        would leave nothing to the other. A suspect is alone where it runs, and asks nobody.
         """
         rooms = {room.type: room for room in types}
+        shares = Counter(name for _, name in self._waited)
+        self._waited.clear()
         self._rooms = {
-            (lane, name): math.ceil(room.room / 2)
+            (lane, name): math.ceil(room.room / (shares[name] or 1))
             for name, room in rooms.items()
             for lane in (Lane.FAST, Lane.GENERAL)
         }
@@ -202,6 +206,7 @@ class Chooser:
                     continue
                 room = self._rooms.get((lane, level.type))
                 if room is not None:
+                    self._waited.add((lane, level.type))
                     if room <= 0:
                         full.append(level)
                         continue
