@@ -1,1 +1,18 @@
-"""Measurements: ratios within one run, printed for people. Nothing here passes or fails on time."""
+"""What it costs, measured: `make bench`, `make bench-images`, `make bench-memory`.
+
+    rounds      sides take turns; a median and its interval
+    report      the table, as Markdown, as JSON
+    ground      the servers that all sides of a row stand on
+    processes   the product's own, as they are deployed, with their logs in files
+    load        a process that asks an API as fast as it answers
+    peers       others, installed for this alone, and the programs that run there
+
+Rows of `make bench`
+    claiming    claim and settle in the database; bare_sql is the least that would do
+    posting     POST /v1/jobs and its batches; bare_api is the least that would do
+    draining    a backlog of jobs that do nothing, over SQS
+
+Programs of their own
+    images      CPU of our road from a file to variants
+    memory      what the largest pictures take in the child that makes them
+"""

@@ -194,6 +194,59 @@ async def test_a_lost_message_is_sent_again_when_a_beat_tells_what_was_heard(
     assert [job_id] == rung(fast)
 
 
+PLACES = "SELECT job_id, ctid::text AS place FROM rings"
+
+
+async def places(connection: Connection) -> dict[JobId, str]:
+    """Where each row lies; whoever writes it moves it."""
+    return {row["job_id"]: row["place"] for row in await connection.fetch(PLACES)}
+
+
+async def test_what_is_announced_and_not_claimed_is_not_written_again(
+    api: Connection, superuser: Connection, dispatcher: Dispatcher
+) -> None:
+    """By looks at which nothing is news: they have a message, and it may still come."""
+    await submitted(api, 50)
+    await dispatcher.run_once()
+    await superuser.execute(
+        "UPDATE rings SET sent_at = now() - interval '1 minute' WHERE sent_at IS NOT NULL"
+    )
+    before = await places(superuser)
+
+    for _ in range(5):
+        assert 0 == await dispatcher.run_once()
+
+    assert before == await places(superuser)
+
+
+async def test_of_a_deep_queue_no_more_is_given_up_at_a_look_than_the_lane_may_hold(
+    api: Connection, superuser: Connection, dispatcher: Dispatcher
+) -> None:
+    """As after a time without a dispatcher: a later one was heard, and these stand there yet."""
+    await submitted(api, 20 * ROOM)
+    await superuser.execute("UPDATE rings SET sent_at = now() - interval '1 minute', sends = 1")
+    await dispatcher.run_once()
+    await superuser.execute("UPDATE workers SET heard_at = ARRAY[now(), NULL, NULL]")
+
+    for _ in range(3):
+        before = await places(superuser)
+        await dispatcher.run_once()
+        after = await places(superuser)
+        assert 0 < sum(before[job_id] != after[job_id] for job_id in before) <= ROOM
+
+
+async def test_of_a_silent_queue_everything_is_given_up_at_once(
+    api: Connection, superuser: Connection, dispatcher: Dispatcher
+) -> None:
+    await submitted(api, 20 * ROOM)
+    await superuser.execute("UPDATE rings SET sent_at = now() - interval '1 minute', sends = 1")
+    await superuser.execute("UPDATE workers SET silent_at = ARRAY[now(), NULL, NULL]")
+
+    await dispatcher.run_once()
+
+    assert ROOM == await superuser.fetchval("SELECT count(*) FROM rings WHERE sent_at IS NOT NULL")
+
+
 # The window: no more than the workers can take.
 
 

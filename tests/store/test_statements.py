@@ -21,7 +21,7 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 # Who runs what. A new constant without a line here, or among the two groups below, is a red test.
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
-        "admissions.FIND_REFUSAL": READERS,
+        "admissions.FIND_REFUSALS": READERS,
         "cancelling.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
         "admissions.LIST_STANDING": ("api",),
@@ -257,6 +257,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "unheard.FIND_OWN_ENDS": ("worker",),
         "submissions.TAKE_PLACES": ANY_SUBMITTER,
         "submissions.INSERT_JOBS": ANY_SUBMITTER,
+        "submissions.TRY_KEYS": ("api",),
         "submissions.FIND_STANDING": ANY_SUBMITTER,
         "submissions.REMEMBER_ALIASES": ANY_SUBMITTER,
         "sweeping.FORGET_UPLOADS": ("maintenance",),
@@ -343,6 +344,7 @@ NO_SQL: Final = frozenset(
         "replays.REDRIVE",
         "images.IMAGE_DELETED",
         "replays._TOO_MANY",
+        "submissions._FORGOTTEN",
         "submissions._TOO_MANY_KEYS",
         "reports._EXCLUSIVE",
         "roles.OWNER",

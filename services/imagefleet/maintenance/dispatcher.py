@@ -209,14 +209,13 @@ class Dispatcher:
         if self._now() < work.forget_lost_at:
             return 0
         work.forget_lost_at = self._now() + FORGET_LOST_EVERY
+        silent, heard = fleet.silent_at, fleet.heard_at
+        # Where there were messages since, what was not heard may only stand deep: as many are given
+        # up as the lane may hold, and not rows by the thousand that are announced much later.
+        is_empty = silent is not None and (heard is None or silent > heard)
+        limit = LOST_AT_ONCE if is_empty else min(LOST_AT_ONCE, work.window.size)
         async with self._pool.use("forget_lost") as connection:
-            lost = await forget_lost(
-                connection,
-                lane,
-                silent=fleet.silent_at,
-                heard=fleet.heard_at,
-                limit=LOST_AT_ONCE,
-            )
+            lost = await forget_lost(connection, lane, silent=silent, heard=heard, limit=limit)
         if lost:
             log.warning("ring.lost", lane=lane, jobs=lost)
         return lost

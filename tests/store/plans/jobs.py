@@ -140,9 +140,9 @@ async def admit(connection: Connection) -> None:
         a_submission(idempotency_key=f"key-{n}", dedup_key=f"key-{n}", type=NOOP)
         for n in range(100)
     ]
-    assert set() == await list_standing(connection, TENANT, asked)
+    assert set() == await list_standing(connection, asked)
     known = [id_of(n * 20 + 1) for n in range(100)]
-    await list_parents(connection, TENANT, known)
+    await list_parents(connection, known)
 
 
 async def submit(connection: Connection) -> None:

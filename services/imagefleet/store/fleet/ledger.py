@@ -14,9 +14,6 @@ from typing import Final
 
 from imagefleet.store.database import Connection
 
-MOST_COUNTED: Final = 10_000
-"""Of one type and state, where nobody has counted them before."""
-
 READ_LEDGER: Final = """
 SELECT (SELECT coalesce(sum(ledger.accepted), 0)::bigint FROM ledger) AS accepted,
        (SELECT coalesce(sum(ledger.pruned), 0)::bigint FROM ledger) AS pruned,
@@ -99,8 +96,7 @@ SELECT counts.type, states.state, counts.lane, states.jobs
          WHERE (SELECT proof.opened_at IS NOT NULL FROM ledger_proof AS proof)
          GROUP BY book.type, book.lane) AS counts
   CROSS JOIN LATERAL (
-      VALUES ('queued', counts.queued),
-             ('processing', counts.processing),
+      VALUES ('queued', counts.queued), ('processing', counts.processing),
              ('failed_retryable', counts.failed_retryable)
   ) AS states (state, jobs)
  WHERE states.jobs > 0
@@ -108,8 +104,7 @@ SELECT counts.type, states.state, counts.lane, states.jobs
 SELECT oldest.type, oldest.state, counted.lane, count(*)
   FROM oldest
   CROSS JOIN LATERAL (
-      SELECT jobs.lane
-        FROM jobs
+      SELECT jobs.lane FROM jobs
        WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
          AND jobs.type = oldest.type AND jobs.state = oldest.state
        ORDER BY jobs.run_at
@@ -130,7 +125,7 @@ class OpenJobs:
     jobs: int
 
 
-async def sample_depths(connection: Connection, *, limit: int = MOST_COUNTED) -> Sequence[OpenJobs]:
+async def sample_depths(connection: Connection, *, limit: int = 10_000) -> Sequence[OpenJobs]:
     """Counts for gauges, from the book; of each no further than `limit` while that is not open."""
     return [OpenJobs(**row) for row in await connection.fetch(SAMPLE_DEPTHS, limit)]
 
