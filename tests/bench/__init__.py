@@ -11,6 +11,12 @@ Rows of `make bench`
     claiming    claim and settle in the database; bare_sql is the least that would do
     posting     POST /v1/jobs and its batches; bare_api is the least that would do
     draining    a backlog of jobs that do nothing, over SQS
+    picking_up  from a submit to its claim, while nothing else is to be done
+    counting    requests to SQS, statements and round trips a job
+    footprint   seconds to ready, memory, connections
+    growing     pages that a job looks at, by the size of the table
+    lingering   claim and settle under a held snapshot
+    uploading   memory while many large uploads come at once
 
 Programs of their own
     images      CPU of our road from a file to variants

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from imagefleet.aws.session import open_session
+from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.embedded.bootstrap import Endpoints, apply
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.jobs.model import JobId
@@ -59,10 +59,13 @@ class Ground:
         return copied_database(self.server, self.template)
 
     @asynccontextmanager
-    async def place(self, *, emulator_url: str | None = None) -> AsyncIterator[Place]:
-        """A database, queues and buckets of its own; SQS perhaps by a way that counts."""
-        url = emulator_url or self.emulator.url
-        endpoints = Endpoints(sqs=self.emulator.url, s3=self.emulator.url, cloudfront=None)
+    async def place(
+        self, *, emulator_url: str | None = None, by_way_of: str | None = None
+    ) -> AsyncIterator[Place]:
+        """A database, queues and buckets of its own; processes reach these perhaps by a proxy."""
+        there = emulator_url or self.emulator.url
+        url = by_way_of or there
+        endpoints = Endpoints(sqs=there, s3=there, cloudfront=None)
         applied = await apply(
             endpoints, region=REGION, credentials=CREDENTIALS, prefix=a_name("bench")
         )
@@ -78,6 +81,10 @@ class Ground:
                 settings=settings,
                 session=session,
             )
+
+    def session_of(self, place: Place) -> AbstractAsyncContextManager[AwsSession]:
+        """One that goes by no proxy."""
+        return open_session(settings_for(self.emulator.url, place.applied), credentials=CREDENTIALS)
 
     async def promises(self) -> dict[str, str]:
         """What the server says of what it writes down."""

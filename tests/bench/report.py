@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ class Line:
         if self.compare == "ratio":
             compared = shown(self.compared)
         elif self.compare == "difference":
-            compared = f"+ {shown(self.compared)} {self.unit}"
+            compared = f"{shown(self.compared, sign=True)} {self.unit}"
         return [
             self.title,
             f"{shown(self.ours)} {self.unit}",
@@ -90,27 +90,32 @@ class Line:
 
 
 def lines_of(row: Row, rounds: Sequence[Measured]) -> list[Line]:
-    """The figures of a row, but for those about somebody who was not measured."""
-    return [
-        Line.of(row, figure, rounds)
-        for figure in row.figures
-        if figure.other is None or figure.other in rounds[0]
-    ]
+    """The figures of a row; where nobody else was measured, ours alone and once."""
+    measured = rounds[0].keys()
+    figures = [figure for figure in row.figures if figure.ours in measured]
+    beside = [figure for figure in figures if figure.other is None or figure.other in measured]
+    told = {figure.title for figure in beside}
+    alone = {
+        figure.title: replace(figure, other=None, at_least=None, at_most=None)
+        for figure in figures
+        if figure.title not in told
+    }
+    return [Line.of(row, figure, rounds) for figure in (*beside, *alone.values())]
 
 
-def shown(summary: Summary) -> str:
+def shown(summary: Summary, *, sign: bool = False) -> str:
     """The median, and the interval behind it where it is one."""
-    low, high = summary.interval
-    if low == high:
-        return number(summary.median)
-    return f"{number(summary.median)} ({number(low)}-{number(high)})"
+    low, median, high = (
+        number(value, sign=sign)
+        for value in (summary.interval[0], summary.median, summary.interval[1])
+    )
+    return median if low == high else f"{median} ({low} to {high})"
 
 
-def number(value: float) -> str:
+def number(value: float, *, sign: bool = False) -> str:
     """Three figures, and no more."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:{'+' if sign else ''},.{digits}f}"
 
 
 def table(lines: Sequence[Line]) -> Table:

@@ -2,51 +2,67 @@
 
 import json
 import re
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from tests.bench.__main__ import ROWS, parsed
-from tests.bench.ground import Ground
+from tests.bench.counting import calls_of, count_calls
+from tests.bench.ground import PROMISED, Ground, durable_ground
 from tests.bench.peers import REQUIREMENTS, Peers
 from tests.bench.report import Line, document, lines_of, markdown
 from tests.bench.rounds import Asked, Figure, Row, Summary, measure, rotated
-from tests.support.database import Server
-from tests.support.emulators import Emulator
-from tests.support.fixtures import emulator
+from tests.support.database import roomy_memory
 from tests.support.wheels import ROOT
 
-__all__ = ["emulator"]
+JOBS = 20
+RIVALS = {"celery", "pgqueuer", "procrastinate"}
+SOON_OVER = ["claims-10", "claims-1", "post", "drain", "counts", "buffers"]
+"""Rows that take little time with few jobs; the others are made of the same parts."""
 
-JOBS = 40
-HERE = ["claims-10", "claims-1", "post", "post-batch"]
-"""Rows that need no others and little time."""
 
-
-@pytest.fixture
-def ground(postgres: Server, template: str, emulator: Emulator, tmp_path: Path) -> Ground:
-    """Servers of tests, on which nothing is durable and nothing is timed."""
-    return Ground(
-        server=postgres,
-        template=template,
-        emulator=emulator,
-        folder=tmp_path,
-        peers=Peers(tmp_path),
-    )
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """As `make bench` makes it."""
+    async with durable_ground(Peers(tmp_path_factory.mktemp("peers")), roomy_memory()) as ground:
+        yield ground
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", SOON_OVER)
 async def test_a_row_measures_what_its_figures_tell_of(name: str, ground: Ground) -> None:
-    asked = Asked(rounds=2, jobs=JOBS, peers=False)
+    asked = Asked(rounds=1, jobs=JOBS, quick=True, peers=False)
 
     rounds = await measure(ROWS[name], ground, asked, lambda _: None)
 
     lines = lines_of(ROWS[name], rounds)
     assert lines != []
-    assert all(len(line.ours.values) == 2 for line in lines)
     assert all(value > 0 for line in lines for value in line.ours.values)
-    assert list(ground.peers.cache.glob("peers-*")) == [], "somebody was installed"
+    assert list(ground.peers.cache.iterdir()) == [], "somebody was installed"
+
+
+async def test_all_stand_on_a_postgres_that_forgets_nothing(ground: Ground) -> None:
+    promises = await ground.promises()
+
+    assert {"on"} == {promises[name] for name in PROMISED}
+    assert PROMISED >= ("fsync", "synchronous_commit")
+
+
+async def test_what_a_job_says_is_counted_once(ground: Ground) -> None:
+    """By Postgres: a statement in a transaction is one statement, and three round trips."""
+    async with ground.database() as database:
+        await count_calls(database)
+        before = await calls_of(ground.server, "worker", database.name)
+        async with database.connect("worker") as worker:
+            await worker.fetchval("SELECT 1")
+            between = await calls_of(ground.server, "worker", database.name)
+            async with worker.transaction():
+                await worker.fetchval("SELECT 1")
+        after = await calls_of(ground.server, "worker", database.name)
+
+    assert (1, 3) == (after.since(between).statements, after.since(between).trips)
+    assert before.trips < between.trips
 
 
 def test_every_round_begins_with_another_side() -> None:
@@ -73,14 +89,18 @@ def test_a_ratio_is_made_within_its_round() -> None:
     assert line.met
 
 
-def test_of_somebody_who_was_not_measured_nothing_is_told() -> None:
+def test_where_nobody_else_was_measured_ours_is_told_alone_and_once() -> None:
     figures = [
-        Figure(title="t", unit="u", ours="a", other="b"),
-        Figure(title="t", unit="u", ours="a"),
+        Figure(title="t", unit="u", ours="a", other="b", at_least=1),
+        Figure(title="t", unit="u", ours="a", other="c"),
     ]
     row = Row(name="r", about="", figures=figures, open=ROWS["post"].open)
 
-    assert [None] == [line.other_name for line in lines_of(row, [{"a": 1.0}])]
+    (alone,) = lines_of(row, [{"a": 1.0}])
+    (beside,) = lines_of(row, [{"a": 1.0, "c": 1.0}])
+
+    assert (None, "", None) == (alone.other_name, alone.goal, alone.met)
+    assert "c" == beside.other_name
 
 
 def test_a_run_can_be_read_again_as_it_was_written() -> None:
@@ -118,9 +138,8 @@ def test_the_others_are_pinned_and_none_of_them_is_ours() -> None:
     """Who installs the product or its tests is not brought a rival."""
     pins = re.findall(r"^([a-z-]+)(\[.+\])?(.*)$", REQUIREMENTS.read_text(), re.MULTILINE)
     lock = (ROOT / "uv.lock").read_text(encoding="utf-8")
-    rivals = {"celery", "pgqueuer", "procrastinate"}
 
-    assert rivals <= {name for name, _, _ in pins}
+    assert RIVALS <= {name for name, _, _ in pins}
     assert [name for name, _, pin in pins if not re.fullmatch(r"==[0-9.]+", pin)] == []
-    assert [name for name in rivals if f'\nname = "{name}"\n' in lock] == []
+    assert [name for name in RIVALS if f'\nname = "{name}"\n' in lock] == []
     assert "\n/.bench/\n" in (ROOT / ".gitignore").read_text(encoding="utf-8")

@@ -5,48 +5,22 @@ from uuid import uuid4
 
 import pytest
 
-from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.maintenance import pruner as pruner_module
 from imagefleet.maintenance.duties import Rest
 from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.statistics import sample_behind
-from imagefleet.store.jobs.claims import claim_jobs
-from imagefleet.store.jobs.submissions import submit_jobs
-from imagefleet.store.settling import Settlement, settle_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from tests.support.database import driver_of
 from tests.support.eventually import Resting
-from tests.support.factories import (
-    ALL_LANES,
-    TYPES,
-    a_job,
-    a_submission,
-    a_worker,
-    age_finished_jobs,
-)
+from tests.support.factories import a_job, a_worker, age_finished_jobs, finish_many
 
 
 def a_pruner(
     pool: Pool, rest: Rest | None = None, metrics: MaintenanceMetrics | None = None
 ) -> Pruner:
     return Pruner(pool, uuid4(), metrics or MaintenanceMetrics(()), rest=rest or Resting())
-
-
-async def finish(worker: Connection, jobs: int) -> None:
-    """That many are completed, every second one about something of its own."""
-    me = await a_worker(worker)
-    for first in range(0, jobs, 100):
-        numbers = range(first, min(jobs, first + 100))
-        asked = [a_submission(target=f"thing:{n}" if n % 2 else None) for n in numbers]
-        await submit_jobs(worker, asked)
-        ids = [job.job_id for job in asked]
-        answers = await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
-        claims = [answer.claim for answer in answers if answer.claim is not None]
-        completed = [Settlement.of(claim, Completed(), RetryPolicy()) for claim in claims]
-        await settle_jobs(worker, me, completed)
 
 
 async def forget_the_period(superuser: Connection) -> None:
@@ -84,7 +58,7 @@ async def test_a_backlog_goes_by_the_page_and_never_by_the_job(
 ) -> None:
     """With their attempts and targets: some statements for five hundred jobs."""
     jobs, pages = 1001, 3
-    await finish(worker, jobs)
+    await finish_many(worker, await a_worker(worker), jobs)
     await age_finished_jobs(superuser)
     statements = 0
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import fastapi.dependencies.utils
+import fastapi.routing
 import httpx
 import pytest
 
@@ -133,6 +135,33 @@ async def test_what_a_lone_request_costs(
     assert 202 == answer.status_code
     assert (answer.json()["jobId"] == old["jobId"]) == (headers == {"Idempotency-Key": "old"})
     assert asked == statements
+
+
+async def test_no_request_waits_for_a_thread_and_a_plain_one_for_no_framework(
+    running: Running, acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(where: object, name: str) -> None:
+        called = getattr(where, name)
+
+        async def counting(*given: object, **named: object) -> object:
+            calls[name] += 1
+            return await called(*given, **named)
+
+        monkeypatch.setattr(where, name, counting)
+
+    counted(fastapi.dependencies.utils, "run_in_threadpool")
+    counted(fastapi.routing, "solve_dependencies")
+    batch = await acme.post("/v1/jobs:batch", json={"jobs": [JOB]})
+    posted = await acme.post("/v1/jobs", json=JOB)
+    assert calls == {}
+
+    listed = await acme.get("/v1/jobs")
+
+    assert [200, 202, 200] == [each.status_code for each in (batch, posted, listed)]
+    assert calls["run_in_threadpool"] == 0
+    assert calls["solve_dependencies"] > 0, "this counts nothing"
 
 
 async def test_requests_of_one_moment_cost_what_one_does(

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.auth import Plain, Reader, Submitter
 from imagefleet.api.http.bodies import (
     read_envelope,
     read_json,
@@ -69,7 +69,7 @@ _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to e
 _OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
-router = APIRouter()
+router = APIRouter(route_class=Plain)
 
 
 @router.post(
