@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench-images bench-memory house walk audit pin clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory house walk audit pin clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -97,6 +97,9 @@ mutations: $(READY) ## Break the store's protections one by one; a named test mu
 simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays and refuses, some six minutes (ARGS="--only purge --seed 1")
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
+bench: $(READY) ## How fast it is beside others, as ratios of one run, half an hour on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
+	@$(BIN)/python -m tests.bench $(ARGS)
+
 bench-images: $(READY) ## CPU of our road from file to variants against bare Pillow, as a ratio (ARGS="--pictures 40")
 	@$(BIN)/python -m tests.bench.images $(ARGS)
 
@@ -148,5 +151,5 @@ localstack-down: ## Stop it and forget everything
 	@$(COMPOSE) --profile cli down --volumes --remove-orphans
 
 clean: ## Remove caches, .venv and .tools
-	rm -rf .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf .bench .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
 	find services tests -name __pycache__ -type d -prune -exec rm -rf {} +

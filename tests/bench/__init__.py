@@ -1,1 +1,24 @@
-"""Measurements: ratios within one run, printed for people. Nothing here passes or fails on time."""
+"""What it costs, measured: `make bench`, `make bench-images`, `make bench-memory`.
+
+    rounds      sides take turns; a median and its interval
+    report      the table, as Markdown, as JSON
+    ground      the servers that all sides of a row stand on
+    processes   the product's own, as they are deployed, with their logs in files
+    load        a process that asks an API as fast as it answers
+    peers       others, installed for this alone, and the programs that run there
+
+Rows of `make bench`
+    claiming    claim and settle in the database; bare_sql is the least that would do
+    posting     POST /v1/jobs and its batches; bare_api is the least that would do
+    draining    a backlog of jobs that do nothing, over SQS
+    picking_up  from a submit to its claim, while nothing else is to be done
+    counting    requests to SQS, statements and round trips a job
+    footprint   seconds to ready, memory, connections
+    growing     pages that a job looks at, by the size of the table
+    lingering   claim and settle under a held snapshot
+    uploading   memory while many large uploads come at once
+
+Programs of their own
+    images      CPU of our road from a file to variants
+    memory      what the largest pictures take in the child that makes them
+"""

@@ -73,23 +73,56 @@ def test_a_source_may_be_bytes_a_path_or_a_file(tmp_path: Path) -> None:
     assert reports[0] == reports[1] == reports[2]
 
 
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_a_large_jpeg_is_decoded_no_larger_than_needed(
-    orientation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoded: list[tuple[int, int]] = []
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The sizes at which pictures are decoded from now on."""
+    sizes: list[tuple[int, int]] = []
     load = ImageFile.ImageFile.load
 
     def recording_load(picture: ImageFile.ImageFile) -> object:
-        decoded.append(picture.size)
+        sizes.append(picture.size)
         return load(picture)
 
-    source = as_a_camera_stores(orientation, quadrants(1600, 1000), "JPEG")
     monkeypatch.setattr(ImageFile.ImageFile, "load", recording_load)
+    return sizes
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(
+    ("width", "height", "decoded_at"),
+    [
+        (318, 200, (318, 200)),
+        (320, 200, (160, 100)),  # a half may be no larger than what is wanted
+        (320, 201, (160, 101)),
+        (796, 500, (398, 250)),
+        (800, 500, (200, 125)),  # a quarter has to be a fourth larger, an eighth as well
+        (1592, 1000, (398, 250)),
+        (1600, 1000, (200, 125)),
+        (2, 4000, (1, 2000)),
+    ],
+)
+def test_a_large_jpeg_is_decoded_no_larger_than_needed(
+    decoded: list[tuple[int, int]],
+    orientation: int,
+    width: int,
+    height: int,
+    decoded_at: tuple[int, int],
+) -> None:
+    source = as_a_camera_stores(orientation, quadrants(width, height), "JPEG")
+    decoded.clear()
+
     result, _ = rendered(source, one())
 
-    assert max(decoded) == ((200, 125) if orientation == 1 else (125, 200))
-    assert (1600, 1000) == (result.source.width, result.source.height)
+    assert decoded[0] == (decoded_at if orientation == 1 else decoded_at[::-1])
+    assert (width, height) == (result.source.width, result.source.height)
+
+
+def test_of_a_photo_with_twelve_megapixels_three_are_decoded(
+    decoded: list[tuple[int, int]],
+) -> None:
+    rendered(saved(quadrants(4000, 3000)))
+
+    assert set(decoded) == {(2000, 1500)}
 
 
 def test_a_source_smaller_than_the_box_keeps_its_size_and_says_so() -> None:

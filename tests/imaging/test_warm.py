@@ -13,6 +13,7 @@ from PIL import Image, features
 
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.codecs import check_installation, encoder_fingerprint, open_image, reading
+from imagefleet.imaging.recipes import RECIPES
 from tests.support.images import (
     RED,
     animated,
@@ -131,8 +132,10 @@ def test_a_pillow_without_a_codec_is_refused_by_the_codecs_name(
 
 
 def test_the_fingerprint_names_every_codec_that_writes_or_reads_pixels() -> None:
-    fingerprint = dict(part.split("/", 1) for part in encoder_fingerprint().split())
+    parts = encoder_fingerprint(RECIPES["default"]).split()
+    fingerprint = dict(part.split("/", 1) for part in parts)
 
+    assert fingerprint.pop("recipe") == RECIPES["default"].hash
     assert fingerprint["pillow"] == PIL.__version__
     assert {"pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(fingerprint)
     assert "none" not in fingerprint.values()

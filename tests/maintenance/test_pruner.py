@@ -12,8 +12,9 @@ from imagefleet.maintenance.pruner import Pruned, Pruner
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.statistics import sample_behind
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
+from tests.support.database import driver_of
 from tests.support.eventually import Resting
-from tests.support.factories import a_job, age_finished_jobs
+from tests.support.factories import a_job, a_worker, age_finished_jobs, finish_many
 
 
 def a_pruner(
@@ -50,6 +51,30 @@ async def test_the_first_of_a_period_prunes_all_of_it(
     assert 5 == await superuser.fetchval("SELECT sum(pruned) FROM ledger")
     assert 2 == len(resting.rests), "others had their turn after each full page"
     assert 'upkeep_done_total{step="prune_jobs"} 5.0' in metrics.exposition().decode()
+
+
+async def test_a_backlog_goes_by_the_page_and_never_by_the_job(
+    pool: Pool, worker: Connection, superuser: Connection
+) -> None:
+    """With their attempts and targets: some statements for five hundred jobs."""
+    jobs, pages = 1001, 3
+    await finish_many(worker, await a_worker(worker), jobs)
+    await age_finished_jobs(superuser)
+    statements = 0
+
+    def count(_: object) -> None:
+        nonlocal statements
+        statements += 1
+
+    resting = Resting()
+    async with pool.connection() as connection:  # the only one that the pool has
+        driver_of(connection).add_query_logger(count)
+    pruned = await a_pruner(pool, resting).run_once()
+
+    assert (jobs, pages - 1) == (pruned.jobs, len(resting.rests))
+    assert pages < statements <= 10 * pages + 50
+    for left in ("jobs", "attempts", "targets"):
+        assert 0 == await superuser.fetchval(f"SELECT count(*) FROM {left}")  # noqa: S608 - of three
 
 
 async def test_what_is_kept_is_passed_once_and_looked_at_again_later(

@@ -21,7 +21,7 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 # Who runs what. A new constant without a line here, or among the two groups below, is a red test.
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
-        "admissions.FIND_REFUSAL": READERS,
+        "admissions.FIND_REFUSALS": READERS,
         "cancelling.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
         "admissions.LIST_STANDING": ("api",),
@@ -141,7 +141,6 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "rings.LOCK_TARGET": ("operator",),
         "rings.RING_NEXT": ("operator",),
         "claims.COUNT_OVER": ("worker",),
-        "claims.FIND_TYPES": ("worker",),
         "database.PING": ANY_SUBMITTER,
         "reports.WATCH_JOBS": ("api",),
         "deleting.DARKEN_WITHOUT_EDGE": ("maintenance",),
@@ -258,6 +257,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "unheard.FIND_OWN_ENDS": ("worker",),
         "submissions.TAKE_PLACES": ANY_SUBMITTER,
         "submissions.INSERT_JOBS": ANY_SUBMITTER,
+        "submissions.TRY_KEYS": ("api",),
         "submissions.FIND_STANDING": ANY_SUBMITTER,
         "submissions.REMEMBER_ALIASES": ANY_SUBMITTER,
         "sweeping.FORGET_UPLOADS": ("maintenance",),
@@ -314,6 +314,7 @@ FRAGMENTS: Final = frozenset(
         "inspection._NEWEST",
         "inspection._OF_EACH",
         "inspection._OWNERS",
+        "ledger._OLDEST",
         "statistics._ROOM",
         "pruning.PAGE_SEEN",
         "reports._OF_TENANT",
@@ -344,6 +345,7 @@ NO_SQL: Final = frozenset(
         "replays.REDRIVE",
         "images.IMAGE_DELETED",
         "replays._TOO_MANY",
+        "submissions._FORGOTTEN",
         "submissions._TOO_MANY_KEYS",
         "reports._EXCLUSIVE",
         "roles.OWNER",

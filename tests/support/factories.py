@@ -1,6 +1,6 @@
 """Rows in any state, made the way the product makes them wherever that is possible."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -27,7 +27,7 @@ from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.dispatching import FIRST_PLACE, find_levels, take_rings
 from imagefleet.store.jobs.rings import confirm_rings
-from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Receipt, Settlement, settle_jobs
 
 TENANT = TenantId("acme")
@@ -83,6 +83,7 @@ async def a_worker(
     *,
     lanes: Sequence[Lane] = ALL_LANES,
     types: Sequence[str] = TYPES,
+    type_slots: Mapping[str, int] | None = None,
 ) -> WorkerId:
     worker_id = WorkerId(uuid4())
     card = WorkerCard(
@@ -92,6 +93,7 @@ async def a_worker(
         version="0",
         types=tuple(types),
         slots={lane: SLOTS[lane] for lane in lanes},
+        type_slots=type_slots or {},
     )
     await register_worker(worker, card)
     return worker_id
@@ -138,6 +140,19 @@ async def settle_job(worker: Connection, job: MadeJob, outcome: Outcome) -> Rece
     )
     report = await settle_jobs(worker, job.worker_id, [settlement])
     return report.receipts[0]
+
+
+async def finish_many(worker: Connection, worker_id: WorkerId, jobs: int) -> None:
+    """That many are completed, every second one about something of its own."""
+    for first in range(0, jobs, 100):
+        numbers = range(first, min(jobs, first + 100))
+        asked = [a_submission(target=f"thing:{n}" if n % 2 else None) for n in numbers]
+        await submit_jobs(worker, asked)
+        ids = [job.job_id for job in asked]
+        answers = await claim_jobs(worker, ids, worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
+        claims = [answer.claim for answer in answers if answer.claim is not None]
+        completed = [Settlement.of(claim, Completed(), RetryPolicy()) for claim in claims]
+        await settle_jobs(worker, worker_id, completed)
 
 
 AT_ONCE = BreakerLimits(failures=1, listen_for=timedelta(0))

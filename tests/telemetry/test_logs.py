@@ -5,10 +5,11 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import NoReturn
+from typing import Final, NoReturn
 from uuid import uuid4
 
 import pytest
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from imagefleet.jobs.model import Claim, Lane, TenantId, new_job_id
-from imagefleet.telemetry.logs import REDACTED, bind_job, configure
+from imagefleet.telemetry import logs
+from imagefleet.telemetry.logs import REDACTED, bind_job, configure, ids_of
 
 CLAIM = Claim(
     job_id=new_job_id(),
@@ -384,6 +386,62 @@ def test_hiding_secrets_takes_no_longer_than_the_text(lines: Lines, part: str) -
     log().info("some.event", message=part * 1_000_000)
 
     assert len(lines.all()) == 1
+
+
+USUAL: Final[tuple[dict[str, object], ...]] = (
+    {
+        "event": "request.answered", "method": "POST", "route": "/v1/images/{image_id}",
+        "status": 202, "problem": None, "duration_seconds": 0.0123, "tenant_id": "acme",
+        "correlation_id": "0af7651916cd43dd8448eb211c80319c",
+    },
+    {
+        "event": "job.completed", **ids_of(CLAIM), "worker_id": str(uuid4()),
+        "duration_seconds": 1.5, "queue_seconds": 0.5, "outcome": "completed", "why": "done",
+        "retries": 0, "max_attempts": 5, "state": "completed",
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("usual", USUAL, ids=lambda usual: str(usual["event"]))
+@pytest.mark.parametrize(
+    ("more", "searched", "walked"),
+    [
+        ({}, 0, 0),
+        ({"detail": "cannot reach postgresql://u:hunter2@db/x"}, 1, 0),
+        ({"detail": "Bearer\thunter2"}, 1, 1),
+        ({"token": "hunter2"}, 0, 0),
+    ],
+    ids=["usual", "an address", "a tab", "a name"],
+)
+def test_of_a_usual_line_nothing_is_searched_for_secrets(
+    usual: dict[str, object],
+    more: dict[str, object],
+    searched: int,
+    walked: int,
+    lines: Lines,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("_without_secrets", "_visible"):
+        monkeypatch.setattr(logs, name, _counted(calls, name))
+    values = {key: value for key, value in usual.items() if key != "event"}
+
+    log().info(str(usual["event"]), **values, **more)
+
+    assert calls["_without_secrets"] == searched
+    assert bool(calls["_visible"]) == bool(walked)
+    assert "hunter2" not in lines.getvalue()
+    assert values.items() <= lines.one().items()
+
+
+def _counted(calls: Counter[str], name: str) -> Callable[..., object]:
+    called: Callable[..., object] = getattr(logs, name)
+
+    def counting(*given: object) -> object:
+        calls[name] += 1
+        return called(*given)
+
+    return counting
 
 
 def test_a_secret_type_stays_a_secret(lines: Lines) -> None:

@@ -1,27 +1,22 @@
 """What a consumer begins where slots are turned, types are bound and suspects run alone."""
 
 from collections import Counter
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from imagefleet.aws.queue import Received
-from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import ClaimAnswer, JobId, JobState, Lane, Submission, new_job_id
+from imagefleet.jobs.model import JobState, Lane, Submission, new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR
-from imagefleet.worker.messages import BUSY_FOR, CONTENDED_FOR
+from imagefleet.worker.messages import BUSY_FOR
 from imagefleet.worker.slots import Solitude, TypeSlots
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
-from tests.support.factories import a_job, a_submission, expire_lock
+from tests.support.factories import a_job, a_submission
 from tests.support.queues import a_message, a_ringing
 from tests.support.rows import job_row, ring_row
-from tests.worker.listening import counted, ends_in, listening
+from tests.worker.listening import listening
 
 NOTHING = timedelta()
 
@@ -52,10 +47,8 @@ async def test_what_comes_for_slots_that_are_used_no_longer_is_given_back(
         assert 1 == len(heard.started)
 
 
-async def test_only_so_many_of_a_type_begin_and_others_are_not_held_up(
-    bench: Bench, superuser: Connection
-) -> None:
-    """What is too much is put off as what this worker lacks: the ring row says when it is due."""
+async def test_only_so_many_of_a_type_begin_and_others_are_not_held_up(bench: Bench) -> None:
+    """What is too much goes back to its ring, due at once: another worker may have room."""
     own = TypeSlots()
     own.use({"noop": 1})
     jobs = [await bench.submit() for _ in range(3)]
@@ -70,13 +63,11 @@ async def test_only_so_many_of_a_type_begin_and_others_are_not_held_up(
         for job_id in put_off:
             row = await ring_row(bench.worker, job_id)
             assert row is not None
-            assert row["sent_at"] is None
+            assert (row["sent_at"], row["next_in"] <= NOTHING) == (None, True)
 
         (running,) = [started for started in heard.started if started.claim.type == "noop"]
         running.leave()
-        again = put_off.pop()
-        await superuser.execute("UPDATE rings SET next_at = now() WHERE job_id = $1", again)
-        heard.own.waiting.append(a_ringing(again))
+        heard.own.waiting.append(a_ringing(put_off.pop()))
         await heard.runs(3)
 
 
@@ -96,48 +87,39 @@ async def test_a_job_that_is_not_claimed_takes_no_slot_of_its_type(bench: Bench)
     assert free.job_id == heard.started[0].claim.job_id
 
 
-async def test_what_was_claimed_is_told_and_begun_though_the_next_claim_fails(
-    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+async def test_what_has_no_room_is_not_asked_for_until_there_is_some(bench: Bench) -> None:
+    """It stays in the queue, for workers that have; of what there is room for no more is asked."""
+    async with listening(bench, slots=5, type_slots=TypeSlots({"noop": 2})) as heard:
+        heard.ring(*[await bench.submit() for _ in range(5)])
+        await heard.runs(2)
+        await eventually(lambda: len(heard.own.deleted) == 3)
+        asked = len(heard.own.asked)
+        heard.ring(*[await bench.submit() for _ in range(4)])
+
+        heard.started[0].leave()
+        await heard.runs(3)
+        heard.started[1].leave()
+        heard.started[2].leave()
+        await heard.runs(5)
+
+        assert {1, 2} >= set(heard.own.asked[asked:])
+        assert (1, 3) == (len(heard.own.waiting), len(heard.own.deleted))
+
+
+async def test_what_needs_no_room_comes_through_where_there_is_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a type with few slots two claims are made: the answers of the first are committed."""
-    own = TypeSlots()
-    own.use({"other": 0})
-    last = await bench.claim(a_submission(max_attempts=1))
-    await expire_lock(superuser, last.job_id)
-    taken = await bench.claim()
-    await expire_lock(superuser, taken.job_id)
-    late = await bench.submit(a_submission(type="other"))
-    asked: list[Sequence[JobId]] = []
+    monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 0.05)
+    types, own = ("noop", "other"), TypeSlots({"noop": 1})
+    crowd = [await bench.submit() for _ in range(4)]
+    others = [await bench.submit(a_submission(type="other")) for _ in range(4)]
+    async with listening(bench, slots=4, types=types, type_slots=own) as heard:
+        heard.ring(*crowd, *others)
 
-    async def claim_once(
-        connection: Connection,
-        job_ids: Sequence[JobId],
-        **others: Any,  # noqa: ANN401 - handed on
-    ) -> list[ClaimAnswer]:
-        asked.append(job_ids)
-        if len(asked) == 2:
-            raise Unavailable("database_unavailable", "gone")
-        return await claim_jobs(connection, job_ids, **others)
+        await heard.runs(4)
 
-    monkeypatch.setattr("imagefleet.worker.consumer.claim_jobs", claim_once)
-    messages = [a_ringing(job.job_id) for job in (last, taken, late)]
-    with capture_logs() as lines:
-        async with listening(bench, slots=3, types=("noop", "other"), type_slots=own) as heard:
-            heard.own.waiting += messages
-            await eventually(lambda: heard.own.deleted and heard.own.changed)
-
-            assert [taken.job_id] == [started.claim.job_id for started in heard.started]
-            assert [messages[0].receipt] == heard.own.deleted
-            assert [(messages[2].receipt, CONTENDED_FOR)] == heard.own.changed
-            assert {"noop": 1} == own._busy
-            await eventually(lambda: (heard.slots.reserved, heard.slots.busy) == (2, 1))
-
-    assert [{last.job_id, taken.job_id}, {late.job_id}] == [set(job_ids) for job_ids in asked[:2]]
-    assert {"job.exhausted", "job.taken_over"} == {event for event, *_ in ends_in(lines)}
-    assert 2.0 == sum(
-        counted(bench, f'job_attempts_total{{outcome="{outcome}"}}')
-        for outcome in ("exhausted", "taken_over")
-    )
+        # All that there are slots for, one to see what else is there, and all again.
+        assert [4, 1, 2] == heard.own.asked
 
 
 async def test_jobs_that_ran_before_the_change_are_counted(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Keys
 from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.intake import Heads, Intake
-from imagefleet.api.http.limiting import Limiting, Unhurried
+from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import DescribedApp
 from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
@@ -31,6 +31,7 @@ from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators import tenants as operator_tenants
 from imagefleet.api.operators.queues import Looks
 from imagefleet.api.producers import events, images, jobs, uploads
+from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
 from imagefleet.api.public import stable
@@ -83,6 +84,7 @@ async def main(
         tools = await _open_tools(stack, settings, pool, session, metrics, tracing)
         watcher = Watcher(tools)
         app = create_app(tools, watcher)
+        await stack.enter_async_context(app.state.accepting.open())
         server = Server(
             settings.api.host,
             settings.api.port,
@@ -172,9 +174,10 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.tools = tools
     app.state.watcher = watcher
     app.state.limiting = limiting = Limiting(tools.turned_for)
-    app.state.unhurried = Unhurried()
+    app.state.unhurried = errors.Unhurried()
     app.state.keys = Keys(tools)
-    app.state.admission = Admission(limiting)
+    app.state.admission = admission = Admission(limiting)
+    app.state.accepting = Accepting(tools, admission, limiting)
     app.state.bodies = Bodies(limiting)
     app.state.intake = Intake(tools, Heads(), limiting)
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)

@@ -29,7 +29,7 @@ from functools import cache
 
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.headers.facts import corrupt
-from imagefleet.imaging.recipes import ENCODERS, Fit, VariantSpec
+from imagefleet.imaging.recipes import ENCODERS, Fit, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size, cropped
 from imagefleet.jobs.images import Caveat, ImageFormat
 
@@ -104,9 +104,14 @@ def check_installation() -> None:
         raise Misconfigured("; ".join(faults))
 
 
-def encoder_fingerprint() -> str:
-    """Pillow and the codecs in it: the same fingerprint and recipe give the same bytes."""
+def encoder_fingerprint(recipe: Recipe) -> str:
+    """What the bytes of a variant depend on besides its source: the same gives the same bytes.
+
+    The recipe, by the hash of all that is in it, of its encoders' options and of our own pipeline;
+    Pillow, and the codecs in it.
+    """
     versions = {
+        "recipe": recipe.hash,
         "pillow": PIL.__version__,
         "jpeg": features.version("libjpeg_turbo") or features.version("jpg"),
         "zlib": features.version("zlib_ng") or features.version("zlib"),

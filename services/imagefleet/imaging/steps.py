@@ -19,9 +19,9 @@ from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sizes import Size, SizeLevel, levels
 from imagefleet.jobs.images import Caveat, ImageFormat
 
-# How much larger than the largest variant a JPEG is decoded: below, the decoder's own crude
-# scaling would show; above, it saves less.
-_DRAFT_MARGIN = 1.25
+# The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
+# be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
+_DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
 _REDUCING_GAP = 2.0
 _FILLING = frozenset({127, 128})  # what a channel is where nothing was coded, upside down or not
@@ -102,14 +102,20 @@ def plan(work: Work) -> Work:
 
 def draft(work: Work) -> Work:
     """Let the JPEG decoder skip what the largest variant does not need; others ignore it."""
-    work.picture.draft(None, _draft_box(work))
+    _draft(work.picture, work)
     return work
 
 
-def _draft_box(work: Work) -> tuple[int, int]:
-    """In the picture's own proportions: draft() goes by the lesser ratio of the two sides."""
-    largest = work.levels[0].size.turned(work.orientation)
-    return round(largest.width * _DRAFT_MARGIN), round(largest.height * _DRAFT_MARGIN)
+def _draft(picture: Image.Image, work: Work) -> None:
+    wanted = work.levels[0].size.turned(work.orientation)
+    pairs = tuple(zip(picture.size, wanted, strict=True))
+    fitting = (
+        part
+        for part, margin in _DRAFTS
+        if all(-(-side // part) >= margin * length for side, length in pairs)
+    )
+    part = next(fitting, 1)
+    picture.draft(None, (max(1, picture.width // part), max(1, picture.height // part)))
 
 
 def decode(work: Work) -> Work:
@@ -143,7 +149,7 @@ def miss_nothing(work: Work) -> Work:
         return work
     with reading(work.limits.max_pixels):
         again = open_image(fuller)
-        again.draft(None, _draft_box(work))
+        _draft(again, work)
         again.load()
         if _differ(work.picture, again):
             raise corrupt(work.facts.format, "fewer pixels than its size")

@@ -10,8 +10,9 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, Literal, TextIO
 
 import orjson
@@ -29,6 +30,8 @@ _SECRET_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 _MASKED_ALREADY: Final = re.compile(r"\w+://[^:/@]*:\*\*\*@[^@]*")  # as settings.masked shows them
+# An id, a name, a time, a path: none of the texts below fits into one.
+_WORD: Final = re.compile(r"[\w.+@{}:-]{0,256}|[\w.+@{}/-]{0,256}", re.ASCII)
 # Each begins with letters of its own and is bounded: a hostile text costs no more than its length.
 _SECRETS_IN_TEXT: Final = (
     (re.compile(r"(://[^\s:/@]{0,128}:)[^\s/@]{0,256}@"), r"\1***@"),
@@ -101,8 +104,27 @@ def ids_of(claim: Claim | Ended) -> dict[str, object]:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replace values whose name promises a secret, and secrets inside of texts, at any depth."""
-    return {key: _plain(key, value, 0) for key, value in event.items()}
+    """Replace values whose name promises a secret, and secrets inside of texts, at any depth.
+
+    Most values of most lines are words and numbers, in which there is nothing to look for.
+    """
+    return {
+        key: value if _is_word(value) and not _promises_secret(key) else _plain(key, value, 0)
+        for key, value in event.items()
+    }
+
+
+@lru_cache(maxsize=1024)
+def _promises_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
+
+
+def _is_word(value: object) -> bool:
+    if value.__class__ is str:
+        return _WORD.fullmatch(str(value)) is not None
+    if isinstance(value, int):
+        return abs(value) <= _LARGEST_INTEGER
+    return value is None or isinstance(value, float)
 
 
 def _plain(name: str, value: object, depth: int) -> object:
@@ -157,6 +179,10 @@ def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     """Write the line; JSON itself escapes line breaks, and the rest is made visible."""
     ordered = {key: event[key] for key in _FIRST_KEYS if key in event}
     ordered |= {key: value for key, value in event.items() if key not in ordered}
+    with suppress(TypeError):  # half a character
+        line = orjson.dumps(ordered, option=orjson.OPT_NON_STR_KEYS).decode()
+        if line.isprintable() and "\\" not in line:
+            return line
     return orjson.dumps(_visible(ordered, "\n\t"), option=orjson.OPT_NON_STR_KEYS).decode()
 
 

@@ -16,10 +16,10 @@ import structlog
 
 from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import ClaimLost, FleetError
-from imagefleet.jobs.model import Claim, ClaimAnswer, JobId, Lane, WorkerId, parse_message
+from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Verdict, WorkerId, parse_message
 from imagefleet.runtime import Drain, unless
-from imagefleet.store.database import Connection, Pool
-from imagefleet.store.jobs.claims import claim_jobs, count_over, find_types
+from imagefleet.store.database import Pool
+from imagefleet.store.jobs.claims import claim_jobs, count_over
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
@@ -28,6 +28,7 @@ from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
+WITHOUT_ROOM_FOR: Final = 5.0  # seconds without a receive: what needs no room may be there too
 PAUSE_AFTER_ERROR: Final = timedelta(seconds=1)
 LONGEST_RECEIVE: Final = 120.0  # seconds; far beyond every deadline that a receive has
 
@@ -54,14 +55,6 @@ class Ears:
     type_slots: TypeSlots = field(default_factory=TypeSlots)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What one claim asks for."""
-
-    deliveries: Sequence[Delivery]
-    types: Sequence[str]
-
-
 class Consumer:
     """The listener of one lane's slots."""
 
@@ -83,6 +76,7 @@ class Consumer:
         self._own_empty_at = float("-inf")
         self._helped = False
         self._taken = 0
+        self._crowded = False
         self._receiving_since: float | None = None
         self.deaf: str | None = None
         """Why the last receive or claim failed; None while all is well."""
@@ -97,7 +91,7 @@ class Consumer:
     async def run(self, drain: Drain) -> None:
         """Listen until the drain begins, then give back what is still on its way."""
         while not drain.requested:
-            reserved = await unless(drain, self._slots.reserve(MOST_AT_ONCE))
+            reserved = await unless(drain, self._reserve())
             if reserved is None:
                 break
             self._taken = 0
@@ -113,6 +107,17 @@ class Consumer:
                 self._slots.give_back(reserved - self._taken)
         for _, queue in self._queues:
             self._ears.unclaimed.give_back(queue, await queue.drain())
+
+    async def _reserve(self) -> int:
+        """Wait for slots to listen for; where what comes has no room, for that, but not for ever.
+
+        What waits there meanwhile is for workers that have some. And for what needs none we ask now
+        and then.
+        """
+        if not self._crowded:
+            return await self._slots.reserve(MOST_AT_ONCE)
+        await self._ears.type_slots.more(WITHOUT_ROOM_FOR)
+        return await self._slots.reserve(min(max(1, self._ears.type_slots.room), MOST_AT_ONCE))
 
     async def _listen(self, most: int, drain: Drain) -> None:
         """Receive from the lane's queues until one has something."""
@@ -137,7 +142,7 @@ class Consumer:
                 return
             if position == 0:
                 self._own_empty_at = self._now()
-        self._helped = False
+        self._helped = self._crowded = False
         self._own_empty_at = float("-inf")
 
     async def _receive(
@@ -227,100 +232,53 @@ class Consumer:
         deliveries = await unclaimed.readable(queue, received)
         if not deliveries:
             return
-        unanswered = [Question(deliveries, self._ears.types)]
         left: list[tuple[Delivery, ClaimAnswer]] = []
-        reserved: list[str] = []
         try:
-            async with self._ears.pool.use("claim") as connection:
-                if self._ears.type_slots.bound:
-                    unanswered = await self._questions(connection, deliveries, reserved)
-                while unanswered:
-                    answers = await self._claim(connection, lane, unanswered[0])
-                    # What was answered is committed: it is not lost with the next question.
-                    del unanswered[0]
-                    left += self._start_ours(lane, answers, ended)
-                    self._unreserve(reserved)
+            async with self._ears.type_slots.counted:
+                answers = await self._claim(lane, deliveries)
+                for delivery, answer in zip(deliveries, answers, strict=True):
+                    self._ears.metrics.claimed(answer.verdict)
+                    if answer.claim is None:
+                        left.append((delivery, answer))
+                    else:
+                        self._ears.hearing.claimed(lane, delivery.message)
+                        self._start(answer.claim, delivery, ended)
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
-            for question in unanswered:
-                lost = [delivery.received for delivery in question.deliveries]
-                unclaimed.give_back(queue, lost, CONTENDED_FOR)
-            await self._dismiss(left)
+            lost = [delivery.received for delivery in deliveries]
+            unclaimed.give_back(queue, lost, CONTENDED_FOR)
             raise
-        finally:
-            self._unreserve(reserved)
-        await self._dismiss(left)
-
-    async def _questions(
-        self, connection: Connection, deliveries: Sequence[Delivery], reserved: list[str]
-    ) -> list[Question]:
-        """The claims to make. What has no slot of its type left is asked for as if we lack it."""
-        type_slots, types = self._ears.type_slots, self._ears.types
-        type_of = await find_types(connection, [delivery.message.job_id for delivery in deliveries])
-        full: set[str] = set()
-        waiting: set[JobId] = set()
-        for job_id, job_type in type_of.items():
-            if type_slots.has_room(job_type):
-                type_slots.occupy(job_type)
-                reserved.append(job_type)
-            else:
-                full.add(job_type)
-                waiting.add(job_id)
-        now = [delivery for delivery in deliveries if delivery.message.job_id not in waiting]
-        later = [delivery for delivery in deliveries if delivery.message.job_id in waiting]
-        others = [name for name in types if name not in full]
-        return [
-            question
-            for question in (Question(now, types), Question(later, others))
-            if question.deliveries
-        ]
-
-    async def _claim(
-        self, connection: Connection, lane: Lane, question: Question
-    ) -> list[tuple[Delivery, ClaimAnswer]]:
-        """Claim, and tell whose claims that ended."""
-        job_ids = [delivery.message.job_id for delivery in question.deliveries]
-        try:
-            answers = await claim_jobs(
-                connection,
-                job_ids,
-                worker_id=self._ears.worker_id,
-                lanes=[lane],
-                types=question.types,
-            )
-        except ClaimLost:  # an answer
-            raise
-        except BaseException:
-            self._ears.takeovers.not_answered(job_ids)
-            raise
-        self._ears.takeovers.tell(answer.ended for answer in answers if answer.ended is not None)
-        return list(zip(question.deliveries, answers, strict=True))
-
-    def _start_ours(
-        self,
-        lane: Lane,
-        answers: Sequence[tuple[Delivery, ClaimAnswer]],
-        ended: Callable[[], None],
-    ) -> list[tuple[Delivery, ClaimAnswer]]:
-        """Begin what is claimed; the others, whose messages are to be dismissed."""
-        left: list[tuple[Delivery, ClaimAnswer]] = []
-        for delivery, answer in answers:
-            self._ears.metrics.claimed(answer.verdict)
-            if answer.claim is None:
-                left.append((delivery, answer))
-            else:
-                self._ears.hearing.claimed(lane, delivery.message)
-                self._start(answer.claim, delivery, ended)
-        return left
-
-    async def _dismiss(self, left: Sequence[tuple[Delivery, ClaimAnswer]]) -> None:
+        self._crowded = self._is_crowded(answers)
         for delivery, answer in left:
-            await self._ears.unclaimed.dismiss(delivery, answer)
+            await unclaimed.dismiss(delivery, answer)
 
-    def _unreserve(self, reserved: list[str]) -> None:
-        """What began has a slot of its type by now, and what did not needs none."""
-        while reserved:
-            self._ears.type_slots.leave(reserved.pop())
+    def _is_crowded(self, answers: Sequence[ClaimAnswer]) -> bool:
+        """Whether what comes had no room of late, and nothing came that needs none."""
+        claims = [answer.claim for answer in answers if answer.claim is not None]
+        if not all(self._ears.type_slots.binds(claim.type) for claim in claims):
+            return False
+        return self._crowded or any(answer.verdict is Verdict.UNROUTABLE for answer in answers)
+
+    async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
+        """Claim what there is room for, and tell whose claims that ended."""
+        job_ids = [delivery.message.job_id for delivery in deliveries]
+        async with self._ears.pool.use("claim") as connection:
+            try:
+                answers = await claim_jobs(
+                    connection,
+                    job_ids,
+                    worker_id=self._ears.worker_id,
+                    lanes=[lane],
+                    types=self._ears.types,
+                    rooms=self._ears.type_slots.rooms,
+                )
+            except ClaimLost:  # an answer
+                raise
+            except BaseException:
+                self._ears.takeovers.not_answered(job_ids)
+                raise
+        self._ears.takeovers.tell(answer.ended for answer in answers if answer.ended is not None)
+        return answers
 
     def _start(self, claim: Claim, delivery: Delivery, ended: Callable[[], None]) -> None:
         def leave() -> None:

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.api.http import openapi
-from imagefleet.api.http.errors import problem_of
-from imagefleet.api.http.limiting import UNHURRIED_FROM
+from imagefleet.api.http.errors import UNHURRIED_FROM, problem_of
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
 from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, app_of
 from tests.support.http import a_jpeg, is_problem, submitted

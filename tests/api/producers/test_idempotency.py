@@ -14,7 +14,7 @@ from imagefleet.jobs.model import Lane, PauseScope, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import Pause, pause
 from imagefleet.store.jobs.admissions import (
-    FIND_REFUSAL,
+    FIND_REFUSALS,
     LIST_PARENTS,
     LIST_STANDING,
     ROOM_FOR_JOBS,
@@ -327,12 +327,13 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
     orphans = [replace(a_submission(), parent_job_id=new_job_id()) for _ in range(20)]
     child = replace(a_submission(), parent_job_id=standing[0].job_id)
     others = [a_submission() for _ in range(70)]
-    batch = [child, *orphans, *others, *standing]
-    await newcomer().admit_batch(api, a_key(), batch)  # and the driver knows the types of it
+    key = a_key()
+    batch = [(key, job) for job in [child, *orphans, *others, *standing]]
+    await newcomer().admit_batch(api, batch)  # and the driver knows the types of it
     statements: list[str] = []
 
     with driver_of(api).query_logger(lambda record: statements.append(record.query)):
-        verdicts = await newcomer().admit_batch(api, a_key(), batch)
+        verdicts = await newcomer().admit_batch(api, batch)
         await asyncio.sleep(0)  # the last of them is told in the loop's next turn
 
     codes = [verdict if isinstance(verdict, Admitted) else verdict.code for verdict in verdicts]
@@ -344,7 +345,7 @@ async def test_a_batch_is_admitted_for_few_statements_whatever_is_in_it(
         *["too_many_open_jobs"] * (len(others) - fits),
         *[Admitted.STANDS] * len(standing),
     ]
-    assert statements == [LIST_PARENTS, FIND_REFUSAL, ROOM_FOR_JOBS, LIST_STANDING]
+    assert statements == [LIST_PARENTS, FIND_REFUSALS, ROOM_FOR_JOBS, LIST_STANDING]
 
 
 async def test_a_pause_refuses_what_is_new_in_a_batch_and_repeats_what_is_not(

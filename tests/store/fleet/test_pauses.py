@@ -13,7 +13,7 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import Pause, pause, resume
-from imagefleet.store.jobs.admissions import find_refusal
+from imagefleet.store.jobs.admissions import find_refusals
 from imagefleet.store.jobs.submissions import submit_job
 from tests.support.factories import (
     CORRUPT,
@@ -215,7 +215,9 @@ async def test_a_pause_that_refuses_new_jobs_says_why(
 ) -> None:
     await pause(operator, what, by="tests", reason="maintenance", refuse_new=True)
 
-    assert expected == await find_refusal(api, "noop", Lane.FAST, TENANT)
+    mine, rivals = ("noop", Lane.FAST, TENANT), ("process_image", Lane.GENERAL, TenantId("rival"))
+    both = {mine: expected} | ({rivals: expected} if what is EVERYTHING else {})
+    assert both == await find_refusals(api, [mine, rivals])
 
 
 async def test_a_pause_that_refuses_nothing_is_no_refusal(
@@ -223,7 +225,7 @@ async def test_a_pause_that_refuses_nothing_is_no_refusal(
 ) -> None:
     await pause(operator, EVERYTHING, by="tests", reason="why")
 
-    assert await find_refusal(api, "noop", Lane.FAST, TENANT) is None
+    assert {} == await find_refusals(api, [("noop", Lane.FAST, TENANT)])
 
 
 async def test_a_refusal_of_other_jobs_is_none_of_ours(
@@ -235,4 +237,4 @@ async def test_a_refusal_of_other_jobs_is_none_of_ours(
     rivals = Pause(scope=PauseScope.TENANT, tenant_id="rival")
     await pause(operator, rivals, by="tests", reason="why", refuse_new=True)
 
-    assert await find_refusal(api, "process_image", Lane.GENERAL, TENANT) is None
+    assert {} == await find_refusals(api, [("process_image", Lane.GENERAL, TENANT)])

@@ -290,3 +290,70 @@ async def test_an_exhausted_job_and_the_next_of_its_target_in_one_receive_ring_t
     assert [answer.verdict for answer in answers] == [Verdict.TARGET_BUSY, Verdict.EXHAUSTED]
     ring = await the_ring(worker, successor.job_id)
     assert ring["next_in"] <= timedelta(0)
+
+
+async def test_of_a_type_no_more_are_claimed_than_there_is_room_for(
+    worker: OpenConnection,
+) -> None:
+    """The most urgent and oldest; the others keep their place in their tenant's line."""
+    wanted = [a_submission(priority=priority) for priority in (90, 100, 60, 100)]
+    wanted.append(a_submission(type="other"))
+    for submission in wanted:
+        await submit_job(worker, submission)
+    rung = await the_ring(worker, wanted[3].job_id)
+
+    answers = await claim_jobs(
+        worker,
+        [submission.job_id for submission in wanted],
+        worker_id=await a_worker(worker),
+        lanes=ALL_LANES,
+        types=(*TYPES, "other"),
+        rooms={"noop": 2, "another": 0},
+    )
+
+    claimed, refused = Verdict.CLAIMED, Verdict.UNROUTABLE
+    assert [claimed, refused, claimed, refused, claimed] == [answer.verdict for answer in answers]
+    ring = await the_ring(worker, wanted[3].job_id)
+    assert ring["sent_at"] is None
+    assert ring["next_at"] == rung["next_at"] + timedelta(microseconds=1)
+
+
+async def test_what_there_is_no_room_for_keeps_its_target_free_and_its_elders_first(
+    worker: OpenConnection,
+) -> None:
+    first, second = a_submission(target="photo"), a_submission(target="photo")
+    for submission in (first, second):
+        await submit_job(worker, submission)
+
+    async def verdicts(room: int) -> list[Verdict]:
+        answers = await claim_jobs(
+            worker,
+            [second.job_id, first.job_id],
+            worker_id=await a_worker(worker),
+            lanes=ALL_LANES,
+            types=TYPES,
+            rooms={"noop": room},
+        )
+        return [answer.verdict for answer in answers]
+
+    assert [Verdict.TARGET_BUSY, Verdict.UNROUTABLE] == await verdicts(0)
+    assert await running_job(worker, "photo") is None
+    assert [Verdict.TARGET_BUSY, Verdict.CLAIMED] == await verdicts(1)
+
+
+async def test_an_expired_lock_that_there_is_no_room_for_is_left_to_its_message(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """It has no ring that could be set."""
+    expired = await a_job(worker, superuser, state=JobState.PROCESSING, lock_expired=True)
+
+    (answer,) = await claim_jobs(
+        worker,
+        [expired.job_id],
+        worker_id=await a_worker(worker),
+        lanes=ALL_LANES,
+        types=TYPES,
+        rooms={"noop": 0},
+    )
+
+    assert (Verdict.BUSY, None) == (answer.verdict, answer.claim)

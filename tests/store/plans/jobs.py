@@ -83,7 +83,10 @@ from tests.support.factories import (
 
 
 async def claim(connection: Connection, job_ids: Sequence[JobId]) -> None:
-    await claim_jobs(connection, job_ids, worker_id=A_WORKER, lanes=ALL_LANES, types=TYPES)
+    rooms = {"process_image": 3, "noop": 100}
+    await claim_jobs(
+        connection, job_ids, worker_id=A_WORKER, lanes=ALL_LANES, types=TYPES, rooms=rooms
+    )
 
 
 async def settle(connection: Connection, job_ids: Sequence[JobId], outcome: Outcome) -> None:
@@ -144,9 +147,9 @@ async def admit(connection: Connection) -> None:
         a_submission(idempotency_key=f"key-{n}", dedup_key=f"key-{n}", type=NOOP)
         for n in range(100)
     ]
-    assert set() == await list_standing(connection, TENANT, asked)
+    assert set() == await list_standing(connection, asked)
     known = [id_of(n * 20 + 1) for n in range(100)]
-    await list_parents(connection, TENANT, known)
+    await list_parents(connection, known)
 
 
 async def submit(connection: Connection) -> None:

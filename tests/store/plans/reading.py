@@ -1,5 +1,6 @@
 """How much may be read by those who ask how it stands, and by those who steer."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
@@ -36,7 +37,6 @@ from imagefleet.store.fleet.statistics import (
 )
 from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
 from imagefleet.store.fleet.workers import list_workers
-from imagefleet.store.jobs.claims import find_types
 from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
@@ -54,7 +54,6 @@ from imagefleet.store.letters.letters import (
 from tests.store.plans.history import (
     CROWD,
     GONE,
-    HELD_BY_A_WORKER,
     HOT,
     HOURS,
     LATE_OF_THE_DEEP_TARGET,
@@ -127,6 +126,22 @@ async def trip_and_reset_a_breaker(connection: Connection) -> None:
     assert await reset_breaker(connection, "s3", by="tests")
 
 
+FEW: Final = 1_000
+
+
+async def depths_without_a_book(connection: Connection) -> None:
+    """After an upgrade, where an older release left a backlog: of each no more than is told."""
+    await connection.execute("UPDATE ledger_proof SET opened_at = NULL")
+    depths = await sample_depths(connection, limit=FEW)
+    counted = Counter[tuple[str, str]]()
+    for depth in depths:
+        counted[depth.type, depth.state] += depth.jobs
+    assert counted == {
+        (NOOP, "queued"): FEW, ("process_image", "queued"): FEW,
+        ("process_image", "processing"): PROCESSING,
+    }  # fmt: skip
+
+
 def listing(
     filters: JobFilter, *, before: int | None = None, tenant: TenantId = TENANT
 ) -> Callable[[Connection], Awaitable[object]]:
@@ -167,7 +182,6 @@ SMALL: Final = TenantId("tenant-10")
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {
         "live settings, unchanged": Case(live_settings_unchanged, "worker", 2, 4),
-        "of what types": Case(lambda c: find_types(c, HELD_BY_A_WORKER), "worker", 20, 60),
         "pause and resume a type of many": Case(pause_and_resume_a_type, "operator", 10, 60),
         "pause and resume a tenant of many": Case(pause_and_resume_a_tenant, "operator", 10, 60),
         "tenants": Case(lambda c: list_tenants(c, limit=PAGE), "operator", 8_000, 3000),
@@ -251,6 +265,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "load of lanes": Case(load_of_lanes, "operator", 3 * PROCESSING + 2 * WORKERS + 200, 2500),
         # No job at all: a month of sums, and the entries since the last fold.
         "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),
+        "sample depths before the book is open": Case(
+            depths_without_a_book, "maintenance", 2 * FEW + PROCESSING + 20, 2 * FEW + 500
+        ),
         "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
         "sample the oldest": Case(sample_oldest, "maintenance", 10, 100),
         "fold a hundred entries": Case(

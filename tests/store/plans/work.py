@@ -127,7 +127,23 @@ async def tidy(connection: Connection) -> None:
 async def watched(
     database: Database, role: Role, mode: PlanMode
 ) -> AsyncIterator[tuple[Connection, Work]]:
-    """A connection of this role that tells of every statement what it cost; all is undone."""
+    """A connection of this role that tells of every statement what it cost; nothing is left of it.
+
+    For tests that share a database.
+    """
+    try:
+        async with watching(database, role, mode) as connection_and_work:
+            yield connection_and_work
+    finally:
+        async with database.connect("superuser") as superuser:
+            await tidy(superuser)
+
+
+@asynccontextmanager
+async def watching(
+    database: Database, role: Role, mode: PlanMode
+) -> AsyncIterator[tuple[Connection, Work]]:
+    """The same, but what was undone lies about."""
     async with database.connect("superuser") as connection:
         await connection.execute(AUTO_EXPLAIN)
         await connection.execute(f"SET plan_cache_mode = {mode}")
@@ -143,8 +159,6 @@ async def watched(
         finally:
             driver_of(connection).remove_log_listener(work.listen)
             await undo.rollback()
-            await connection.execute("RESET ROLE")
-            await tidy(connection)
 
 
 @dataclass(frozen=True)

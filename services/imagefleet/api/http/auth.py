@@ -16,16 +16,18 @@ import hashlib
 import ipaddress
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, cast, get_args
 from uuid import UUID
 
 import structlog
 from fastapi import Depends, Request, Security
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from starlette.responses import Response
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.lookups import Lookups
@@ -194,6 +196,30 @@ def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
         return key
 
     return key_of
+
+
+class Plain(APIRoute):
+    """A route that takes nothing from its path and query, where the framework looks each time.
+
+    What it depends on is asked here; what that depends on is there to be described.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
+        """Call the endpoint; one that takes more is the framework's affair."""
+        wants = self.dependant
+        if wants.path_params or wants.query_params or wants.header_params or wants.body_params:
+            return super().get_route_handler()
+        asks = [
+            (each.name or "", each.call, [None] * len(each.dependencies))
+            for each in wants.dependencies
+            if each.call is not None
+        ]
+
+        async def handle(request: Request) -> Response:
+            given = {name: await ask(request, *nothing) for name, ask, nothing in asks}
+            return cast("Response", await self.endpoint(request=request, **given))
+
+        return handle
 
 
 def whence(request: Request, trusted: Iterable[Network]) -> str | None:

@@ -26,8 +26,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from imagefleet.api.http.errors import refused
-from imagefleet.api.http.limiting import REFUSED_AFTER
+from imagefleet.api.http.errors import REFUSED_AFTER, refused
 
 MOST_CONNECTIONS: Final = 4000  # twice the streams
 MOST_KEYLESS: Final = 1000

@@ -2,10 +2,19 @@
 
 The code is the contract: each has one status, here. Texts are for people and may change. A body
 never holds what the caller sent, nor what only operators may know; those are in the log.
+
+Who has no valid key has no name to count under. Such requests are answered, but not in a hurry:
+`Unhurried` lets those from one address wait beyond a few a second, so that whoever sends one after
+the other spends his own time. Behind a balancer all have one address; who has a key waits for none
+of that.
 """
 
+import asyncio
+import ipaddress
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from time import monotonic
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +27,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
+from imagefleet.api.http.limiting import Bucket
 from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.shapes.shape import Fault, Problem
 
@@ -54,6 +64,10 @@ _CODES: Final[Mapping[int, Sequence[str]]] = {
 }  # fmt: skip
 STATUSES: Final = MappingProxyType({code: of for of, codes in _CODES.items() for code in codes})
 RETRY_LATER: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+REFUSED_AFTER: Final = 0.5  # seconds: so often does who heeds no Retry-After hear of it
+MOST_KEPT_WAITING: Final = 2000  # requests; those beyond are answered at once
+UNHURRIED_FROM: Final = 20.0  # answers a second to one address
+MOST_ADDRESSES: Final = 10_000
 NOT_OURS: Final = "Something went wrong on our side."
 _OF_FRAMEWORK: Final = MappingProxyType(
     {
@@ -175,3 +189,51 @@ def _methods_at(request: Request) -> str:
             route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
         )
     )
+
+
+class Unhurried:
+    """Lets answers that cost us and help nobody wait, beyond a few a second to one address."""
+
+    def __init__(self, *, wait: float = REFUSED_AFTER) -> None:
+        """Begin with nobody."""
+        self._wait = wait
+        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
+        self.waiting = 0
+
+    async def pause(self) -> None:
+        """Keep a refused request for a moment: who asks again at once does so twice a second."""
+        if self.waiting >= MOST_KEPT_WAITING:
+            return
+        self.waiting += 1
+        try:
+            await asyncio.sleep(self._wait)
+        finally:
+            self.waiting -= 1
+
+    async def answer(self, request: Request) -> None:
+        """The same for what has no key to count under, by where it comes from."""
+        address = address_of(request)
+        bucket = self._addresses.get(address)
+        if bucket is None:
+            bucket = self._addresses[address] = Bucket()
+            if len(self._addresses) > MOST_ADDRESSES:  # whoever has more, waits less
+                self._addresses.popitem(last=False)
+        else:
+            self._addresses.move_to_end(address)
+        is_hurried = bucket.wait(UNHURRIED_FROM, 2 * UNHURRIED_FROM, monotonic()) > 0
+        if is_hurried:
+            await self.pause()
+        else:
+            bucket.take(1)
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from: of IPv6 the network, whose addresses all belong to one."""
+    host = "" if request.client is None else request.client.host
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

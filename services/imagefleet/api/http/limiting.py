@@ -3,15 +3,9 @@
 `jobs/limits.py` declares the limits. Here they are counted, in memory and without a statement: a
 fleet of three lets through three times as much. Open jobs Postgres counts for the whole fleet; the
 room it found is kept here for seconds. Forms are counted where they are written.
-
-Who has no valid key has no name to count under. Such requests are answered, but not in a hurry:
-`Unhurried` lets those from one address wait beyond a few a second, so that whoever sends one after
-the other spends his own time. Behind a balancer all have one address; who has a key waits for none
-of that.
 """
 
 import asyncio
-import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -20,8 +14,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Self, TypeAlias
 from uuid import UUID
-
-from fastapi import Request
 
 from imagefleet.errors import LimitReached, Unavailable
 from imagefleet.jobs.limits import KEY_OPEN_JOBS, LIMITS, OPEN_JOBS
@@ -40,10 +32,6 @@ ROOM_IS_GOOD_FOR: Final = 5.0  # seconds; the others that accept for this tenant
 FULL_IS_GOOD_FOR: Final = 1.0  # the same where there is none: counting to the quota takes a while
 MOST_REMEMBERED: Final = 10_000  # tenants, and keys; each has a key that an administrator made
 MOST_STREAMS: Final = 2000  # of this process
-REFUSED_AFTER: Final = 0.5  # seconds: so often does who heeds no Retry-After hear of it
-MOST_KEPT_WAITING: Final = 2000  # requests; those beyond are answered at once
-UNHURRIED_FROM: Final = 20.0  # answers a second to one address
-MOST_ADDRESSES: Final = 10_000
 
 _SENTENCES: Final = {
     "requests": "Your tenant sends more requests than it may.",
@@ -107,7 +95,6 @@ class Room:
         return cls(left, left // 2, monotonic() + ROOM_IS_GOOD_FOR)
 
     def is_known_for(self, jobs: int) -> bool:
-        """Whether it is to be believed where so many jobs want to come in."""
         return self.good_until >= monotonic() and self.left >= self.look_again_at + jobs
 
 
@@ -116,6 +103,14 @@ class OpenJobs:
     """The rooms that a new job takes a place in."""
 
     rooms: tuple[tuple[str, Room], ...]
+
+    @property
+    def left(self) -> int:
+        return min(room.left for _, room in self.rooms)
+
+    def are_known_for(self, jobs: int) -> bool:
+        """Whether what was counted is to be believed where so many jobs want to come in."""
+        return all(room.is_known_for(jobs) for _, room in self.rooms)
 
     def take(self) -> LimitReached | None:
         """Take the places of one; else what to raise, and none is taken."""
@@ -140,6 +135,7 @@ class Counts:
     held: int = 0  # bytes of them
     streams: int = 0
     room: Room = field(default_factory=Room)
+    counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def is_idle(self) -> bool:
@@ -221,16 +217,28 @@ class Limiting:
         """The room for this many new jobs; counted now where what was counted is of no use.
 
         Roughly: limits protect, they do not bill. A process that counted room uses up half of it,
-        or what comes in five seconds, before it counts again, and others do so meanwhile.
+        or what comes in five seconds, before it counts again, and others do so meanwhile. One of a
+        tenant's requests counts; the others go by what was known, or wait if that was too little.
         """
         ours, mine = self.tenants.of(key.tenant_id), self.keys.of(key.id)
-        most = self.of(key.tenant_id, KEY_OPEN_JOBS)
-        is_counted = most < LIMITS[KEY_OPEN_JOBS].default
-        if not ours.room.is_known_for(jobs) or (is_counted and not mine.room.is_known_for(jobs)):
-            left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
-            ours.room, mine.room = (Room.counted(places) for places in left)
-        of_key = ((KEY_OPEN_JOBS, mine.room),) if is_counted else ()
-        return OpenJobs((*of_key, (OPEN_JOBS, ours.room)))
+        if not self.knows_room(key, jobs):
+            async with ours.counting:
+                if not self._rooms(key).are_known_for(jobs):
+                    most = self.of(key.tenant_id, KEY_OPEN_JOBS)
+                    left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
+                    ours.room, mine.room = (Room.counted(places) for places in left)
+        return self._rooms(key)
+
+    def knows_room(self, key: ApiKey, jobs: int) -> bool:
+        """Whether so many new jobs need no count now."""
+        rooms, counting = self._rooms(key), self.tenants.of(key.tenant_id).counting
+        return rooms.are_known_for(jobs) or (counting.locked() and rooms.left >= jobs)
+
+    def _rooms(self, key: ApiKey) -> OpenJobs:
+        rooms = ((OPEN_JOBS, self.tenants.of(key.tenant_id).room),)
+        if self.of(key.tenant_id, KEY_OPEN_JOBS) == LIMITS[KEY_OPEN_JOBS].default:
+            return OpenJobs(rooms)
+        return OpenJobs(((KEY_OPEN_JOBS, self.keys.of(key.id).room), *rooms))
 
     @contextmanager
     def stream(self, key: ApiKey) -> Iterator[None]:
@@ -250,51 +258,3 @@ class Limiting:
             self.streams -= 1
             mine.streams -= 1
             ours.streams -= 1
-
-
-class Unhurried:
-    """Lets answers that cost us and help nobody wait, beyond a few a second to one address."""
-
-    def __init__(self, *, wait: float = REFUSED_AFTER) -> None:
-        """Begin with nobody."""
-        self._wait = wait
-        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
-        self.waiting = 0
-
-    async def pause(self) -> None:
-        """Keep a refused request for a moment: who asks again at once does so twice a second."""
-        if self.waiting >= MOST_KEPT_WAITING:
-            return
-        self.waiting += 1
-        try:
-            await asyncio.sleep(self._wait)
-        finally:
-            self.waiting -= 1
-
-    async def answer(self, request: Request) -> None:
-        """The same for what has no key to count under, by where it comes from."""
-        address = address_of(request)
-        bucket = self._addresses.get(address)
-        if bucket is None:
-            bucket = self._addresses[address] = Bucket()
-            if len(self._addresses) > MOST_ADDRESSES:  # whoever has more, waits less
-                self._addresses.popitem(last=False)
-        else:
-            self._addresses.move_to_end(address)
-        is_hurried = bucket.wait(UNHURRIED_FROM, 2 * UNHURRIED_FROM, monotonic()) > 0
-        if is_hurried:
-            await self.pause()
-        else:
-            bucket.take(1)
-
-
-def address_of(request: Request) -> str:
-    """Where a request comes from: of IPv6 the network, whose addresses all belong to one."""
-    host = "" if request.client is None else request.client.host
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

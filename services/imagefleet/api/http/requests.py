@@ -21,15 +21,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from imagefleet.api.http.errors import CLIENT_LEFT, NOT_OURS, refused
-from imagefleet.api.http.limiting import Unhurried
+from imagefleet.api.http.errors import CLIENT_LEFT, NOT_OURS, Unhurried, refused
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
-from imagefleet.jobs.model import Lane, Submission, Submitted, TenantId
+from imagefleet.jobs.model import Lane, Submission, TenantId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 from imagefleet.live import Live
@@ -255,17 +254,22 @@ class Tools:
         ):
             yield begun
 
-    def ring(self, accepted: Iterable[tuple[Submission, Submitted]]) -> None:
+    def ring(self, accepted: Iterable[tuple[Submission, object]]) -> None:
         """After the commit: announce what is new and due, without waiting for it."""
         self.doorbell.ring(rings_for(accepted))
 
 
 def tools_of(request: Request) -> Tools:
-    """The dependency of every route."""
+    """Those that the application was given."""
     return cast("Tools", request.app.state.tools)
 
 
-ToolsHere: TypeAlias = Annotated[Tools, Depends(tools_of)]
+async def _tools_of(request: Request) -> Tools:
+    """The dependency of every route. One that is no coroutine would be run in another thread."""
+    return tools_of(request)
+
+
+ToolsHere: TypeAlias = Annotated[Tools, Depends(_tools_of)]
 
 
 def answer(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

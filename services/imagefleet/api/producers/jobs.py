@@ -1,7 +1,6 @@
 """Jobs: submitted one by one or in a batch, looked at, waited for, cancelled."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Annotated, Final
@@ -10,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.auth import Plain, Reader, Submitter
 from imagefleet.api.http.bodies import (
     read_envelope,
     read_json,
@@ -21,6 +20,7 @@ from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answer
+from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
@@ -53,16 +53,9 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem
-from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
-from imagefleet.store.jobs.submissions import (
-    Answer,
-    find_standing,
-    find_standing_jobs,
-    submit_job,
-    submit_jobs,
-)
+from imagefleet.store.jobs.submissions import find_standing, submit_job
 
 LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
 MOST_JSON_BYTES: Final = MAX_PAYLOAD_BYTES + 16_384  # the payload, and what is said about it
@@ -76,7 +69,7 @@ _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to e
 _OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
-router = APIRouter()
+router = APIRouter(route_class=Plain)
 
 
 @router.post(
@@ -90,12 +83,8 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     job = await read_json(request, NewJob, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, job.idempotency_key)
     submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
-    admission: Admission = request.app.state.admission
-    async with tools.pool.use("submit_job", "jobs") as connection:
-        admitted = await admission.admit(connection, key, submission)
-        submitted = await _recorded(connection, submission, admitted)
-    tools.ring([(submission, submitted)])
-    return accepted(AcceptedJob.answering(submitted))
+    accepting: Accepting = request.app.state.accepting
+    return accepted(AcceptedJob.answering(await accepting.take(key, submission)))
 
 
 @router.post("/v1/jobs:batch", **described("Submit jobs", BatchAnswers, takes=json_body(NewJobs)))
@@ -115,45 +104,11 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
         if monotonic() - begun > LONGEST_PIECE:
             await asyncio.sleep(0)  # whoever asked meanwhile is answered in between
             begun = monotonic()
-    admission: Admission = request.app.state.admission
-    async with tools.pool.use("submit_jobs", "jobs") as connection:
-        places = [place for place, item in enumerate(composed) if isinstance(item, Submission)]
-        asked = [item for item in composed if isinstance(item, Submission)]
-        verdicts = await admission.admit_batch(connection, key, asked)
-        for place, verdict in zip(places, verdicts, strict=True):
-            if not isinstance(verdict, Admitted):
-                composed[place] = _told(tools, verdict)
-        standing = _with(asked, verdicts, Admitted.STANDS)
-        by_job: dict[JobId, Answer] = dict(
-            zip(
-                (job.job_id for job in standing),
-                await find_standing_jobs(connection, standing),
-                strict=True,
-            )
-        )
-        wanted = _with(asked, verdicts, Admitted.NEW)
-        answers = await submit_jobs(connection, wanted) if wanted else []
-    tools.ring(
-        (job, given)
-        for job, given in zip(wanted, answers, strict=True)
-        if not isinstance(given, RequestRejected)
-    )
-    by_job |= zip((job.job_id for job in wanted), answers, strict=True)
-    return answer(BatchAnswers(answers=[_answer_to(item, by_job, tools) for item in composed]))
-
-
-async def _recorded(
-    connection: Connection, submission: Submission, admitted: Admitted
-) -> Submitted:
-    if admitted is Admitted.STANDS:
-        return await find_standing(connection, submission, submission.fingerprint)
-    return await submit_job(connection, submission)
-
-
-def _with(
-    asked: Sequence[Submission], verdicts: Sequence[Admitted | FleetError], which: Admitted
-) -> list[Submission]:
-    return [job for job, verdict in zip(asked, verdicts, strict=True) if verdict is which]
+    accepting: Accepting = request.app.state.accepting
+    asked = [item for item in composed if isinstance(item, Submission)]
+    answers = iter(await accepting.take_batch(key, asked))
+    given = [next(answers) if isinstance(item, Submission) else item for item in composed]
+    return answer(BatchAnswers(answers=[_answer_to(each, tools) for each in given]))
 
 
 def _composed(
@@ -167,20 +122,17 @@ def _composed(
         return problem_of(error)
 
 
-def _told(tools: Tools, error: FleetError) -> Problem:
+def _told(tools: Tools, error: Exception) -> Problem:
     if isinstance(error, LimitReached):
         tools.metrics.limited(error.limit)
-    problem = problem_of(error)
-    if problem.code in _OURS:
+    problem = problem_of(error) if isinstance(error, FleetError) else None
+    if problem is None or problem.code in _OURS:
         raise error
     return problem
 
 
-def _answer_to(
-    item: Submission | Problem, by_job: Mapping[JobId, Answer], tools: Tools
-) -> BatchAnswer:
-    given = item if isinstance(item, Problem) else by_job[item.job_id]
-    if isinstance(given, RequestRejected):
+def _answer_to(given: Submitted | Problem | Exception, tools: Tools) -> BatchAnswer:
+    if isinstance(given, Exception):
         given = _told(tools, given)
     if isinstance(given, Problem):
         return BatchAnswer(status=given.status, problem=given)
@@ -260,7 +212,9 @@ async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: Too
         wanted = await get_job(connection, job_id, key.tenant_id)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
-        admitted = await admission.admit_cancel(connection, key, submission, job_id)
-        submitted = await _recorded(connection, submission, admitted)
+        if await admission.admit_cancel(connection, key, submission, job_id) is Admitted.STANDS:
+            submitted = await find_standing(connection, submission, submission.fingerprint)
+        else:
+            submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedJob.answering(submitted))

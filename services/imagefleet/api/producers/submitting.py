@@ -8,6 +8,7 @@ but while new work is refused that writes nothing, so that request's own key is 
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -35,7 +36,7 @@ from imagefleet.jobs.model import JobId, Submission, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
-    find_refusal,
+    find_refusals,
     is_standing,
     list_parents,
     list_standing,
@@ -64,6 +65,7 @@ _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
 _PAUSED: Final = "New work of this kind is not taken at present."
 
 Asked: TypeAlias = Submission | Draft
+Wish: TypeAlias = tuple[ApiKey, Asked]
 Refusal: TypeAlias = RequestRejected | Unavailable
 
 
@@ -208,24 +210,24 @@ class Admission:
 
     async def admit(self, connection: Connection, key: ApiKey, asked: Asked) -> Admitted:
         """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
-        [verdict] = await self.admit_batch(connection, key, [asked])
+        [verdict] = await self.admit_batch(connection, [(key, asked)])
         if isinstance(verdict, Admitted):
             return verdict
         raise verdict
 
     async def admit_batch(
-        self, connection: Connection, key: ApiKey, asked: Sequence[Asked]
+        self, connection: Connection, wishes: Sequence[Wish]
     ) -> list[Refusal | Admitted]:
-        """The same of many jobs, each by itself, for as many statements as kinds of them.
+        """The same of many jobs, each by itself, for one or two statements.
 
         What is there after a count is for the first of them; open jobs are counted once.
         """
-        refusals = await self._refusals(connection, key, asked)
+        refusals = await self._refusals(connection, wishes)
         verdicts = [refusal or Admitted.NEW for refusal in refusals]
         refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
         if refused:
-            again = [asked[place] for place in refused]
-            for standing in await list_standing(connection, key.tenant_id, again):
+            again = [wishes[place][1] for place in refused]
+            for standing in await list_standing(connection, again):
                 verdicts[refused[standing]] = Admitted.STANDS
         return verdicts
 
@@ -236,7 +238,7 @@ class Admission:
         """
         if draft.idempotency_key is not None and await is_standing(connection, draft):
             return True
-        [refusal] = await self._refusals(connection, key, [draft])
+        [refusal] = await self._refusals(connection, [(key, draft)])
         if refusal is not None:
             raise refusal
         return False
@@ -272,22 +274,27 @@ class Admission:
         return (await self._limiting.open_jobs(connection, key, 1)).take()
 
     async def _refusals(
-        self, connection: Connection, key: ApiKey, asked: Sequence[Asked]
+        self, connection: Connection, wishes: Sequence[Wish]
     ) -> list[Refusal | None]:
-        if not asked:
+        if not wishes:
             return []
-        wanted = {job.parent_job_id for job in asked if job.parent_job_id is not None}
-        parents = await list_parents(connection, key.tenant_id, wanted) if wanted else set()
-        paused = {
-            (job_type, lane): await find_refusal(connection, job_type, lane, key.tenant_id)
-            for job_type, lane in {(job.type, job.lane) for job in asked}
+        wanted = {job.parent_job_id for _, job in wishes if job.parent_job_id is not None}
+        parents = await list_parents(connection, wanted) if wanted else set()
+        groups = {(job.type, job.lane, key.tenant_id) for key, job in wishes}
+        paused = await find_refusals(connection, groups)
+        jobs = Counter(key.id for key, _ in wishes)
+        rooms = {
+            key.id: await self._limiting.open_jobs(connection, key, jobs[key.id])
+            for key in {key.id: key for key, _ in wishes}.values()
         }
-        room = await self._limiting.open_jobs(connection, key, len(asked))
 
-        def refusal(job: Asked) -> Refusal | None:
-            if job.parent_job_id is not None and job.parent_job_id not in parents:
+        def refusal(key: ApiKey, job: Asked) -> Refusal | None:
+            parent = job.parent_job_id
+            if parent is not None and (key.tenant_id, parent) not in parents:
                 return NotFound("parent job")
-            why = paused[job.type, job.lane]
-            return room.take() if why is None else Unavailable("submits_paused", _PAUSED, why)
+            why = paused.get((job.type, job.lane, key.tenant_id))
+            return (
+                rooms[key.id].take() if why is None else Unavailable("submits_paused", _PAUSED, why)
+            )
 
-        return [refusal(job) for job in asked]
+        return [refusal(key, job) for key, job in wishes]

@@ -8,7 +8,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Submitter
+from imagefleet.api.http.auth import Plain, Submitter
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.intake import IMAGE_TYPES, Intake
 from imagefleet.api.http.limiting import Limiting, refusal
@@ -36,7 +36,7 @@ VALID_FOR: Final = timedelta(minutes=15)
 
 _NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
 
-router = APIRouter()
+router = APIRouter(route_class=Plain)
 
 
 @router.post(

@@ -63,47 +63,8 @@ async def read_balance(connection: Connection) -> Ledger:
     return Ledger(**row)
 
 
-# Until the book is open the open jobs are counted, as they were before there was one.
-SAMPLE_DEPTHS: Final = """
-SELECT counts.type, states.state, counts.lane, states.jobs
-  FROM (SELECT book.type, book.lane, sum(book.queued)::bigint AS queued,
-               sum(book.processing)::bigint AS processing,
-               sum(book.failed_retryable)::bigint AS failed_retryable
-          FROM ledger_book AS book
-         WHERE (SELECT proof.opened_at IS NOT NULL FROM ledger_proof AS proof)
-         GROUP BY book.type, book.lane) AS counts
-  CROSS JOIN LATERAL (
-      VALUES ('queued', counts.queued),
-             ('processing', counts.processing),
-             ('failed_retryable', counts.failed_retryable)
-  ) AS states (state, jobs)
- WHERE states.jobs > 0
- UNION ALL
-SELECT jobs.type, jobs.state, jobs.lane, count(*)
-  FROM jobs
- WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
-   AND (SELECT proof.opened_at IS NULL FROM ledger_proof AS proof)
- GROUP BY jobs.type, jobs.state, jobs.lane
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJobs:
-    """How many open jobs of one type, state and lane there are."""
-
-    type: str
-    state: str
-    lane: str
-    jobs: int
-
-
-async def sample_depths(connection: Connection) -> Sequence[OpenJobs]:
-    """Counts for gauges, from the book."""
-    return [OpenJobs(**row) for row in await connection.fetch(SAMPLE_DEPTHS)]
-
-
 # From the first row of a type and state to that of the next: one probe of the index for each pair.
-SAMPLE_OLDEST: Final = """
+_OLDEST: Final = """
 WITH RECURSIVE oldest AS (
     (SELECT jobs.type, jobs.state, jobs.run_at
        FROM jobs
@@ -122,8 +83,57 @@ WITH RECURSIVE oldest AS (
            LIMIT 1
       ) AS following
 )
-SELECT oldest.type, oldest.state, now() - oldest.run_at AS age FROM oldest
 """
+
+# Until the book is open the open jobs are counted, $1 of each type and state at the most.
+SAMPLE_DEPTHS: Final = f"""
+{_OLDEST}
+SELECT counts.type, states.state, counts.lane, states.jobs
+  FROM (SELECT book.type, book.lane, sum(book.queued)::bigint AS queued,
+               sum(book.processing)::bigint AS processing,
+               sum(book.failed_retryable)::bigint AS failed_retryable
+          FROM ledger_book AS book
+         WHERE (SELECT proof.opened_at IS NOT NULL FROM ledger_proof AS proof)
+         GROUP BY book.type, book.lane) AS counts
+  CROSS JOIN LATERAL (
+      VALUES ('queued', counts.queued), ('processing', counts.processing),
+             ('failed_retryable', counts.failed_retryable)
+  ) AS states (state, jobs)
+ WHERE states.jobs > 0
+ UNION ALL
+SELECT oldest.type, oldest.state, counted.lane, count(*)
+  FROM oldest
+  CROSS JOIN LATERAL (
+      SELECT jobs.lane FROM jobs
+       WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
+         AND jobs.type = oldest.type AND jobs.state = oldest.state
+       ORDER BY jobs.run_at
+       LIMIT $1
+  ) AS counted
+ WHERE (SELECT proof.opened_at IS NULL FROM ledger_proof AS proof)
+ GROUP BY oldest.type, oldest.state, counted.lane
+"""  # noqa: S608 - composed at import from the constant above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJobs:
+    """How many open jobs of one type, state and lane there are."""
+
+    type: str
+    state: str
+    lane: str
+    jobs: int
+
+
+async def sample_depths(connection: Connection, *, limit: int = 10_000) -> Sequence[OpenJobs]:
+    """Counts for gauges, from the book; of each no further than `limit` while that is not open."""
+    return [OpenJobs(**row) for row in await connection.fetch(SAMPLE_DEPTHS, limit)]
+
+
+SAMPLE_OLDEST: Final = f"""
+{_OLDEST}
+SELECT oldest.type, oldest.state, now() - oldest.run_at AS age FROM oldest
+"""  # noqa: S608 - composed at import from the constant above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

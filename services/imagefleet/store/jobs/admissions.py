@@ -1,7 +1,7 @@
 """What is asked before a job is accepted: whether it was before, or is refused, and for room."""
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JobId, Lane, Submission, TenantId
@@ -12,27 +12,25 @@ from imagefleet.store.jobs.verdicts import pauses_job
 # times.
 LIST_STANDING: Final = """
 SELECT asked.place
-  FROM unnest($2::text[], $3::text[], $4::text[])
-       WITH ORDINALITY AS asked (idempotency_key, type, dedup_key, place)
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+       WITH ORDINALITY AS asked (tenant_id, idempotency_key, type, dedup_key, place)
  WHERE (SELECT true FROM jobs
-         WHERE jobs.tenant_id = $1 AND jobs.idempotency_key = asked.idempotency_key)
+         WHERE jobs.tenant_id = asked.tenant_id AND jobs.idempotency_key = asked.idempotency_key)
        OR (SELECT true FROM idempotency_aliases
-            WHERE idempotency_aliases.tenant_id = $1
+            WHERE idempotency_aliases.tenant_id = asked.tenant_id
               AND idempotency_aliases.idempotency_key = asked.idempotency_key)
        OR (SELECT true FROM jobs
-            WHERE jobs.tenant_id = $1 AND jobs.type = asked.type
+            WHERE jobs.tenant_id = asked.tenant_id AND jobs.type = asked.type
               AND jobs.dedup_key = asked.dedup_key
               AND jobs.state IN ('queued', 'processing', 'failed_retryable'))
 """
 
 
-async def list_standing(
-    connection: Connection, tenant_id: TenantId, asked: Sequence[Submission | Draft]
-) -> set[int]:
+async def list_standing(connection: Connection, asked: Sequence[Submission | Draft]) -> set[int]:
     """The places, from 0, of those requests that a job stands for already, which would add none."""
     rows = await connection.fetch(
         LIST_STANDING,
-        tenant_id,
+        [request.tenant_id for request in asked],
         [request.idempotency_key for request in asked],
         [request.type for request in asked],
         [request.dedup_key for request in asked],
@@ -42,44 +40,48 @@ async def list_standing(
 
 async def is_standing(connection: Connection, asked: Submission | Draft) -> bool:
     """Whether a job stands for this request already."""
-    return bool(await list_standing(connection, asked.tenant_id, [asked]))
+    return bool(await list_standing(connection, [asked]))
 
 
 LIST_PARENTS: Final = """
-SELECT jobs.id
+SELECT jobs.tenant_id, jobs.id
   FROM jobs
- WHERE jobs.id = ANY($2::uuid[]) AND jobs.tenant_id = $1
+ WHERE jobs.id = ANY($1::uuid[])
 """
 
 
 async def list_parents(
-    connection: Connection, tenant_id: TenantId, wanted: Collection[JobId]
-) -> set[JobId]:
-    """Those of these jobs that the tenant has."""
-    rows = await connection.fetch(LIST_PARENTS, tenant_id, list(wanted))
-    return {JobId(row["id"]) for row in rows}
+    connection: Connection, wanted: Collection[JobId]
+) -> set[tuple[TenantId, JobId]]:
+    """Those of these jobs that there are, and whose each is."""
+    rows = await connection.fetch(LIST_PARENTS, list(wanted))
+    return {(TenantId(row["tenant_id"]), JobId(row["id"])) for row in rows}
 
+
+Group: TypeAlias = tuple[str, Lane, TenantId]
+"""New jobs of one type, lane and tenant."""
 
 # A target is paused for those that run, and takes new ones.
-FIND_REFUSAL: Final = f"""
-SELECT pauses.scope, pauses.name, pauses.reason
+FIND_REFUSALS: Final = f"""
+SELECT DISTINCT ON (new.type, new.lane, new.tenant_id)
+       new.type, new.lane, new.tenant_id, pauses.scope, pauses.name, pauses.reason
   FROM pauses
-  CROSS JOIN (SELECT $1::text AS type, $2::text AS lane, $3::text AS tenant_id,
-                     NULL::text AS target) AS new
- WHERE pauses.refuse_new AND {pauses_job("new")}
- ORDER BY pauses.scope
- LIMIT 1
+  JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[])
+       AS new (type, lane, tenant_id, target) ON {pauses_job("new")}
+ WHERE pauses.refuse_new
+ ORDER BY new.type, new.lane, new.tenant_id, pauses.scope
 """  # noqa: S608 - composed at import from the rule in verdicts.py
 
 
-async def find_refusal(
-    connection: Connection, job_type: str, lane: Lane, tenant_id: TenantId
-) -> str | None:
-    """Why new jobs of this type, lane and tenant are refused at present, if they are."""
-    row = await connection.fetchrow(FIND_REFUSAL, job_type, lane, tenant_id)
-    if row is None:
-        return None
-    return f"{row['scope']} {row['name']}".strip() + f": {row['reason']}"
+async def find_refusals(connection: Connection, groups: Collection[Group]) -> dict[Group, str]:
+    """Why new jobs of some of these groups are refused at present; of the others there is none."""
+    columns = [list(column) for column in zip(*groups, strict=True)]
+    rows = await connection.fetch(FIND_REFUSALS, *columns, [None] * len(groups))
+    return {
+        (row["type"], Lane(row["lane"]), row["tenant_id"]): f"{row['scope']} {row['name']}".strip()
+        + f": {row['reason']}"
+        for row in rows
+    }
 
 
 def _room(creator: str, but: str = "") -> str:

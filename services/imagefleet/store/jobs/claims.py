@@ -21,7 +21,7 @@ where rows are locked: a subquery would be run again with the row that changed m
 docs/decisions/0003 has the figures, and 0005 what becomes of a charge when a worker dies.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -42,6 +42,8 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import HOLDS, NEXT_OF_TARGET, UNTIL, VERDICT, WHY
+
+ROOM_FOR_ALL: Final[Mapping[str, int]] = {}
 
 CLAIM_JOBS: Final = f"""
 WITH me AS MATERIALIZED (
@@ -105,7 +107,7 @@ judged AS MATERIALIZED (
              AND breakers.state = 'open' AND NOT breakers.forced AND breakers.retry_at <= now()
       ) AS half_open ON true
 ),
-chosen AS MATERIALIZED (
+able AS MATERIALIZED (
     SELECT judged.*,
            CASE
                WHEN judged.first_verdict <> 'claimed' THEN judged.first_verdict
@@ -118,8 +120,18 @@ chosen AS MATERIALIZED (
                    ORDER BY judged.priority, judged.id) > 1)
                    THEN CASE judged.state WHEN 'processing' THEN 'busy' ELSE 'breaker' END
                ELSE 'claimed'
-           END AS verdict
+           END AS second_verdict
       FROM judged
+),
+chosen AS MATERIALIZED (
+    -- Of some types, $6, the worker has room for so many more only, $7: the most urgent and oldest.
+    SELECT able.*,
+           CASE WHEN able.second_verdict = 'claimed' AND row_number() OVER (
+                    PARTITION BY able.second_verdict, able.type ORDER BY able.priority, able.id
+                ) > ($7::integer[])[array_position($6::text[], able.type)]
+                THEN CASE able.state WHEN 'processing' THEN 'busy' ELSE 'unroutable' END
+                ELSE able.second_verdict END AS verdict
+      FROM able
 ),
 taken AS (
     UPDATE jobs
@@ -216,6 +228,9 @@ deferred AS (
                           WHEN chosen.verdict = 'target_busy'
                                OR (chosen.verdict = 'paused' AND chosen.why LIKE 'target:%')
                                THEN 'infinity'
+                          -- Another worker may have room now: it keeps its place in the line.
+                          WHEN chosen.second_verdict = 'claimed'
+                               THEN least(bell.next_at, now()) + interval '1 microsecond'
                           ELSE now() + interval '1 second' END,
            sent_at = NULL, sends = 0,
            lane = coalesce(chosen.lane, rings.lane)
@@ -284,10 +299,12 @@ async def claim_jobs(
     worker_id: WorkerId,
     lanes: Sequence[Lane],
     types: Sequence[str],
+    rooms: Mapping[str, int] = ROOM_FOR_ALL,
 ) -> list[ClaimAnswer]:
     """One verdict for every id, in their order; raises ClaimLost if this worker was declared dead.
 
-    The same id twice in one receive is one claim; its other messages are `busy`.
+    The same id twice in one receive is one claim; its other messages are `busy`. Of the types in
+    `rooms` no more than so many are claimed; what is beyond it is `unroutable` here.
     """
     distinct = list(dict.fromkeys(job_ids))
     rows = await connection.fetch(
@@ -297,6 +314,8 @@ async def claim_jobs(
         list(types),
         worker_id,
         failure_sentence("attempts_exhausted"),
+        list(rooms),
+        list(rooms.values()),
     )
     if rows and not rows[0]["alive"]:
         raise ClaimLost.of_worker(worker_id)
@@ -347,17 +366,6 @@ def _claim(row: Record) -> Claim:
         "watched": tuple(row["watched"]),
     }
     return Claim(**fields)
-
-
-FIND_TYPES: Final = """
-SELECT jobs.id, jobs.type FROM jobs WHERE jobs.id = ANY ($1::uuid[])
-"""
-
-
-async def find_types(connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-    """Of what type these jobs are; what does not exist is not in the answer."""
-    rows = await connection.fetch(FIND_TYPES, list(job_ids))
-    return {JobId(row["id"]): row["type"] for row in rows}
 
 
 COUNT_OVER: Final = """

@@ -27,6 +27,7 @@ TRIES: Final = 5  # the job that stood in the way may end between the insert and
 MOST_KEYS: Final = 100  # of other requests that one job answers, each remembered beside it
 Answer: TypeAlias = Submitted | IdempotencyConflict | LimitReached
 
+_FORGOTTEN: Final = "What this repeats was just forgotten; try again."
 _TOO_MANY_KEYS: Final = "This job answers as many requests with keys of their own as it may."
 
 
@@ -46,28 +47,75 @@ async def find_standing(
     Unavailable if there is none any more.
     """
     (answer,) = await _find_each(connection, [asking], [fingerprint])
-    if isinstance(answer, RequestRejected):
+    if not isinstance(answer, Submitted):
         raise answer
     return answer
 
 
 async def find_standing_jobs(
     connection: Connection, submissions: Sequence[Submission]
-) -> list[Answer]:
-    """The same of many; Unavailable if there is none any more for one of them."""
-    if not submissions:
-        return []
+) -> list[Answer | Unavailable]:
+    """The same of many, each by itself."""
     return await _find_each(connection, submissions, [job.fingerprint for job in submissions])
 
 
 async def _find_each(
     connection: Connection, asked: Sequence[Submission | Draft], fingerprints: Sequence[str]
-) -> list[Answer]:
+) -> list[Answer | Unavailable]:
     rows = await _look_for_standing(connection, asked, fingerprints)
     answers = _answers(rows, {request.job_id: request for request in asked})
-    if len(answers) < len(asked):
-        raise Unavailable("database_conflict", "What this repeats was just forgotten; try again.")
-    return [answers[request.job_id] for request in asked]
+    forgotten = Unavailable("database_conflict", _FORGOTTEN)
+    return [answers.get(request.job_id, forgotten) for request in asked]
+
+
+TRY_KEYS: Final = """
+SELECT keyed.id
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS keyed (id, tenant_id, idempotency_key)
+ WHERE (SELECT count(*) FROM jobs
+         WHERE jobs.tenant_id = keyed.tenant_id
+           AND jobs.idempotency_key = keyed.idempotency_key) = 0
+   AND pg_try_advisory_xact_lock(
+           hashtextextended(keyed.tenant_id || '/' || keyed.idempotency_key, 0))
+"""
+
+
+async def submit_together(
+    connection: Connection, submissions: Sequence[Submission]
+) -> list[Submitted | Exception | None]:
+    """Accept jobs without targets and dedup keys that have nothing to do with each other.
+
+    What is wrong with one is its own: they are written one by one where the database refuses any.
+    None has to be submitted by itself: its key was used before, or is being used, and who waits for
+    that is not to be waited for.
+    """
+    try:
+        taken = await _submit_free(connection, submissions)
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - whoever asked for it raises it
+        if len(submissions) == 1:
+            return [error]
+        return [one for job in submissions for one in await submit_together(connection, [job])]
+    return [taken.get(job.job_id) for job in submissions]
+
+
+async def _submit_free(
+    connection: Connection, submissions: Sequence[Submission]
+) -> dict[JobId, Submitted]:
+    """Those in whose way nothing stands."""
+    keyed = [job for job in submissions if job.idempotency_key is not None]
+    if not keyed:
+        return await _insert(connection, submissions, {})  # whole or not at all by itself
+    async with connection.transaction():
+        rows = await connection.fetch(
+            TRY_KEYS,
+            [job.job_id for job in keyed],
+            [job.tenant_id for job in keyed],
+            [job.idempotency_key for job in keyed],
+        )
+        theirs = {job.job_id for job in keyed} - {row["id"] for row in rows}
+        free = [job for job in submissions if job.job_id not in theirs]
+        return await _insert(connection, free, {})
 
 
 async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
@@ -93,7 +141,7 @@ async def insert_submissions(
         if attempt > 0:
             answers |= await _find_standing(connection, waiting)
             waiting = [job for job in waiting if job.job_id not in answers]
-        answers |= await _insert(connection, waiting)
+        answers |= await _insert(connection, waiting, await _take_places(connection, waiting))
         waiting = [job for job in waiting if job.job_id not in answers]
         if not waiting:
             return [answers[job.job_id] for job in submissions]
@@ -246,10 +294,14 @@ SELECT placed.id, placed.id AS job_id, placed.type, placed.state, placed.lane,
 """  # noqa: S608 - composed at import from the rule in verdicts.py
 
 
-async def _insert(connection: Connection, submissions: Sequence[Submission]) -> dict[JobId, Answer]:
+async def _insert(
+    connection: Connection,
+    submissions: Sequence[Submission],
+    next_seq: dict[tuple[str, str], int],
+) -> dict[JobId, Submitted]:
+    """Those that no other stands for; their keys are locked, and these are their places."""
     if not submissions:
         return {}
-    next_seq = await _take_places(connection, submissions)
     documents: list[dict[str, object]] = []
     for job in submissions:
         document = {name: getattr(job, name) for name in _COLUMNS} | {"id": job.job_id}

@@ -15,6 +15,7 @@ from imagefleet.aws.objects import Headers
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import encoder_fingerprint
 from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
@@ -58,7 +59,7 @@ async def run(job: JobContext) -> Completed:
         source_seq=revision if payload.source_seq is None else payload.source_seq,
         revision=revision,
         recipe=payload.recipe,
-        encoder=encoder_fingerprint(),
+        encoder=encoder_fingerprint(RECIPES[payload.recipe]),
         source=rendered.source,
         placeholder=rendered.placeholder,
         variants=tuple(variants),
@@ -143,4 +144,4 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
     return PublishedVariant(key=key, facts=facts)
 
 
-HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run)
+HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run, renders=True)

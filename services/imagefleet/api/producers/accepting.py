@@ -1,0 +1,103 @@
+"""The way through the store: jobs of many requests, written together.
+
+Requests that come while a write is on its way share the next one: one commit for all, and each has
+an answer of its own. They share nothing else: what the database refuses takes no other with it. And
+what may have to wait for somebody else's transaction is written by itself, so that nobody waits for
+that who has nothing to do with it: for a target, for the job that bears a dedup key, or for a
+request under the same key.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias, TypeVar
+
+from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.requests import Tools
+from imagefleet.api.producers.submitting import Admission, Admitted
+from imagefleet.errors import Unavailable
+from imagefleet.jobs.model import JobId, Submission, Submitted
+from imagefleet.runtime import Batcher
+from imagefleet.store.database import CONNECT_WITHIN, Connection
+from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.jobs.submissions import (
+    find_standing_jobs,
+    submit_jobs,
+    submit_together,
+)
+
+MOST_TOGETHER: Final = 100  # jobs, as many as a batch has: a few milliseconds of one connection
+CLOSE_WITHIN: Final = 5.0  # seconds
+
+_TOO_LATE: Final = "The database is not available right now."
+
+Wanted: TypeAlias = tuple[ApiKey, Submission]
+Taken: TypeAlias = Submitted | Exception
+Answer = TypeVar("Answer")
+Taking: TypeAlias = Callable[[Connection, Sequence[Submission]], Awaitable[Sequence[Answer]]]
+
+
+class Accepting:
+    """Takes jobs in."""
+
+    def __init__(self, tools: Tools, admission: Admission, limiting: Limiting) -> None:
+        self._tools = tools
+        self._limiting = limiting
+        self._admission = admission
+        self._together: Batcher[Wanted, Submitted | None] = Batcher(
+            self._take_together, name="accepting", linger=0, most=MOST_TOGETHER
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Accepting"]:
+        """Take jobs until the end of the context; those that came before it, too."""
+        async with self._together.open(close_within=CLOSE_WITHIN):
+            yield self
+
+    async def take(self, key: ApiKey, job: Submission) -> Submitted:
+        """Accept one job, or find the one that stands for it; else raise why not."""
+        if job.target is None and job.dedup_key is None:
+            if not self._limiting.knows_room(key, 1):  # nobody else is to wait for the count
+                async with self._tools.pool.use("admit", "jobs") as connection:
+                    await self._limiting.open_jobs(connection, key, 1)
+            try:
+                async with asyncio.timeout(CONNECT_WITHIN):  # as long as for a connection
+                    answer = await self._together.put((key, job))
+            except TimeoutError as error:
+                raise Unavailable("database_timeout", _TOO_LATE) from error
+            if answer is not None:
+                return answer
+        [alone] = await self._take([(key, job)], submit_jobs, "submit_job")
+        if isinstance(alone, Submitted):
+            return alone
+        raise alone
+
+    async def take_batch(self, key: ApiKey, jobs: Sequence[Submission]) -> Sequence[Taken]:
+        """The same of many, in one transaction; one answer for each, in order."""
+        return await self._take([(key, job) for job in jobs], submit_jobs, "submit_jobs")
+
+    async def _take_together(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[Submitted | Exception | None]:
+        return await self._take(wanted, submit_together, "submit_job")
+
+    async def _take(
+        self, wanted: Sequence[Wanted], submitting: Taking[Answer], operation: str
+    ) -> list[Answer | Taken]:
+        answers: dict[JobId, Answer | Taken] = {}
+        admitted: dict[Admitted, list[Submission]] = {way: [] for way in Admitted}
+        async with self._tools.pool.use(operation, "jobs") as connection:
+            verdicts = await self._admission.admit_batch(connection, wanted)
+            for (_, job), verdict in zip(wanted, verdicts, strict=True):
+                if isinstance(verdict, Admitted):
+                    admitted[verdict].append(job)
+                else:
+                    answers[job.job_id] = verdict
+            if standing := admitted[Admitted.STANDS]:
+                found = await find_standing_jobs(connection, standing)
+                answers |= zip((job.job_id for job in standing), found, strict=True)
+            if new := admitted[Admitted.NEW]:
+                given = await submitting(connection, new)
+                answers |= zip((job.job_id for job in new), given, strict=True)
+        self._tools.ring((job, answers[job.job_id]) for _, job in wanted)
+        return [answers[job.job_id] for _, job in wanted]

@@ -1,0 +1,145 @@
+"""Whether `make bench` measures what it says, with few jobs; how fast anything is, is not asked."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.bench.__main__ import ROWS, parsed
+from tests.bench.counting import calls_of, count_calls
+from tests.bench.ground import PROMISED, Ground, durable_ground
+from tests.bench.peers import REQUIREMENTS, Peers
+from tests.bench.report import Line, document, lines_of, markdown
+from tests.bench.rounds import Asked, Figure, Row, Summary, measure, rotated
+from tests.support.database import roomy_memory
+from tests.support.wheels import ROOT
+
+JOBS = 20
+RIVALS = {"celery", "pgqueuer", "procrastinate"}
+SOON_OVER = ["claims-10", "claims-1", "post", "drain", "counts", "buffers"]
+"""Rows that take little time with few jobs; the others are made of the same parts."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """As `make bench` makes it."""
+    async with durable_ground(Peers(tmp_path_factory.mktemp("peers")), roomy_memory()) as ground:
+        yield ground
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", SOON_OVER)
+async def test_a_row_measures_what_its_figures_tell_of(name: str, ground: Ground) -> None:
+    asked = Asked(rounds=1, jobs=JOBS, quick=True, peers=False)
+
+    rounds = await measure(ROWS[name], ground, asked, lambda _: None)
+
+    lines = lines_of(ROWS[name], rounds)
+    assert lines != []
+    assert all(value > 0 for line in lines for value in line.ours.values)
+    assert list(ground.peers.cache.iterdir()) == [], "somebody was installed"
+
+
+async def test_all_stand_on_a_postgres_that_forgets_nothing(ground: Ground) -> None:
+    promises = await ground.promises()
+
+    assert {"on"} == {promises[name] for name in PROMISED}
+    assert PROMISED >= ("fsync", "synchronous_commit")
+
+
+async def test_what_a_job_says_is_counted_once(ground: Ground) -> None:
+    """By Postgres: a statement in a transaction is one statement, and three round trips."""
+    async with ground.database() as database:
+        await count_calls(database)
+        before = await calls_of(ground.server, "worker", database.name)
+        async with database.connect("worker") as worker:
+            await worker.fetchval("SELECT 1")
+            between = await calls_of(ground.server, "worker", database.name)
+            async with worker.transaction():
+                await worker.fetchval("SELECT 1")
+        after = await calls_of(ground.server, "worker", database.name)
+
+    assert (1, 3) == (after.since(between).statements, after.since(between).trips)
+    assert before.trips < between.trips
+
+
+def test_every_round_begins_with_another_side() -> None:
+    assert [rotated("abc", number)[0] for number in range(4)] == ["a", "b", "c", "a"]
+    assert sorted(rotated("abc", 1)) == ["a", "b", "c"]
+
+
+def test_the_interval_is_of_values_and_narrows_with_their_number() -> None:
+    five = Summary((3.0, 1.0, 2.0, 5.0, 4.0))
+    eleven = Summary(tuple(map(float, range(11))))
+
+    assert (3.0, (1.0, 5.0)) == (five.median, five.interval)
+    assert (5.0, (1.0, 9.0)) == (eleven.median, eleven.interval)  # 98.8 %; (2, 8) holds it in 93
+
+
+def test_a_ratio_is_made_within_its_round() -> None:
+    """A machine that slows down in the second round changes no ratio."""
+    figure = Figure(title="t", unit="u", ours="a", other="b", at_least=2)
+    row = Row(name="r", about="", figures=[figure], open=ROWS["post"].open)
+
+    (line,) = lines_of(row, [{"a": 20.0, "b": 10.0}, {"a": 2.0, "b": 1.0}])
+
+    assert (2.0, 2.0) == line.compared.values
+    assert line.met
+
+
+def test_where_nobody_else_was_measured_ours_is_told_alone_and_once() -> None:
+    figures = [
+        Figure(title="t", unit="u", ours="a", other="b", at_least=1),
+        Figure(title="t", unit="u", ours="a", other="c"),
+    ]
+    row = Row(name="r", about="", figures=figures, open=ROWS["post"].open)
+
+    (alone,) = lines_of(row, [{"a": 1.0}])
+    (beside,) = lines_of(row, [{"a": 1.0, "c": 1.0}])
+
+    assert (None, "", None) == (alone.other_name, alone.goal, alone.met)
+    assert "c" == beside.other_name
+
+
+def test_a_run_can_be_read_again_as_it_was_written() -> None:
+    row = ROWS["claims-1"]
+    measured = {figure.other or "": 2.0 for figure in row.figures} | {row.figures[0].ours: 1.0}
+    lines = lines_of(row, [measured, measured])
+
+    told = json.loads(json.dumps(document(lines, rounds=2, postgres="18", notes=["a note"])))
+
+    assert lines == [Line.read(line) for line in told["lines"]]
+    assert all(f"| {line.title} |" in markdown(told) for line in lines)
+
+
+def test_the_page_and_the_help_name_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(["--help"])
+    told = capsys.readouterr().out
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+    assert [name for name in ROWS if f"\n  {name} " not in told] == []
+    assert [name for name in ROWS if f"`{name}`" not in page] == []
+
+
+def test_a_row_that_there_is_not_is_refused_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(["--only", "claims-1,nothing"])
+
+    assert ended.value.code == 2
+    assert "no row is called nothing; there are claims-10, claims-1," in capsys.readouterr().err
+
+
+def test_the_others_are_pinned_and_none_of_them_is_ours() -> None:
+    """Who installs the product or its tests is not brought a rival."""
+    pins = re.findall(r"^([a-z-]+)(\[.+\])?(.*)$", REQUIREMENTS.read_text(), re.MULTILINE)
+    lock = (ROOT / "uv.lock").read_text(encoding="utf-8")
+
+    assert RIVALS <= {name for name, _, _ in pins}
+    assert [name for name, _, pin in pins if not re.fullmatch(r"==[0-9.]+", pin)] == []
+    assert [name for name in RIVALS if f'\nname = "{name}"\n' in lock] == []
+    assert "\n/.bench/\n" in (ROOT / ".gitignore").read_text(encoding="utf-8")
