@@ -234,7 +234,7 @@ async def accept_a_first_upload(connection: Connection) -> None:
 
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {
-        "accept a first upload": Case(accept_a_first_upload, "api", 30, 120),
+        "accept a first upload": Case(accept_a_first_upload, "api", 30, 260),
         "page of a set": Case(
             page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 260, 2000
         ),
