@@ -25,7 +25,7 @@ from imagefleet.settings import Telemetry
 from imagefleet.settings.live import DECLARED, TRACES
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.live_settings import turn, turn_back, turn_retention
-from imagefleet.store.jobs.dispatching import look_at_fleet, look_at_types
+from imagefleet.store.jobs.dispatching import TypeRoom, look_at_fleet, look_at_types
 from imagefleet.store.jobs.pruning import prune_jobs
 from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -202,8 +202,9 @@ async def fewer_of_a_type_begin_and_are_announced(place: Place) -> None:
     await place.turn("slots.type.noop", 1)
 
     assert {"noop": 0} == slots.rooms
-    # A second worker came with the job.
-    assert {"noop": 1} == await look_at_types(place.maintenance, live.now.slots_of_types())
+    # A second worker came with the job; as many again are announced.
+    (room,) = await look_at_types(place.maintenance, live.now.slots_of_types())
+    assert TypeRoom(type="noop", slots=2, room=3) == room
 
 
 def window_of(place: Place, *, gap: float) -> float:

@@ -8,7 +8,6 @@ of two machines, or of two runs, are not.
 """
 
 import argparse
-import asyncio
 import json
 import logging
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -66,8 +66,8 @@ for example
 
 how to read it
   Of `ours : other` more is better where jobs or requests are told, and less where milliseconds are.
-  (a-b) is the interval that holds the median: of two figures whose intervals overlap nobody can say
-  that one is the faster. Nothing else should run beside it: all suffer, and not all as much.
+  (a to b) is the interval that holds the median: of two figures whose intervals overlap nobody can
+  say that one is the faster. Nothing else should run beside it: all suffer, and not all as much.
 
 The others are installed when a row first needs them, pinned, into .bench/, which git ignores and
 `make clean` removes; --no-peers leaves them out. What is measured, and how: docs/performance.md.
@@ -103,7 +103,11 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
     add("--rounds", type=int, default=FEWEST, help=f"how often each side has its turn ({FEWEST})")
     add("--jobs", type=int, metavar="N", help="a side and round, instead of the row's own number")
     add("--quick", action="store_true", help="a tenth of the jobs")
-    add("--long", action="store_true", help="ten minutes under a snapshot, ten million rows")
+    add(
+        "--long",
+        action="store_true",
+        help="ten minutes under a snapshot, ten million rows",
+    )
     add("--no-peers", dest="peers", action="store_false", help="install nobody")
     add("--disk", action="store_true", help="Postgres on a disk, where all wait for its fsync")
     add("--json", type=Path, metavar="FILE", help="write every value of every round there")
@@ -128,12 +132,13 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
         long=given.long,
         peers=given.peers,
     )
+    parent = None if given.disk or given.long else roomy_memory()  # ten million rows are too many
     lines: list[Line] = []
     failed: list[str] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         shown = progress.add_task("starting Postgres and the emulator", total=len(names))
-        async with durable_ground(Peers(), None if given.disk else roomy_memory()) as ground:
+        async with durable_ground(Peers(), parent) as ground:
             for name in names:
 
                 def tell(what: str, name: str = name) -> None:
@@ -148,7 +153,7 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
                 rounds=given.rounds,
                 jobs=given.jobs,
                 quick=given.quick,
-                disk=given.disk,
+                disk=parent is None,
                 not_measured=failed,
                 notes=ground.notes,
                 **await ground.promises(),
@@ -195,7 +200,7 @@ def main() -> int:
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it: nothing is left
     try:
-        told = asyncio.run(run(given, console))
+        told = uvloop.run(run(given, console))  # as every process of ours runs
     except KeyboardInterrupt:
         console.print("ended before its time")
         return 130

@@ -8,15 +8,18 @@ Celery has the pool that is best for it here: prefork and threads, each with 8, 
 tried once with a part of the jobs. By its documentation short tasks want messages fetched ahead, so
 that is tried too. It deletes a message before the task runs, which is its default and its best: a
 worker that dies then has lost the task. Ours deletes it after the end was written to Postgres.
+Beside them stands the queue alone, received and deleted by tens: nobody gets beyond that here.
 """
 
 import asyncio
 import json
 import signal
 import struct
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,6 +28,7 @@ from uuid import uuid4
 
 import boto3  # type: ignore[import-untyped]  # stubs are of the asynchronous one
 
+from imagefleet.jobs.model import Lane
 from tests.bench.ground import Ground, submitted, until_over
 from tests.bench.processes import started
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
@@ -32,7 +36,10 @@ from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.factories import a_submission
 
 OURS: Final = "imagefleet"
+FORTY_SLOTS: Final = "imagefleet, 40 slots a lane"
 CELERY: Final = "Celery + SQS"
+ALONE: Final = "SQS alone"
+RECEIVERS: Final = 4
 ONE: Final = "one worker"
 TWO: Final = "two workers"
 WITHIN: Final = 300.0  # seconds
@@ -138,7 +145,29 @@ async def _celery_drained(
 
 def _times(marks: Path) -> Sequence[float]:
     """When each task ran, of those that did."""
-    return [time for (time,) in struct.iter_unpack("d", marks.read_bytes())]
+    return [ran for (ran,) in struct.iter_unpack("d", marks.read_bytes())]
+
+
+async def queue_alone(ground: Ground, messages: int) -> Measured:
+    """What the queue itself lets through: received and deleted by tens, and nothing done."""
+    async with ground.place() as place:
+        await place.ring_all([a_submission() for _ in range(messages)])
+        queue = await place.queue(Lane.FAST)
+
+        async def drain() -> int:
+            done = 0
+            while received := await queue.receive(most=10, wait=timedelta()):
+                await queue.delete([message.receipt for message in received])
+                done += len(received)
+            return done
+
+        begun = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            parts = [group.create_task(drain()) for _ in range(RECEIVERS)]
+        seconds = time.perf_counter() - begun
+        done = sum(part.result() for part in parts)
+        assert done == messages, f"{done} of {messages} messages came"
+        return {ALONE: messages / seconds}
 
 
 async def best_way(ground: Ground, jobs: int) -> Way:
@@ -154,23 +183,26 @@ async def best_way(ground: Ground, jobs: int) -> Way:
 
 
 @asynccontextmanager
-async def sides(
-    ground: Ground, asked: Asked, *, name: str, environment: Mapping[str, str]
-) -> AsyncIterator[Sides]:
-    jobs = asked.jobs_of(ROWS[name])
+async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
+    jobs = asked.jobs_of(ROWS["drain"])
 
-    async def measured_ours() -> Measured:
-        return {OURS: await ours(ground, jobs, environment)}
+    async def with_settings(name: str, environment: Mapping[str, str]) -> Measured:
+        return {name: await ours(ground, jobs, environment)}
 
+    own: Sides = {
+        OURS: partial(with_settings, OURS, {}),
+        FORTY_SLOTS: partial(with_settings, FORTY_SLOTS, FORTY),
+        ALONE: partial(queue_alone, ground, jobs),
+    }
     if not asked.peers:
-        yield {OURS: measured_ours}
+        yield own
         return
     way = await best_way(ground, max(100, jobs // 5))
 
-    async def measured_celery() -> Measured:
+    async def of_celery() -> Measured:
         return {CELERY: await celery(ground, jobs, way)}
 
-    yield {OURS: measured_ours, CELERY: measured_celery}
+    yield {**own, CELERY: of_celery}
 
 
 @asynccontextmanager
@@ -183,37 +215,47 @@ async def sides_of_two(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
     yield {TWO: partial(so_many, 2, TWO), ONE: partial(so_many, 1, ONE)}
 
 
-def _row(name: str, title: str, goal: float, environment: Mapping[str, str]) -> Row:
-    return Row(
-        name=name,
-        about=f"{title}, a backlog in SQS, one worker",
-        figures=[
-            Figure(title=title, unit="jobs/s", ours=OURS, other=CELERY, at_least=goal),
-        ],
-        open=partial(sides, name=name, environment=environment),
-        jobs=3_000,
-    )
-
-
-ROWS: Final = {
-    row.name: row
-    for row in (
-        _row("drain", "no-op jobs over SQS, default settings", 5, {}),
-        _row("drain-40", "no-op jobs over SQS, 40 slots a lane", 6, FORTY),
-        Row(
-            name="two-workers",
-            about="two workers beside one, a backlog in SQS, default settings",
-            figures=[
-                Figure(
-                    title="no-op jobs over SQS, two workers",
-                    unit="jobs/s",
-                    ours=TWO,
-                    other=ONE,
-                    at_least=1.7,
-                ),
-            ],
-            open=sides_of_two,
-            jobs=3_000,
+_DRAIN: Final = Row(
+    name="drain",
+    about="a backlog of jobs that do nothing, over SQS, one worker",
+    figures=[
+        Figure(
+            title="no-op jobs over SQS, default settings",
+            unit="jobs/s",
+            ours=OURS,
+            other=CELERY,
+            at_least=5,
         ),
-    )
-}
+        Figure(
+            title="no-op jobs over SQS, 40 slots a lane",
+            unit="jobs/s",
+            ours=FORTY_SLOTS,
+            other=CELERY,
+            at_least=6,
+        ),
+        Figure(
+            title="no-op jobs over SQS, 40 slots a lane",
+            unit="jobs/s",
+            ours=FORTY_SLOTS,
+            other=ALONE,
+        ),
+    ],
+    open=sides,
+    jobs=3_000,
+)
+_TWO: Final = Row(
+    name="two-workers",
+    about="the same backlog, two workers beside one",
+    figures=[
+        Figure(
+            title="no-op jobs over SQS, two workers",
+            unit="jobs/s",
+            ours=TWO,
+            other=ONE,
+            at_least=1.7,
+        ),
+    ],
+    open=sides_of_two,
+    jobs=3_000,
+)
+ROWS: Final = {row.name: row for row in (_DRAIN, _TWO)}

@@ -23,7 +23,7 @@ from tests.support.stack import PLUGIN, Producer, Settings, Stack, running_stack
 
 ROOT: Final = Path(__file__).parents[2]
 BROUGHT: Final = Path(__file__).parent / "brought"
-FAST_SLOTS: Final = 3  # what a worker has, if nobody says otherwise
+FAST_SLOTS: Final = 3
 GENERAL_SLOTS: Final = 5
 BETWEEN_BEATS: Final = 2.0  # seconds: a kill comes at any moment between two of them
 CLAIMED_WITHIN: Final = 30.0
@@ -33,7 +33,11 @@ PROMISED: Final = 75.0  # seconds, for 99 of 100
 # As in a fleet: `imagefleet up` waits for one second only, to end sooner.
 SETTINGS: Final[Settings] = {
     "all": {"PYTHONPATH": os.pathsep.join(map(str, (PLUGIN, BROUGHT, ROOT)))},
-    "worker": {"RECEIVE_WAIT_SECONDS": "20"},
+    "worker": {
+        "RECEIVE_WAIT_SECONDS": "20",
+        "WORKER_FAST_SLOTS": str(FAST_SLOTS),
+        "WORKER_GENERAL_SLOTS": str(GENERAL_SLOTS),
+    },
 }
 
 

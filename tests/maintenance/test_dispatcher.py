@@ -16,6 +16,7 @@ from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.fleet.statistics import expect_messages
+from imagefleet.store.fleet.workers import start_drain
 from imagefleet.store.jobs.rings import confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job
 from tests.maintenance.dispatching import SPARE, a_dispatcher, rung, submitted
@@ -393,6 +394,7 @@ async def test_the_slots_of_a_type_are_shared_by_all_tenants_lanes_and_looks(
     superuser: Connection,
     pool: Pool,
     lanes: dict[Lane, FakeQueue],
+    worker: Connection,
     me: WorkerId,
 ) -> None:
     for n in range(5):
@@ -404,7 +406,16 @@ async def test_the_slots_of_a_type_are_shared_by_all_tenants_lanes_and_looks(
     await live.look(pool)
     dispatcher = a_dispatcher(pool, lanes, live=live)
 
-    assert [2, 0, 0] == [await dispatcher.run_once() for _ in range(3)]
+    # As many again as there is room for; at the first look no lane knew of the other.
+    assert [8, 0, 0] == [await dispatcher.run_once() for _ in range(3)]
+    quick, slow = rung(lanes[Lane.FAST]), rung(lanes[Lane.GENERAL])
+    assert (4, 4) == (len(quick), len(slow))
+    for job_id in (*quick, *slow[:2]):
+        await claim_job(worker, job_id, me)
+        done = MadeJob(job_id=job_id, claim_no=1, worker_id=me)
+        await settle_job(worker, done, Completed())
+    assert 2 == await dispatcher.run_once()
+    assert (5, 5) == tuple(len(rung(lanes[lane])) for lane in (Lane.FAST, Lane.GENERAL))
 
 
 async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
@@ -415,10 +426,10 @@ async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
     fast: FakeQueue,
     me: WorkerId,
 ) -> None:
-    waiting = await submitted(api, 3)
+    waiting = await submitted(api, 5)
     live = Live()
     dispatcher = a_dispatcher(pool, lanes, live=live)
-    for slots, announced in ((0, 0), (2, 2), (None, 3)):
+    for slots, announced in ((0, 0), (2, 4), (None, 5)):
         if slots is None:
             await turn_back(operator, "slots.type.noop")
         else:
@@ -428,3 +439,52 @@ async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
         assert announced == len(rung(fast))
 
     assert set(waiting) == set(rung(fast))
+
+
+async def test_what_workers_have_no_room_for_waits_its_turn_and_who_submits_leaves_it_to_that(
+    api: Connection,
+    worker: Connection,
+    pool: Pool,
+    lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+) -> None:
+    """By what each worker said when it came, and holds; one that drains takes nothing."""
+    first, second = [await a_worker(worker, type_slots={"noop": 2}) for _ in range(2)]
+    dispatcher = a_dispatcher(pool, lanes)
+    await dispatcher.run_once()
+    assert await room_of(api) > 0
+    await submitted(api, 12)
+
+    # Each has two, and as many again.
+    assert 8 == await dispatcher.run_once()
+    assert 0 == await room_of(api)
+    jobs = rung(fast)
+    for me, job_id in zip((first, first, second), jobs, strict=False):
+        await claim_job(worker, job_id, me)
+    assert 0 == await dispatcher.run_once(), "what is held makes no room"
+    await settle_job(worker, MadeJob(job_id=jobs[0], claim_no=1, worker_id=first), Completed())
+    assert [1, 0] == [await dispatcher.run_once() for _ in range(2)]
+    await start_drain(worker, first)
+    await claim_job(worker, jobs[3], second)
+    assert [0, 0] == [await dispatcher.run_once() for _ in range(2)]
+    assert 0 == await room_of(api)
+
+    await a_worker(worker)
+    assert 3 == await dispatcher.run_once(), "one of an earlier release takes whatever comes"
+
+
+async def test_a_suspect_is_announced_whatever_room_others_have(
+    api: Connection,
+    worker: Connection,
+    pool: Pool,
+    lanes: dict[Lane, FakeQueue],
+) -> None:
+    await a_worker(worker, type_slots={"noop": 1})
+    await submitted(api, 9)
+    dispatcher = a_dispatcher(pool, lanes)
+    await dispatcher.run_once()
+    (suspect,) = await submitted(api, 1, lane=Lane.QUARANTINE)
+
+    await dispatcher.run_once()
+
+    assert [suspect] == rung(lanes[Lane.QUARANTINE])

@@ -213,11 +213,11 @@ def test_what_makes_sense_together_is_no_contradiction() -> None:
 
 def test_every_default_that_is_told_has_a_name_and_is_allowed() -> None:
     worker = Worker(breakers={"s3": BreakerNumbers(failures=20)})
-    told = defaults_of_worker(worker, USUAL, BUILT_IN)
+    told = defaults_of_worker(worker, USUAL, BUILT_IN, {"process_image": 3})
     told |= defaults_of_api(USUAL, BUILT_IN) | defaults_of_maintenance(Maintenance())
 
     now, ignored = in_force(told)
 
     assert ({}, told) == (ignored, now.turned)
     assert (20, 5) == (told["breaker.s3.failures"], told["breaker.*.failures"])
-    assert (3, 5) == (told["slots.lane.fast"], told["retry.*.max_attempts"])
+    assert (16, 5) == (told["slots.lane.fast"], told["retry.*.max_attempts"])

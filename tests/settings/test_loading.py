@@ -70,7 +70,7 @@ def test_every_process_starts_from_what_must_be_set(settings: type[BaseModel]) -
 def test_the_defaults_are_the_promised_ones() -> None:
     worker, retry = load(Worker, {}), load(Retry, {})
 
-    assert (worker.fast_slots, worker.general_slots) == (3, 5)
+    assert (worker.fast_slots, worker.general_slots) == (16, 16)
     assert worker.shutdown_grace == timedelta(seconds=300)
     assert worker.lanes == tuple(Lane)
     assert worker.job_types == ()
@@ -161,9 +161,9 @@ def test_every_lane_has_its_queue() -> None:
 def test_a_slice_made_in_a_test_ignores_the_testers_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_FAST_SLOTS", "77")
 
-    assert Worker().fast_slots == 3
+    assert Worker().fast_slots == 16
     assert Worker(fast_slots=4).fast_slots == 4
-    assert load(Worker, {}).fast_slots == 3
+    assert load(Worker, {}).fast_slots == 16
 
 
 def test_without_a_mapping_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_without_a_mapping_the_environment_is_read(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_name_of_an_attribute_is_not_a_variable() -> None:
-    assert load(Worker, {"fast_slots": "9", "FAST_SLOTS": "9"}).fast_slots == 3
+    assert load(Worker, {"fast_slots": "9", "FAST_SLOTS": "9"}).fast_slots == 16
 
 
 def test_settings_cannot_be_changed() -> None:

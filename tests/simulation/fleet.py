@@ -142,6 +142,7 @@ class Fleet:
                     version="0",
                     types=("noop",),
                     slots={LANE: self._slots},
+                    type_slots={},
                 ),
             )
         hearing = Hearing([LANE])

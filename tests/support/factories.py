@@ -1,6 +1,6 @@
 """Rows in any state, made the way the product makes them wherever that is possible."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -83,6 +83,7 @@ async def a_worker(
     *,
     lanes: Sequence[Lane] = ALL_LANES,
     types: Sequence[str] = TYPES,
+    type_slots: Mapping[str, int] | None = None,
 ) -> WorkerId:
     worker_id = WorkerId(uuid4())
     card = WorkerCard(
@@ -92,6 +93,7 @@ async def a_worker(
         version="0",
         types=tuple(types),
         slots={lane: SLOTS[lane] for lane in lanes},
+        type_slots=type_slots or {},
     )
     await register_worker(worker, card)
     return worker_id

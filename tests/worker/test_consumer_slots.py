@@ -87,6 +87,41 @@ async def test_a_job_that_is_not_claimed_takes_no_slot_of_its_type(bench: Bench)
     assert free.job_id == heard.started[0].claim.job_id
 
 
+async def test_what_has_no_room_is_not_asked_for_until_there_is_some(bench: Bench) -> None:
+    """It stays in the queue, for workers that have; of what there is room for no more is asked."""
+    async with listening(bench, slots=5, type_slots=TypeSlots({"noop": 2})) as heard:
+        heard.ring(*[await bench.submit() for _ in range(5)])
+        await heard.runs(2)
+        await eventually(lambda: len(heard.own.deleted) == 3)
+        asked = len(heard.own.asked)
+        heard.ring(*[await bench.submit() for _ in range(4)])
+
+        heard.started[0].leave()
+        await heard.runs(3)
+        heard.started[1].leave()
+        heard.started[2].leave()
+        await heard.runs(5)
+
+        assert {1, 2} >= set(heard.own.asked[asked:])
+        assert (1, 3) == (len(heard.own.waiting), len(heard.own.deleted))
+
+
+async def test_what_needs_no_room_comes_through_where_there_is_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 0.05)
+    types, own = ("noop", "other"), TypeSlots({"noop": 1})
+    crowd = [await bench.submit() for _ in range(4)]
+    others = [await bench.submit(a_submission(type="other")) for _ in range(4)]
+    async with listening(bench, slots=4, types=types, type_slots=own) as heard:
+        heard.ring(*crowd, *others)
+
+        await heard.runs(4)
+
+        # All that there are slots for, one to see what else is there, and all again.
+        assert [4, 1, 2] == heard.own.asked
+
+
 async def test_jobs_that_ran_before_the_change_are_counted(bench: Bench) -> None:
     own = TypeSlots()
     first, second = await bench.submit(), await bench.submit()

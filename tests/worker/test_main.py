@@ -115,7 +115,7 @@ async def test_it_says_how_it_is(place: Place, api: Connection) -> None:
         assert 1 == await worker.counted('job_processed_total{job_type="noop",status="completed"}')
         assert 1 == await worker.counted('claim_verdict_total{verdict="claimed"}')
         slots = await worker.counted('worker_slots{lane="fast"')
-        assert 3 == slots
+        assert 16 == slots
 
 
 async def test_a_worker_of_some_lanes_and_types_leaves_the_rest_alone(

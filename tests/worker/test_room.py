@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from imagefleet.jobs.model import Claim, Lane
+from imagefleet.runtime import Drain
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.worker import handling
 from imagefleet.worker.handlers.process_image import MUCH_MEMORY_BYTES, needs_much, room_for
@@ -34,12 +36,14 @@ class Shared:
 
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
+    drain: Drain = field(default_factory=Drain)
 
 
 def an_attempt(shared: Shared, lane: Lane = Lane.GENERAL) -> JobContext:
     """One that is given nothing else."""
     claim = cast("Claim", SimpleNamespace(lane=lane))
-    return replace(NOTHING, claim=claim, _equipment=cast("Equipment", shared))
+    equipment = cast("Equipment", shared)
+    return replace(NOTHING, claim=claim, _equipment=equipment, _computes=asyncio.Event())
 
 
 NOTHING = JobContext(
@@ -134,6 +138,43 @@ async def test_beside_one_that_waits_others_come_back_one_after_the_other(tmp_pa
     assert TURN / 2 < away[0] <= TURN
     assert TURN / 2 < away[1] - away[0] <= TURN
     assert away[-1] == LONGEST_AWAY
+
+
+@pytest.mark.parametrize("holds", [None, 700, 7_000])
+async def test_what_has_not_come_to_a_child_when_the_worker_ends_is_given_back(
+    tmp_path: Path, holds: int | None
+) -> None:
+    """Whether it waits for one, or finds one free that it does not begin any more."""
+    shared = Shared()
+    large = planted(tmp_path, webp(7_000))
+
+    async def postponed() -> None:
+        with pytest.raises(Postponed, match="drain") as caught:
+            async with room_for(an_attempt(shared), large):
+                pass
+        assert timedelta() == caught.value.after
+
+    async with AsyncExitStack() as others, asyncio.TaskGroup() as group:
+        for _ in range({None: 0, 700: 2, 7_000: 1}[holds]):
+            other = planted(tmp_path, webp(holds or 0))
+            await others.enter_async_context(room_for(an_attempt(shared), other))
+        if holds:
+            group.create_task(postponed())
+            await asyncio.sleep(0.01)
+        shared.drain.request("the test says so")
+        await postponed()
+
+    assert not shared.decoding.locked()
+
+
+async def test_what_has_had_a_child_has_another_though_the_worker_ends() -> None:
+    shared = Shared()
+    attempt = an_attempt(shared)
+    async with attempt.room_for_a_child():
+        shared.drain.request("the test says so")
+
+    async with attempt.room_for_a_child():
+        pass
 
 
 async def test_a_suspect_that_needs_much_has_no_less_than_any_suspect(

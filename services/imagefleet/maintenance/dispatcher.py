@@ -124,7 +124,7 @@ class Dispatcher:
             fleets = await look_at_fleet(connection, in_use) if lanes else {}
             holds = await look_at_holds(connection) if lanes else None
             adopted = await adopt_rings(connection, limit=self._batch) if lanes else 0
-            self._chooser.rooms = await look_at_types(connection, of_types) if of_types else {}
+            self._chooser.told(await look_at_types(connection, of_types) if lanes else ())
         for lane in self._works.keys() - lanes:  # whoever has it now knows its pace and its turns
             del self._works[lane]
         sent = 0
@@ -184,13 +184,14 @@ class Dispatcher:
         window.lost(lost)
         room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
         levels = await self._find_levels(lane, work)
-        ready, most_of = await self._chooser.ready(lane, levels, fleet, holds)
+        ready, full, most_of = await self._chooser.ready(lane, levels, fleet, holds)
         everybody = work.behind == FIRST_PLACE
         work.turns.arrive({level.tenant_id: None for level in ready}, complete=everybody)
         most = min(room, self._batch)
         sent, waiting = await self._announce(lane, work, ready, most, most_of)
-        work.busy = announced > 0 or bool(ready)
-        waiting = waiting or not everybody
+        full += [level for level in ready if self._chooser.is_full(lane, level)]
+        work.busy = announced > 0 or bool(ready or full)
+        waiting = waiting or bool(full) or not everybody
         async with self._pool.connection() as connection:
             await publish_room(
                 connection,
@@ -198,7 +199,9 @@ class Dispatcher:
                 self._holder,
                 0 if waiting else room - sent,
                 window=window.size,
-                waited=max((level.waited for level in ready), default=None) if waiting else None,
+                waited=max((level.waited for level in (*ready, *full)), default=None)
+                if waiting
+                else None,
             )
         return sent
 
@@ -261,7 +264,7 @@ class Dispatcher:
             chosen = [
                 ring
                 for ring in in_turn(taken, shares, weights)
-                if self._chooser.has_room(bounded.get(ring.job_id))
+                if self._chooser.has_room(lane, bounded.get(ring.job_id))
             ]
             took = await self._send(lane, work, chosen)
             sent += len(took)

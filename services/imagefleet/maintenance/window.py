@@ -18,7 +18,15 @@ from typing import Final
 from imagefleet.jobs.model import Lane, Ring
 from imagefleet.settings.in_force import AS_BUILT, Horizon
 from imagefleet.store.database import Pool
-from imagefleet.store.jobs.dispatching import Holds, LaneFleet, Level, Manners, Place, read_manners
+from imagefleet.store.jobs.dispatching import (
+    Holds,
+    LaneFleet,
+    Level,
+    Manners,
+    Place,
+    TypeRoom,
+    read_manners,
+)
 from imagefleet.store.jobs.rings import URGENT
 
 SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a few looks
@@ -149,23 +157,42 @@ class Chooser:
     """Which of what waits may be announced now, and how much of it."""
 
     def __init__(self, pool: Pool) -> None:
-        self.rooms: dict[str, int] = {}
-        """Of types that have fewer slots: how many more are announced, by all lanes of a look."""
+        self._rooms: dict[tuple[Lane, str], int] = {}
+        self._shut: frozenset[str] = frozenset()
+        self._waited: set[tuple[Lane, str]] = set()
         self._pool = pool
         self._manners: dict[str, tuple[Manners, float]] = {}
 
+    def told(self, types: Iterable[TypeRoom]) -> None:
+        """Take how many more are announced of types that have fewer slots.
+
+        Lanes in which such a type waited at the last look share its room: else the flood of one
+        would leave nothing to the other. A suspect is alone where it runs, and asks nobody.
+        """
+        rooms = {room.type: room for room in types}
+        shares = Counter(name for _, name in self._waited)
+        self._waited.clear()
+        self._rooms = {
+            (lane, name): math.ceil(room.room / (shares[name] or 1))
+            for name, room in rooms.items()
+            for lane in (Lane.FAST, Lane.GENERAL)
+        }
+        self._shut = frozenset(name for name, room in rooms.items() if not room.slots)
+
     async def ready(
         self, lane: Lane, levels: Sequence[Level], fleet: LaneFleet, holds: Holds
-    ) -> tuple[list[Level], dict[Place, int]]:
+    ) -> tuple[list[Level], list[Level], dict[Place, int]]:
         """Those that are due, that nothing holds back, and that somebody can do.
 
-        And of which of them only so many at a time: by one job those that try a service whose
-        breaker is half open; as far as workers have slots left those of a type that has fewer.
-        Without any worker the first few are announced all the same, whatever their type.
+        Those for which all workers that can do them have no room. And of which only so many are
+        announced at a time: by one job those that try a service whose breaker is half open; as far
+        as workers have slots left those of a type that has fewer. Without any worker the first few
+        are announced all the same, whatever their type.
         """
         due = [level for level in levels if level.due]
         manners = await self._manners_of(due) if holds else {}
         ready: list[Level] = []
+        full: list[Level] = []
         most_of: dict[Place, int] = {}
         tried: set[str] = set()
         for level in due:
@@ -175,9 +202,13 @@ class Chooser:
                     continue
                 if its is not None and _held(lane, level, its, holds):
                     continue
-                room = self.rooms.get(level.type)
+                if level.type in self._shut:
+                    continue
+                room = self._rooms.get((lane, level.type))
                 if room is not None:
+                    self._waited.add((lane, level.type))
                     if room <= 0:
+                        full.append(level)
                         continue
                     most_of[level.place] = room
                 if its is not None and (half_open := its.services & holds.half_open):
@@ -186,7 +217,7 @@ class Chooser:
                     tried |= half_open
                     most_of[level.place] = 1
             ready.append(level)
-        return ready, most_of
+        return ready, full, most_of
 
     async def _manners_of(self, levels: Iterable[Level]) -> dict[str, Manners]:
         now = asyncio.get_running_loop().time()
@@ -203,12 +234,16 @@ class Chooser:
             self._manners |= {name: (manners, good_until) for name, manners in read.items()}
         return {name: self._manners[name][0] for name in of_type if name in self._manners}
 
-    def has_room(self, level: Level | None) -> bool:
-        """Take a place of its type, whose room all tenants and lanes of a look share."""
-        if level is None or level.type not in self.rooms:
+    def has_room(self, lane: Lane, level: Level | None) -> bool:
+        """Take a place of its type, whose room all tenants of a look share."""
+        if level is None or (lane, level.type) not in self._rooms:
             return True
-        self.rooms[level.type] -= 1
-        return self.rooms[level.type] >= 0
+        self._rooms[lane, level.type] -= 1
+        return self._rooms[lane, level.type] >= 0
+
+    def is_full(self, lane: Lane, level: Level) -> bool:
+        """Whether what is left of this level waits for room."""
+        return self._rooms.get((lane, level.type), 1) <= 0
 
 
 def _held(lane: Lane, level: Level, manners: Manners, holds: Holds) -> bool:

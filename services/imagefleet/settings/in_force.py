@@ -254,11 +254,15 @@ def defaults_of_api(standard: RetryPolicy, kinds: Mapping[str, JobKind]) -> dict
 
 
 def defaults_of_worker(
-    worker: Worker, standard: RetryPolicy, kinds: Mapping[str, JobKind]
+    worker: Worker,
+    standard: RetryPolicy,
+    kinds: Mapping[str, JobKind],
+    type_slots: Mapping[str, int],
 ) -> dict[str, Value]:
     """Return what holds in a worker while nothing is turned."""
     slots = {Lane.FAST: worker.fast_slots, Lane.GENERAL: worker.general_slots, Lane.QUARANTINE: 1}
     told: dict[str, Value] = {f"slots.lane.{lane}": slots[lane] for lane in worker.lanes}
+    told |= {f"slots.type.{name}": most for name, most in type_slots.items()}
     told |= {f"timeout.lane.{lane}": TIMEOUTS[lane].total_seconds() for lane in worker.lanes}
     policies = {EVERYTHING_ELSE: standard}
     for kind in kinds.values():

@@ -109,7 +109,7 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
                 "How many of a worker's slots in this lane are used; more than it was started "
                 "with is all of them. Running jobs finish. General slots go on helping `fast`."),
     LiveSetting("slots.type.<type>", "whole", 0, 200, "slots",
-                ("worker", "maintenance"), "as many as have slots",
+                ("worker", "maintenance"), "RENDER_CHILDREN + 1 of what computes, else all",
                 "How many jobs of this type a worker runs at once, whatever their lanes; 0 is "
                 "none. Running jobs finish; what is received beyond it goes back to its turn, "
                 "counted as `unroutable`."),

@@ -196,9 +196,9 @@ class Console(Slice):
 class Worker(Slice):
     """What one worker process takes on."""
 
-    fast_slots: Count = Field(3, ge=0, le=100, validation_alias="WORKER_FAST_SLOTS")
+    fast_slots: Count = Field(16, ge=0, le=100, validation_alias="WORKER_FAST_SLOTS")
     """Jobs at once that only the lane `fast` may use."""
-    general_slots: Count = Field(5, ge=0, le=100, validation_alias="WORKER_GENERAL_SLOTS")
+    general_slots: Count = Field(16, ge=0, le=100, validation_alias="WORKER_GENERAL_SLOTS")
     """Jobs at once of the lane `general`, or of `fast` while `general` is empty."""
     lanes: Lanes = Field(tuple(Lane), min_length=1, validation_alias="WORKER_LANES")
     """The lanes this worker listens to."""
@@ -213,7 +213,7 @@ class Worker(Slice):
     (0.5) of its calls in `window_seconds` (30) open its breaker for `open_seconds` (60). `*` is
     every service that is not named."""
     render_children: Count = Field(2, ge=1, le=64, validation_alias="RENDER_CHILDREN")
-    """Images decoded at once; one or two a processor core."""
+    """Images decoded at once; one or two a processor core. One more is claimed."""
 
     @model_validator(mode="after")
     def _has_slots(self) -> Self:

@@ -16,7 +16,7 @@ import structlog
 
 from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import ClaimLost, FleetError
-from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, WorkerId, parse_message
+from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Verdict, WorkerId, parse_message
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.claims import claim_jobs, count_over
@@ -28,6 +28,7 @@ from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
+WITHOUT_ROOM_FOR: Final = 5.0  # seconds without a receive: what needs no room may be there too
 PAUSE_AFTER_ERROR: Final = timedelta(seconds=1)
 LONGEST_RECEIVE: Final = 120.0  # seconds; far beyond every deadline that a receive has
 
@@ -75,6 +76,7 @@ class Consumer:
         self._own_empty_at = float("-inf")
         self._helped = False
         self._taken = 0
+        self._crowded = False
         self._receiving_since: float | None = None
         self.deaf: str | None = None
         """Why the last receive or claim failed; None while all is well."""
@@ -89,7 +91,7 @@ class Consumer:
     async def run(self, drain: Drain) -> None:
         """Listen until the drain begins, then give back what is still on its way."""
         while not drain.requested:
-            reserved = await unless(drain, self._slots.reserve(MOST_AT_ONCE))
+            reserved = await unless(drain, self._reserve())
             if reserved is None:
                 break
             self._taken = 0
@@ -105,6 +107,17 @@ class Consumer:
                 self._slots.give_back(reserved - self._taken)
         for _, queue in self._queues:
             self._ears.unclaimed.give_back(queue, await queue.drain())
+
+    async def _reserve(self) -> int:
+        """Wait for slots to listen for; where what comes has no room, for that, but not for ever.
+
+        What waits there meanwhile is for workers that have some. And for what needs none we ask now
+        and then.
+        """
+        if not self._crowded:
+            return await self._slots.reserve(MOST_AT_ONCE)
+        await self._ears.type_slots.more(WITHOUT_ROOM_FOR)
+        return await self._slots.reserve(min(max(1, self._ears.type_slots.room), MOST_AT_ONCE))
 
     async def _listen(self, most: int, drain: Drain) -> None:
         """Receive from the lane's queues until one has something."""
@@ -129,7 +142,7 @@ class Consumer:
                 return
             if position == 0:
                 self._own_empty_at = self._now()
-        self._helped = False
+        self._helped = self._crowded = False
         self._own_empty_at = float("-inf")
 
     async def _receive(
@@ -222,7 +235,8 @@ class Consumer:
         left: list[tuple[Delivery, ClaimAnswer]] = []
         try:
             async with self._ears.type_slots.counted:
-                for delivery, answer in await self._claim(lane, deliveries):
+                answers = await self._claim(lane, deliveries)
+                for delivery, answer in zip(deliveries, answers, strict=True):
                     self._ears.metrics.claimed(answer.verdict)
                     if answer.claim is None:
                         left.append((delivery, answer))
@@ -234,12 +248,18 @@ class Consumer:
             lost = [delivery.received for delivery in deliveries]
             unclaimed.give_back(queue, lost, CONTENDED_FOR)
             raise
+        self._crowded = self._is_crowded(answers)
         for delivery, answer in left:
             await unclaimed.dismiss(delivery, answer)
 
-    async def _claim(
-        self, lane: Lane, deliveries: Sequence[Delivery]
-    ) -> list[tuple[Delivery, ClaimAnswer]]:
+    def _is_crowded(self, answers: Sequence[ClaimAnswer]) -> bool:
+        """Whether what comes had no room of late, and nothing came that needs none."""
+        claims = [answer.claim for answer in answers if answer.claim is not None]
+        if not all(self._ears.type_slots.binds(claim.type) for claim in claims):
+            return False
+        return self._crowded or any(answer.verdict is Verdict.UNROUTABLE for answer in answers)
+
+    async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
         """Claim what there is room for, and tell whose claims that ended."""
         job_ids = [delivery.message.job_id for delivery in deliveries]
         async with self._ears.pool.use("claim") as connection:
@@ -258,7 +278,7 @@ class Consumer:
                 self._ears.takeovers.not_answered(job_ids)
                 raise
         self._ears.takeovers.tell(answer.ended for answer in answers if answer.ended is not None)
-        return list(zip(deliveries, answers, strict=True))
+        return answers
 
     def _start(self, claim: Claim, delivery: Delivery, ended: Callable[[], None]) -> None:
         def leave() -> None:

@@ -24,6 +24,7 @@ from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
+from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
@@ -114,6 +115,8 @@ class Equipment:
     """As many children may work at once: they are what needs processors and memory."""
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
     """One of them at a time may have more memory than the others."""
+    drain: Drain = field(default_factory=Drain)
+    """Once it begins, whatever has not come to its first child is for other workers."""
     doorbell: Doorbell
     breakers: BreakerReports
     metrics: WorkerMetrics
@@ -139,6 +142,8 @@ class JobContext:
     stopping: asyncio.Event
     """Set when the attempt is being stopped: whatever runs outside this loop must end."""
     _equipment: Equipment
+    _computes: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it has had a child."""
 
     @property
     def job_id(self) -> JobId:
@@ -210,13 +215,24 @@ class JobContext:
 
         Few need much memory, and those work one after the other: a worker has room for the usual
         amount times `RENDER_CHILDREN`, and once for what one needs beyond that. Postponed where one
-        works and another waits.
+        works and another waits, and where the worker ends before this attempt's first child.
         """
+        drain = self._equipment.drain
         async with AsyncExitStack() as stack:
-            if much_memory:
-                await stack.enter_async_context(self._equipment.much_memory.turn())
-            await stack.enter_async_context(self._equipment.decoding)
+            if self._computes.is_set():
+                await self._enter(stack, much_memory=much_memory)
+            elif drain.requested or not await unless(
+                drain, self._enter(stack, much_memory=much_memory)
+            ):
+                raise Postponed("drain", timedelta())
+            self._computes.set()
             yield
+
+    async def _enter(self, stack: AsyncExitStack, *, much_memory: bool) -> bool:
+        if much_memory:
+            await stack.enter_async_context(self._equipment.much_memory.turn())
+        await stack.enter_async_context(self._equipment.decoding)
+        return True
 
     async def render(
         self, source: Path, recipe: str, limits: Limits, *, memory_bytes: int, folder: Path
@@ -270,6 +286,8 @@ class Handler:
     run: Callable[[JobContext], Awaitable[Completed]]
     isolated: tuple[str, ...] = ()
     """The `module:function` tasks it runs in children; their modules are loaded beforehand."""
+    renders: bool = False
+    """Its work is that of a child too: see `type_slots_of`."""
 
 
 Handlers = Mapping[str, Handler]
@@ -278,6 +296,18 @@ Handlers = Mapping[str, Handler]
 def kinds_of(handlers: Handlers) -> dict[str, JobKind]:
     """The rules by which each of them runs."""
     return {name: handler.kind for name, handler in handlers.items()}
+
+
+def type_slots_of(handlers: Handlers, children: int) -> dict[str, int]:
+    """Slots are for what waits, children for what computes: of that one more is begun than works.
+
+    So the next is here and fetched when a child is done, and whatever else came is for others.
+    """
+    return {
+        name: children + 1
+        for name, handler in handlers.items()
+        if handler.renders or handler.isolated
+    }
 
 
 def modules_of(handlers: Handlers) -> tuple[str, ...]:

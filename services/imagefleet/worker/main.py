@@ -46,7 +46,7 @@ from imagefleet.worker.attempt import RunningAttempts, Stop, Surroundings
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
-from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of
+from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of, type_slots_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import Messages, Unclaimed
@@ -66,7 +66,7 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
     async with AsyncExitStack() as stack:
         outside = await reach_out(settings, metrics, stack)
-        equipment = await equip(settings, handlers, metrics, outside, standard_retry, stack)
+        equipment = await equip(settings, handlers, metrics, outside, standard_retry, drain, stack)
         worker = await assemble(settings, handlers, outside, equipment, stack)
         health = await stack.enter_async_context(
             serve_health(
@@ -120,10 +120,12 @@ async def equip(
     metrics: WorkerMetrics,
     outside: Outside,
     standard_retry: RetryPolicy,
+    drain: Drain,
     stack: AsyncExitStack,
 ) -> Equipment:
     """Open what handlers use."""
-    defaults = defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers))
+    bound = type_slots_of(handlers, settings.worker.render_children)
+    defaults = defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers), bound)
     live = await stack.enter_async_context(Live().open(outside.pool, "worker", defaults))
     metrics.watch_settings(lambda: live.age)
     outside.tracing.share = lambda: live.now.number(TRACES, 1)
@@ -135,6 +137,7 @@ async def equip(
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
         renderer=await stack.enter_async_context(Renderer(preload=modules_of(handlers))),
         decoding=asyncio.Semaphore(settings.worker.render_children),
+        drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),
         breakers=await stack.enter_async_context(breakers.open()),
         metrics=metrics,
@@ -157,7 +160,8 @@ async def assemble(
     settler = await stack.enter_async_context(
         Settler(pool, worker_id, equipment.doorbell, metrics).open()
     )
-    slots, type_slots = slots_of(settings.worker, metrics), TypeSlots()
+    slots = slots_of(settings.worker, metrics)
+    type_slots = TypeSlots(type_slots_of(handlers, settings.worker.render_children))
     equipment.live.watch(lambda now: use_slots(now, slots, type_slots))
     spans = {outside.queues[lane]: await outside.queues[lane].visibility() for lane in slots}
     messages = await stack.enter_async_context(Messages(spans).open())
@@ -194,6 +198,7 @@ async def assemble(
         attempts=attempts,
         lease=lease,
         slots=slots,
+        type_slots=type_slots,
         consumers=consumers_of(slots, outside.queues, ears, settings.worker.receive_wait),
     )
 
@@ -209,6 +214,7 @@ class Shift:
     attempts: RunningAttempts
     lease: Lease
     slots: Mapping[Lane, Slots]
+    type_slots: TypeSlots
     consumers: Mapping[Lane, Consumer]
 
     def vitals(self) -> dict[str, Vital]:
@@ -232,6 +238,7 @@ class Shift:
             version=version("imagefleet"),
             types=tuple(handlers),
             slots={lane: slots.total for lane, slots in self.slots.items()},
+            type_slots=self.type_slots.own,
         )
         async with self.pool.connection() as connection:
             await register_worker(connection, card)

@@ -31,6 +31,7 @@ QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself
 GATHER: Final = 0.02  # seconds: jobs that end together are replaced by one receive, not by several
 FIRST_PATIENCE: Final = timedelta(minutes=1)  # most jobs take seconds
 LONGEST_PATIENCE: Final = timedelta(hours=2)  # longer than any job may take by itself
+NO_BOUNDS: Final[Mapping[str, int]] = {}
 TURN: Final = timedelta(seconds=1)  # after a suspect, for others to begin something
 
 
@@ -112,22 +113,43 @@ class Slots:
 
 
 class TypeSlots:
-    """How many jobs of a type run at once, of the types for which that was turned."""
+    """How many jobs of a type run at once: of those that compute, and those that were turned."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Mapping[str, int] = NO_BOUNDS) -> None:
+        """Bind these types unless operators say something else; all others have every slot."""
         self.counted = asyncio.Lock()
         """Held from asking for rooms until what was claimed is counted."""
-        self._most: Mapping[str, int] = {}
+        self.own = own
+        self._most = own
         self._busy: Counter[str] = Counter()
+        self._more = asyncio.Event()
 
-    def use(self, most: Mapping[str, int]) -> None:
-        """Use no more than so many of these types from now on; all of any other."""
-        self._most = most
+    def use(self, turned: Mapping[str, int]) -> None:
+        """Use no more than so many of these types from now on, and of others what they had."""
+        self._most = {**self.own, **turned}
+        self._more.set()
+
+    def binds(self, job_type: str) -> bool:
+        """Whether only so many of this type run."""
+        return job_type in self._most
 
     @property
     def rooms(self) -> dict[str, int]:
         """How many more jobs of each of these types may begin."""
         return {name: max(0, most - self._busy[name]) for name, most in self._most.items()}
+
+    @property
+    def room(self) -> int:
+        """How many more of all of them."""
+        return sum(self.rooms.values())
+
+    async def more(self, within: float) -> None:
+        """Return when there is any room, or when it took too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not self.room:
+                    self._more.clear()
+                    await self._more.wait()
 
     def occupy(self, job_type: str) -> None:
         """Count one that was claimed."""
@@ -136,6 +158,7 @@ class TypeSlots:
     def leave(self, job_type: str) -> None:
         """Count one less."""
         self._busy[job_type] -= 1
+        self._more.set()
 
 
 class Solitude:

@@ -9,8 +9,8 @@ from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import LOCK_WORKER
 
 REGISTER_WORKER: Final = """
-INSERT INTO workers (id, host, pid, version, lanes, types, slots)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO workers (id, host, pid, version, lanes, types, slots, type_slots)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
 
 
@@ -20,6 +20,8 @@ class WorkerCard(WorkerProcess):
     types: tuple[str, ...]
     slots: Mapping[Lane, int]
     """How many jobs at once in each lane it takes; general ones serve the fast lane too."""
+    type_slots: Mapping[str, int]
+    """Of which types it runs only so many of them at once."""
 
 
 async def register_worker(connection: Connection, card: WorkerCard) -> None:
@@ -33,6 +35,7 @@ async def register_worker(connection: Connection, card: WorkerCard) -> None:
         list(card.slots),
         list(card.types),
         list(card.slots.values()),
+        [card.type_slots.get(name) for name in card.types],
     )
 
 

@@ -114,7 +114,8 @@ async def look_at_fleet(
     return {fleet.lane: fleet for fleet in fleets}
 
 
-# What was announced longer ago is lost, or comes back to its worker second by second.
+# As many again are announced as there is room for, so that who ends one need not wait for a look.
+# What was announced longer ago is lost. A worker of an earlier release has no such bounds.
 LOOK_AT_TYPES: Final = """
 WITH announced AS MATERIALIZED (
     SELECT sent.type, count(*) AS jobs
@@ -126,24 +127,47 @@ WITH announced AS MATERIALIZED (
              AND rings.sent_at > now() - interval '15 seconds'
            LIMIT 5000) AS sent
      GROUP BY sent.type
+),
+held AS MATERIALIZED (
+    SELECT jobs.locked_by, jobs.type, count(*) AS jobs
+      FROM jobs
+     WHERE jobs.state = 'processing'
+     GROUP BY jobs.locked_by, jobs.type
+),
+place AS MATERIALIZED (
+    SELECT own.type, coalesce(turned.most, own.slots) AS slots, coalesce(held.jobs, 0) AS held
+      FROM workers
+      CROSS JOIN LATERAL unnest(workers.types, workers.type_slots) AS own (type, slots)
+      LEFT JOIN unnest($1::text[], $2::bigint[]) AS turned (type, most) ON turned.type = own.type
+      LEFT JOIN held ON held.locked_by = workers.id AND held.type = own.type
+     WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+       AND workers.beat_at > now() - interval '15 seconds'
 )
-SELECT asked.type,
-       greatest(asked.most * (SELECT count(*) FROM workers
-                               WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
-                                 AND workers.beat_at > now() - interval '15 seconds'
-                                 AND asked.type = ANY (workers.types))
-                - (SELECT count(*) FROM jobs
-                    WHERE jobs.state = 'processing' AND jobs.type = asked.type)
-                - coalesce((SELECT announced.jobs FROM announced
-                             WHERE announced.type = asked.type), 0), 0) AS room
-  FROM unnest($1::text[], $2::bigint[]) AS asked (type, most)
+SELECT place.type, sum(place.slots) AS slots,
+       sum(greatest(2 * place.slots - place.held, 0))::bigint
+       - coalesce(max(announced.jobs), 0) AS room
+  FROM place
+  LEFT JOIN announced ON announced.type = place.type
+ GROUP BY place.type
+HAVING bool_and(place.slots IS NOT NULL)
 """
 
 
-async def look_at_types(connection: Connection, most: Mapping[str, int]) -> dict[str, int]:
-    """How many more jobs of each type may be announced, where workers run only so many at once."""
-    rows = await connection.fetch(LOOK_AT_TYPES, list(most), list(most.values()))
-    return {row["type"]: row["room"] for row in rows}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRoom:
+    """Of a type of which every worker runs only so many at once."""
+
+    type: str
+    slots: int
+    """Of all living workers that take something new."""
+    room: int
+    """How many more may be announced."""
+
+
+async def look_at_types(connection: Connection, turned: Mapping[str, int]) -> list[TypeRoom]:
+    """The types that have fewer slots, by what workers said when they came, or as was turned."""
+    rows = await connection.fetch(LOOK_AT_TYPES, list(turned), list(turned.values()))
+    return [TypeRoom(**dict(row)) for row in rows]
 
 
 # By scope, so that a hundred thousand paused targets are not read for the few others.

@@ -144,4 +144,4 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
     return PublishedVariant(key=key, facts=facts)
 
 
-HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run)
+HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run, renders=True)
