@@ -18,7 +18,7 @@ import structlog
 from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bind_contextvars, bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.http.errors import CLIENT_LEFT, NOT_OURS, Unhurried, refused
 from imagefleet.aws.objects import Objects
@@ -83,10 +83,8 @@ class Observed:
         state["correlation_given"] = _TOKEN.fullmatch(given) is not None
         state["correlation_id"] = given.decode() if state["correlation_given"] else uuid4().hex
         parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
-        with (
-            self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent),
-            bound_contextvars(correlation_id=state["correlation_id"]),
-        ):
+        bind_contextvars(correlation_id=state["correlation_id"])  # the server makes a task of each
+        with self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent):
             await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
