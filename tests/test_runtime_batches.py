@@ -54,6 +54,21 @@ async def test_a_full_batch_waits_for_nobody_and_the_rest_for_company() -> None:
     assert "D" == await last
 
 
+async def test_nobody_is_waited_for_once_nobody_is_expected() -> None:
+    book, expected = Book(), {"b"}
+    batcher = Batcher[str, str](book.write, name="book", linger=FAR_OFF, most=3, expected=expected)
+    async with asyncio.timeout(PATIENCE), batcher.open():
+        first = batcher.put("a")
+        await asyncio.sleep(0.01)
+        assert [] == book.batches
+
+        expected.clear()
+        second = batcher.put("b")
+        assert ["A", "B"] == [await first, await second]
+        assert "C" == await batcher.put("c")
+    assert [["a", "b"], ["c"]] == book.batches
+
+
 async def test_who_came_while_another_batch_was_written_has_waited_already() -> None:
     book = Book()
     book.opened.clear()

@@ -16,7 +16,7 @@ import random
 import signal
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -309,9 +309,10 @@ class _Asked(Generic[Item, Answer]):
 class Batcher(Generic[Item, Answer]):
     """Writes together what many ask for in one moment.
 
-    The first of a batch waits `linger` seconds for company, or until there are `most`. One batch is
-    written at a time; `write` answers in the order of the items, for each of them with an answer or
-    an exception, and what it raises is told to all of them. To try again is its own affair.
+    The first of a batch waits `linger` seconds for company, or until there are `most`, or until
+    nobody is `expected` any more, where that is known. One batch is written at a time; `write`
+    answers in the order of the items, for each of them with an answer or an exception, and what it
+    raises is told to all of them. To try again is its own affair.
     """
 
     def __init__(
@@ -321,11 +322,13 @@ class Batcher(Generic[Item, Answer]):
         name: str,
         linger: float,
         most: int,
+        expected: Collection[object] | None = None,
     ) -> None:
         self._write = write
         self.name = name
         self._linger = linger
         self._most = most
+        self._expected = expected
         self._waiting: deque[_Asked[Item, Answer]] = deque()
         self._full = asyncio.Event()
         self._closed = False
@@ -343,7 +346,7 @@ class Batcher(Generic[Item, Answer]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(_Asked(item, answer, loop.time()))
-        if len(self._waiting) >= self._most:
+        if self._is_full():
             self._full.set()
         if self._writing is None or self._writing.done():
             self._writing = loop.create_task(
@@ -385,18 +388,21 @@ class Batcher(Generic[Item, Answer]):
         while self._waiting:
             await self._gather()
             batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-            if len(self._waiting) < self._most and not self._closed:
-                self._full.clear()
             wanted = [asked for asked in batch if not asked.answer.done()]
             if wanted:
                 await self._answer(wanted)
 
     async def _gather(self) -> None:
         until = self._waiting[0].at + self._linger
-        if not self._closed and until > asyncio.get_running_loop().time():
+        self._full.clear()
+        if not self._is_full() and until > asyncio.get_running_loop().time():
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await self._full.wait()
+
+    def _is_full(self) -> bool:
+        alone = self._expected is not None and not self._expected
+        return self._closed or alone or len(self._waiting) >= self._most
 
     async def _answer(self, batch: Sequence[_Asked[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from botocore.endpoint_provider import RuleSet
+from botocore.loaders import Loader
 
 from imagefleet.aws.objects import AlreadyThere, Headers, Objects, Stored
-from imagefleet.aws.session import AwsSession
+from imagefleet.aws.session import UNNAMED, AwsSession
 from imagefleet.aws.transfers import PART_BYTES
 from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.errors import InputRejected, NotFound, Unavailable
@@ -147,6 +150,50 @@ async def test_a_put_never_replaces(
     assert second == AlreadyThere()
     assert (await objects.head(key)).etag == first.etag
     assert await unfinished_uploads(s3, objects, key) == 0
+
+
+async def test_a_put_is_compared_with_the_hash_that_was_known_before(
+    objects: Objects, tmp_path: Path, differs: Callable[[str], bool]
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"pixels")
+
+    stored = await objects.put(a_name("put"), file, WEBP, sha256=sha256(b"pixels"))
+
+    assert isinstance(stored, Stored)
+    assert (6, sha256(b"pixels")) == (stored.bytes, stored.sha256)
+    if not differs("checksum-is-not-compared"):
+        with pytest.raises(Unavailable):
+            await objects.put(a_name("put"), file, WEBP, sha256=sha256(b"others"))
+
+
+async def test_where_a_bucket_is_is_found_out_once_and_not_for_every_key(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rules that take the SDK longer than all else it does for a request."""
+    asked: list[object] = []
+    evaluate = RuleSet.evaluate
+
+    def heard(rules: RuleSet, parameters: dict[str, object]) -> object:
+        asked.append(parameters)
+        return evaluate(rules, parameters)
+
+    keys = [a_name("where") for _ in range(4)]
+    await objects.put(keys[0], b"x", WEBP)
+    monkeypatch.setattr(RuleSet, "evaluate", heard)
+    for key in keys[1:]:
+        await objects.put(key, b"x", WEBP)
+        await objects.fetch_to_file(key, tmp_path / "file", max_bytes=1)
+
+    assert asked == []
+
+
+def test_no_rule_of_the_sdk_names_what_is_kept_from_them() -> None:
+    rules = Loader().load_service_model("s3", "endpoint-rule-set-1")
+
+    told = json.dumps(rules["rules"])
+    assert [name for name in UNNAMED if f'"ref": "{name}"' in told or f"{{{name}}}" in told] == []
+    assert set(UNNAMED) <= set(rules["parameters"])
 
 
 async def test_of_many_puts_at_once_one_wins(objects: Objects) -> None:

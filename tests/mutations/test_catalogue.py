@@ -102,7 +102,7 @@ def test_a_mutation_whose_text_is_not_there_exactly_once_is_lost(copy: Copy, old
 PROMISED = {
     "fence": ("a settlement is written whatever became of its claim", "a lost claim works on"),
     "order of locks": (
-        "settling locks jobs before their targets",
+        "who ends claims locks none of their targets",
         "targets are locked in the wrong order",
         "claims are locked in the wrong order",
     ),

@@ -1,6 +1,7 @@
 """A worker's statements are planned once for all values, and such a plan is not kept for long."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import pytest
@@ -12,7 +13,7 @@ from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store import database as connecting
 from imagefleet.store.database import Connection, Pool, open_pool
 from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
-from imagefleet.store.jobs.endings import COMPLETE_JOBS, LOCK_CLAIMS, LOCK_TARGETS
+from imagefleet.store.jobs.endings import COMPLETE_JOBS, FREE_TARGETS, LOCK_CLAIMS
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.conftest import OpenConnection
@@ -20,7 +21,12 @@ from tests.support.database import Database
 from tests.support.eventually import eventually
 from tests.support.factories import ALL_LANES, TYPES, a_submission, a_worker, claim_job
 
-HOT: Final = (CLAIM_JOBS, LOCK_TARGETS, LOCK_CLAIMS, COMPLETE_JOBS)
+HOT: Final[Mapping[str | None, Sequence[str]]] = MappingProxyType(
+    {
+        None: (CLAIM_JOBS, COMPLETE_JOBS),
+        "photo": (CLAIM_JOBS, LOCK_CLAIMS, COMPLETE_JOBS, FREE_TARGETS),
+    }
+)
 ROUNDS: Final = 7  # more than the five after which Postgres would judge by itself
 
 HISTORY: Final = 3_000
@@ -50,19 +56,23 @@ async def as_a_worker(database: Database) -> AsyncIterator[Pool]:
 
 
 @pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize("target", HOT)
 async def test_a_worker_plans_no_hot_statement_for_its_values(
-    batch: int, as_a_worker: Pool, api: Connection
+    target: str | None, batch: int, as_a_worker: Pool, api: Connection
 ) -> None:
     async with as_a_worker.connection() as connection:
         worker_id = await a_worker(connection)
         for _ in range(ROUNDS):
-            await work_on(connection, worker_id, [await submitted(api) for _ in range(batch)])
+            await work_on(
+                connection, worker_id, [await submitted(api, target) for _ in range(batch)]
+            )
         plans = {
             row["statement"]: (row["generic_plans"], row["custom_plans"])
             for row in await connection.fetch(PLANNED)
         }
 
-    assert {statement: plans.get(statement) for statement in HOT} == dict.fromkeys(HOT, (ROUNDS, 0))
+    used = {statement: plans.get(statement) for statement in HOT[target]}
+    assert used == dict.fromkeys(HOT[target], (ROUNDS, 0))
 
 
 @pytest.mark.breaks_invariants
@@ -95,8 +105,8 @@ async def test_a_plan_made_on_empty_tables_does_not_go_on_reading_through_full_o
         await eventually(few, within=10)
 
 
-async def submitted(api: Connection) -> JobId:
-    submission = a_submission()
+async def submitted(api: Connection, target: str | None) -> JobId:
+    submission = a_submission(target=target and f"{target}-{new_job_id()}")
     await submit_job(api, submission)
     return submission.job_id
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -36,13 +36,13 @@ from imagefleet.store.jobs.submissions import submit_jobs
 from imagefleet.store.settling import Settled, Settlement, SettleReport, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database, driver_of
+from tests.support.eventually import eventually
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
     TENANT,
     TYPES,
     UNAVAILABLE,
-    MadeJob,
     a_job,
     a_submission,
     a_worker,
@@ -52,7 +52,7 @@ from tests.support.factories import (
     hold_job,
     settle_job,
 )
-from tests.support.races import many_connections, no_deadlocks
+from tests.support.races import many_connections, meanwhile, no_deadlocks
 from tests.support.rows import attempts_rows, job_row, ring_row, running_job
 from tests.support.wires import a_wire
 
@@ -83,6 +83,10 @@ async def two_of_whom_one_is_lost(
     await expire_lock(superuser, taken.job_id)
     heir = await hold_job(worker, taken.job_id)
     return mine, taken, heir.worker_id
+
+
+async def is_completed(connection: Connection, job_id: JobId) -> bool:
+    return bool((await job_row(connection, job_id))["state"] == "completed")
 
 
 async def states(connection: Connection, job_ids: Sequence[JobId]) -> list[str]:
@@ -188,25 +192,29 @@ async def test_settling_again_is_already_done(
     assert before == (await job_row(worker, job.job_id), await attempts_rows(worker, job.job_id))
 
 
+@pytest.mark.parametrize("target", [None, "photo"], ids=["one statement", "a transaction"])
 async def test_a_settle_whose_reply_is_lost_is_recognised_as_success(
-    database: Database, worker: OpenConnection, superuser: OpenConnection
+    database: Database, worker: OpenConnection, target: str | None
 ) -> None:
     """The commit reaches Postgres; what Postgres says to it reaches nobody."""
-    job = await a_job(worker, superuser, state=JobState.PROCESSING)
+    me = await a_worker(worker)
+    (claim,) = await claimed(worker, me, [a_submission(target=target)])
+    wish = (claim, Completed(result={"n": 1}))
 
     async with (
         a_wire(database.url("worker")) as wire,
         connect(wire.url, process="test-worker") as far_away,
     ):
-        wire.cut_after = b"COMMIT"
+        wire.cut_after = b"COMMIT" if target else claim.job_id.bytes
         with pytest.raises(Unavailable):
-            await settle_job(far_away, job, Completed(result={"n": 1}))
+            await settled(far_away, me, wish)
     assert wire.cut.is_set()
-    receipt = await settle_job(worker, job, Completed(result={"n": 1}))
+    await eventually(lambda: is_completed(worker, claim.job_id))
+    report = await settled(worker, me, wish)
 
-    assert receipt.settled is Settled.ALREADY
-    assert (await job_row(worker, job.job_id))["result"] == {"n": 1}
-    assert len(await attempts_rows(worker, job.job_id)) == 1
+    assert [receipt.settled for receipt in report.receipts] == [Settled.ALREADY]
+    assert (await job_row(worker, claim.job_id))["result"] == {"n": 1}
+    assert len(await attempts_rows(worker, claim.job_id)) == 1
 
 
 async def test_a_settle_that_never_arrived_is_simply_written(
@@ -251,17 +259,23 @@ async def test_settle_after_a_takeover_is_lost_and_leaves_the_heirs_of_the_batch
     assert await running_job(worker, "photo") == taken.job_id
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older first", "newer first"])
+@pytest.mark.parametrize("of_the_lost", [CORRUPT, Completed()], ids=["failed", "completed"])
+@pytest.mark.parametrize("target", ["photo", None])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older", "newer"])
 async def test_two_claims_of_one_job_in_one_batch_are_answered_each_for_itself(
-    worker: OpenConnection, superuser: OpenConnection, order: tuple[int, int]
+    worker: OpenConnection,
+    superuser: OpenConnection,
+    order: tuple[int, int],
+    target: str | None,
+    of_the_lost: Outcome,
 ) -> None:
     """The worker stood still for ten minutes, and took its own job over."""
     me = await a_worker(worker)
-    (lost,) = await claimed(worker, me, [a_submission(target="photo")])
+    (lost,) = await claimed(worker, me, [a_submission(target=target)])
     await expire_lock(superuser, lost.job_id)
     held = (await claim_job(worker, lost.job_id, me)).claim
     assert held is not None
-    wishes: list[tuple[Claim, Outcome]] = [(lost, CORRUPT), (held, Completed(result={"n": 2}))]
+    wishes: list[tuple[Claim, Outcome]] = [(lost, of_the_lost), (held, Completed(result={"n": 2}))]
 
     report = await settled(worker, me, *(wishes[n] for n in order))
 
@@ -294,16 +308,72 @@ async def test_a_claim_that_was_settled_answers_not_for_the_next_one_of_its_job(
     assert (await job_row(worker, job.job_id))["state"] == "completed"
 
 
+@pytest.mark.parametrize(
+    ("target", "outcome"),
+    [(None, Completed()), ("photo", Completed()), (None, UNAVAILABLE)],
+    ids=["completed alone", "completed", "retried"],
+)
 async def test_a_claim_of_somebody_else_is_not_mine_to_settle(
-    worker: OpenConnection, superuser: OpenConnection
+    worker: OpenConnection, target: str | None, outcome: Outcome
 ) -> None:
-    job = await a_job(worker, superuser, state=JobState.PROCESSING)
-    stranger = MadeJob(job_id=job.job_id, claim_no=1, worker_id=await a_worker(worker))
+    (claim,) = await claimed(worker, await a_worker(worker), [a_submission(target=target)])
 
-    receipt = await settle_job(worker, stranger, Completed())
+    report = await settled(worker, await a_worker(worker), (claim, outcome))
 
-    assert receipt.settled is Settled.LOST
-    assert (await job_row(worker, job.job_id))["state"] == "processing"
+    assert [receipt.settled for receipt in report.receipts] == [Settled.LOST]
+    assert (await job_row(worker, claim.job_id))["state"] == "processing"
+
+
+async def flag(connection: Connection, job_id: JobId) -> None:
+    await cancel_job(connection, job_id, code=CancelCode.CANCELLED, detail=None)
+
+
+async def take_over(connection: Connection, job_id: JobId) -> None:
+    await hold_job(connection, job_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_settled", "state"),
+    [(flag, Settled.WRITTEN, "completed"), (take_over, Settled.LOST, "processing")],
+)
+async def test_a_completion_that_waits_for_its_row_sees_what_it_has_become(
+    worker: OpenConnection,
+    owner: OpenConnection,
+    superuser: OpenConnection,
+    change: Callable[[Connection, JobId], Awaitable[None]],
+    is_settled: Settled,
+    state: str,
+) -> None:
+    me = await a_worker(worker)
+    (claim,) = await claimed(worker, me, [a_submission()])
+    await expire_lock(superuser, claim.job_id)
+
+    transaction = driver_of(owner).transaction()
+    await transaction.start()
+    await change(owner, claim.job_id)
+    async with meanwhile(superuser, owner, worker, settled(worker, me, (claim, Completed()))) as it:
+        await transaction.commit()
+
+    assert [receipt.settled for receipt in it.result().receipts] == [is_settled]
+    assert (await job_row(worker, claim.job_id))["state"] == state
+    assert len(await attempts_rows(worker, claim.job_id)) == 1
+
+
+async def test_who_is_ended_without_having_its_target_leaves_it_to_who_has(
+    worker: OpenConnection,
+) -> None:
+    me = await a_worker(worker)
+    elder, flagged = a_submission(target="photo"), a_submission(target="photo")
+    await claimed(worker, me, [elder])
+    await submit_jobs(worker, [flagged])
+    await cancel_job(worker, flagged.job_id, code=CancelCode.CANCELLED, detail=None)
+    claim = (await claim_job(worker, flagged.job_id, me)).claim
+    assert claim is not None
+
+    report = await settled(worker, me, (claim, Released(why="flagged")))
+
+    assert [receipt.settled for receipt in report.receipts] == [Settled.WRITTEN]
+    assert await running_job(worker, "photo") == elder.job_id
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["flagged, then claimed", "flagged running"])

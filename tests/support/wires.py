@@ -7,6 +7,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 CHUNK = 65536
+READY = b"Z\x00\x00\x00\x05"  # Postgres has answered everything, and waits to be asked
 
 
 class Wire:
@@ -20,10 +21,12 @@ class Wire:
         self._port = 0
         self._writers: list[asyncio.StreamWriter] = []
         self.cut_after: bytes | None = None
-        self.once_after = b""
+        self.once_after: bytes | None = None
         self.cut = asyncio.Event()
         self.lost = 0
         """How many answers."""
+        self.round_trips = 0
+        """How often Postgres was asked and had answered."""
 
     def mend(self) -> None:
         """Pass everything again."""
@@ -48,8 +51,9 @@ class Wire:
     async def _forth(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         armed = False
         while chunk := await client.read(CHUNK):
-            armed = armed or self.once_after in chunk
-            if armed and self.cut_after is not None and self.cut_after in chunk:
+            armed = armed or (self.once_after is not None and self.once_after in chunk)
+            may_be_cut = armed or self.once_after is None
+            if may_be_cut and self.cut_after is not None and self.cut_after in chunk:
                 self.cut.set()
             server.write(chunk)
             await server.drain()
@@ -60,6 +64,7 @@ class Wire:
             if self.cut.is_set():
                 self.lost += 1
                 break  # it has said yes, and nobody hears it
+            self.round_trips += chunk.count(READY)
             client.write(chunk)
             await client.drain()
         client.close()

@@ -124,8 +124,8 @@ async def by_wire(place: Place, **settings: str) -> AsyncIterator[tuple[Wire, Ru
 
 async def settled_unheard(place: Place, api: Connection, wire: Wire) -> JobId:
     """A job that this worker completes, and does not learn of it."""
-    wire.once_after, wire.cut_after = b"SET state = 'completed'", b"COMMIT"
     submission = a_submission()
+    wire.once_after, wire.cut_after = b"SET state = 'completed'", submission.job_id.bytes
     await place.submit(api, submission)
     return submission.job_id
 

@@ -12,14 +12,21 @@ from imagefleet.errors import StoreRejected, Unavailable
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import Claim
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.runtime import Drain, supervise
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.store.settling import Settled, Settlement
+from imagefleet.worker.attempt import Stop
+from imagefleet.worker.handling import JobContext
 from imagefleet.worker.settler import Settler
-from tests.support.bench import Bench
+from tests.support.bench import Bench, done, never
 from tests.support.eventually import eventually
+from tests.support.factories import a_submission
 from tests.support.races import somebody_waits
 from tests.support.rows import attempts_rows, job_row
 from tests.support.wires import Wire, a_wire
+
+PATIENCE = 20  # seconds after which a test that hangs says so
+FAR_OFF = 3600.0
 
 
 def settlement(claim: Claim, outcome: Outcome | None = None) -> Settlement:
@@ -49,6 +56,62 @@ async def test_outcomes_of_one_moment_share_a_transaction(
     assert 1 == settles(bench)
     transactions = await superuser.fetchval("SELECT count(DISTINCT ended_at) FROM attempts")
     assert 1 == transactions
+
+
+async def test_nobody_is_waited_for_where_nobody_else_can_come(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.settler._settlements, "_linger", FAR_OFF)
+    claims = [await bench.claim() for _ in range(3)]
+    attempts, freed = bench.attempts(done), asyncio.Event()
+
+    async with asyncio.timeout(PATIENCE), supervise(Drain()) as parts:
+        attempts.owned_by(parts)
+        for claim in claims:  # as by one slot
+            attempts.start(claim, bench.delivery(claim), freed.set)
+            await freed.wait()
+            freed.clear()
+
+    assert 3 == settles(bench)
+
+
+async def test_while_others_run_what_is_settled_waits_for_the_last_of_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.settler._settlements, "_linger", FAR_OFF)
+    claims = [await bench.claim() for _ in range(3)]
+    ends = {claim.job_id: asyncio.Event() for claim in claims}
+
+    async def run(job: JobContext) -> Completed:
+        await ends[job.claim.job_id].wait()
+        return Completed()
+
+    attempts = bench.attempts(run)
+    async with asyncio.timeout(PATIENCE), supervise(Drain()) as parts:
+        attempts.owned_by(parts)
+        for claim in claims:
+            attempts.start(claim, bench.delivery(claim), lambda: None)
+        for waiting, event in enumerate(ends.values(), 1):
+            assert 0 == settles(bench)
+            event.set()
+            if waiting < len(ends):
+                await eventually(lambda: bench.settler._settlements.waiting == waiting)  # noqa: B023 - asked here
+
+    assert 1 == settles(bench)
+    assert set() == bench.settler.expected
+
+
+async def test_who_ends_without_an_outcome_is_not_waited_for(bench: Bench) -> None:
+    claim = await bench.claim()
+    attempts = bench.attempts(never)
+
+    async with asyncio.timeout(PATIENCE), supervise(Drain()) as parts:
+        attempts.owned_by(parts)
+        attempts.start(claim, bench.delivery(claim), lambda: None)
+        assert {claim.job_id} == {job_id for job_id, _ in bench.settler.expected}
+        attempts.stop_all(Stop.LOST)
+
+    assert set() == bench.settler.expected
 
 
 async def test_a_result_that_cannot_be_stored_fails_its_own_job_alone(
@@ -108,12 +171,13 @@ async def a_settler_by_wire(bench: Bench, wire: Wire) -> AsyncIterator[Settler]:
         yield settler
 
 
+@pytest.mark.parametrize("target", [None, "photo"], ids=["one statement", "a transaction"])
 async def test_a_commit_whose_reply_was_lost_is_settled_again_and_once(
-    bench: Bench, superuser: Connection
+    bench: Bench, superuser: Connection, target: str | None
 ) -> None:
-    claim = await bench.claim()
+    claim = await bench.claim(a_submission(target=target))
     async with a_wire(bench.database.url("worker")) as wire:
-        wire.cut_after = b"COMMIT"
+        wire.cut_after = b"COMMIT" if target else claim.job_id.bytes
         async with a_settler_by_wire(bench, wire) as settler, asyncio.TaskGroup() as group:
             settling = group.create_task(settler.settle(settlement(claim)))
             await eventually(lambda: settles(bench))

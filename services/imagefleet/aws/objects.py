@@ -1,5 +1,6 @@
-"""S3: one bucket. No body is ever whole in memory, and every byte is checked on its way."""
+"""S3: one bucket. Of a body two parts are held at most, and every byte is checked on its way."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from imagefleet.aws.transfers import (
     Headers,
     Stored,
     Write,
+    in_one_part,
     is_refused_condition,
     of_body,
     save,
@@ -93,9 +95,18 @@ class Objects:
             raise unavailable("s3_conflict", f"412 without a condition: {key}")
         return stored
 
-    async def put(self, key: str, body: bytes | Path, headers: Headers) -> Stored | AlreadyThere:
-        """Store an object unless one of this name exists; of several at once, one wins."""
-        return await self._writing(key, headers, only_new=True).run(of_body(body))
+    async def put(
+        self, key: str, body: bytes | Path, headers: Headers, *, sha256: str | None = None
+    ) -> Stored | AlreadyThere:
+        """Store an object unless one of this name exists; of several at once, one wins.
+
+        S3 refuses what does not have the hash, where that is known beforehand.
+        """
+        writing = self._writing(key, headers, only_new=True)
+        whole = await asyncio.to_thread(in_one_part, body)
+        if whole is None:
+            return await writing.run(of_body(body))
+        return await writing.put_whole(whole, sha256)
 
     async def fetch_to_file(
         self, key: str, target: Path | int, *, max_bytes: int, expected_etag: str | None = None

@@ -29,6 +29,10 @@ if TYPE_CHECKING:  # stubs, which only a developer has
 ATTEMPTS: Final = 3  # of one call, the first included, with the SDK's own backoff between them
 SILENCES: Final = 2  # read timeouts that fit into a call's deadline: one lost reply is survived
 
+# Parameters of S3's endpoints that no rule of theirs names. The SDK keeps what its rules came to by
+# all parameters, so every key had the rules run anew; botocore itself leaves these out since #3692.
+UNNAMED: Final = ("Key", "Prefix", "CopySource")
+
 Client = TypeVar("Client", bound=AioBaseClient)
 
 
@@ -113,9 +117,12 @@ class AwsSession:
         style: Literal["path", "auto"] = "path" if endpoint else "auto"
         own = AioConfig(signature_version="s3v4", s3={"addressing_style": style})
         config = self._config().merge(own)
-        return await self._opened(
+        client = await self._opened(
             "s3", self._sdk.client("s3", endpoint_url=endpoint, config=config)
         )
+        for name in UNNAMED:
+            vars(client)["_ruleset_resolver"]._provider.ruleset.parameters.pop(name, None)  # noqa: SLF001 - there is no other way
+        return client
 
     async def _open_cloudfront(self) -> "CloudFrontClient":
         endpoint = self._settings.endpoint("cloudfront")

@@ -52,6 +52,13 @@ async def of_body(body: bytes | Path) -> AsyncIterator[bytes]:
             yield chunk
 
 
+def in_one_part(body: bytes | Path) -> bytes | None:
+    """All of what fits into a part, read at once; None of what does not. For a thread."""
+    if isinstance(body, bytes):
+        return body if len(body) <= PART_BYTES else None
+    return body.read_bytes() if body.stat().st_size <= PART_BYTES else None
+
+
 class Digest:
     """SHA-256 of the whole, fed part by part, and of each part in the spelling that S3 compares."""
 
@@ -162,7 +169,7 @@ class Write:
         parts = in_parts(chunks)
         first, is_last = await anext(parts)
         if is_last:
-            return await self._put_whole(first)
+            return await self.put_whole(first)
         upload_id = await self._create()
         try:
             done = [await self._put_part(upload_id, 1, first)]
@@ -176,8 +183,11 @@ class Write:
             await self._abort(upload_id)
         return stored
 
-    async def _put_whole(self, body: bytes) -> Stored | AlreadyThere:
-        checksum = await self._digest.add_part(body)
+    async def put_whole(self, body: bytes, sha256: str | None = None) -> Stored | AlreadyThere:
+        """In one request, of what fits into a part; S3 compares it with the hash, known or not."""
+        if sha256 is None:
+            sha256 = await asyncio.to_thread(_sha256, body)
+        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
         async with self._line.calling("PutObject", plus=seconds_for(len(body))):
             try:
                 answer = await self._client.put_object(
@@ -192,7 +202,7 @@ class Write:
                 if is_refused_condition(error):
                     return AlreadyThere()
                 raise
-        return self._stored_as(answer["ETag"])
+        return Stored(bytes=len(body), sha256=sha256, etag=answer["ETag"])
 
     async def _create(self) -> str:
         async with self._line.calling("CreateMultipartUpload"):
@@ -230,7 +240,8 @@ class Write:
                 if is_refused_condition(error):
                     return AlreadyThere()
                 raise
-        return self._stored_as(answer["ETag"])
+        digest = self._digest
+        return Stored(bytes=digest.bytes, sha256=digest.sha256, etag=answer["ETag"])
 
     async def _abort(self, upload_id: str) -> None:
         # What cannot be aborted now, the bucket's lifecycle rule aborts within a day or two.
@@ -240,8 +251,9 @@ class Write:
                     Bucket=self._bucket, Key=self._key, UploadId=upload_id
                 )
 
-    def _stored_as(self, etag: str) -> Stored:
-        return Stored(bytes=self._digest.bytes, sha256=self._digest.sha256, etag=etag)
+
+def _sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def is_refused_condition(error: ClientError) -> bool:

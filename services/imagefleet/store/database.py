@@ -245,9 +245,7 @@ async def open_pool(
     if generic_plans and not through_pgbouncer:
         arguments["server_settings"]["plan_cache_mode"] = "force_generic_plan"
         arguments["max_cached_statement_lifetime"] = PLANNED_FOR
-        arguments["max_cacheable_statement_size"] = (
-            0  # any: the claim has more than the usual 15 KiB
-        )
+        arguments["max_cacheable_statement_size"] = 0  # any: the claim has more than 15 KiB
     with _opening():
         pool = asyncpg.create_pool(
             **arguments,

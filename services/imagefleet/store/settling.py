@@ -3,6 +3,7 @@
 The protocol, as the transaction below goes through it: lock the targets, then the claims that still
 stand; decide each outcome under that lock; flip the pointers of what completes; end the claims,
 each with its one row of `attempts`; submit what follows; free the targets and ring who is next.
+Where all complete and there is nothing else to it, one statement locks the claims and ends them.
 
 What it promises: an attempt's outcome counts once, and only while its claim `(job_id, claim_no)`
 stands and is this worker's. A job is completed if and only if its image was published or found
@@ -22,7 +23,7 @@ each job would make every batch pay for what a broken one needs.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -38,10 +39,10 @@ from imagefleet.store.images.deleting import record_emptied
 from imagefleet.store.images.images import publish_images
 from imagefleet.store.jobs.endings import (
     Held,
+    complete_jobs,
     end_claims,
     free_targets,
     lock_claims,
-    lock_targets,
     rejected,
 )
 from imagefleet.store.jobs.rings import rings_for
@@ -59,16 +60,31 @@ class Settlement:
     claim_no: int
     outcome: Outcome
     policy: RetryPolicy
+    may_have_target: bool = True
+    """Told by the claim, where that is at hand."""
 
     @classmethod
     def of(cls, claim: Claim, outcome: Outcome, policy: RetryPolicy) -> "Settlement":
         """The settlement of this claim."""
-        return cls(job_id=claim.job_id, claim_no=claim.claim_no, outcome=outcome, policy=policy)
+        return cls(
+            job_id=claim.job_id,
+            claim_no=claim.claim_no,
+            outcome=outcome,
+            policy=policy,
+            may_have_target=claim.target is not None,
+        )
 
     @property
     def fence(self) -> Fence:
         """The claim that it is about."""
         return (self.job_id, self.claim_no)
+
+    @property
+    def only_completes(self) -> bool:
+        """Whether nothing of the locked row is to be asked, and nothing else is to be written."""
+        if self.may_have_target or not isinstance(self.outcome, Completed):
+            return False
+        return not (self.outcome.publication or self.outcome.emptied or self.outcome.follow_ups)
 
 
 class Settled(StrEnum):
@@ -148,31 +164,38 @@ async def _settle_alone(
 async def _settle_at_once(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
+    if all(settlement.only_completes for settlement in settlements):
+        return await _complete(connection, worker_id, settlements)
     async with connection.transaction():
         return await _settle_in_transaction(connection, worker_id, settlements)
+
+
+async def _complete(
+    connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
+) -> SettleReport:
+    """By one statement, which is a transaction of its own."""
+    asked = {settlement.fence: settlement.outcome for settlement in settlements}
+    ended = await complete_jobs(connection, worker_id, asked)
+    written = {end.fence: asked[end.fence] for end in ended}
+    receipts = await _receipts(connection, worker_id, settlements, written, ended)
+    return SettleReport(receipts=receipts, rings=())
 
 
 async def _settle_in_transaction(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
     """Write them; the order of the locks is that of everybody who locks jobs."""
-    job_ids = [settlement.job_id for settlement in settlements]
-    targets = await lock_targets(connection, job_ids)
     held = await lock_claims(connection, [settlement.fence for settlement in settlements])
     endings = _decide(worker_id, settlements, held)
     await _publish(connection, endings)
-    ended = await end_claims(connection, list(endings.values()))
+    decided = {fence: outcome for fence, (_, outcome) in endings.items()}
+    ended = await complete_jobs(connection, worker_id, decided)
+    ended += await end_claims(connection, list(endings.values()))
     rings = await _follow_up(connection, list(endings.values()))
-    rings += await free_targets(connection, targets, [job_id for job_id, _ in endings])
-    if unheld := [
-        settlement.job_id for settlement in settlements if settlement.fence not in endings
-    ]:
-        ended += await find_own_ends(connection, worker_id, unheld)
-    known = {end.fence: end for end in ended}
-    return SettleReport(
-        receipts=tuple(_receipt(settlement, endings, known) for settlement in settlements),
-        rings=tuple(rings),
-    )
+    if about := [settlement.job_id for settlement in settlements if settlement.may_have_target]:
+        rings += await free_targets(connection, about, [job_id for job_id, _ in endings])
+    receipts = await _receipts(connection, worker_id, settlements, decided, ended)
+    return SettleReport(receipts=receipts, rings=tuple(rings))
 
 
 _Endings: TypeAlias = dict[Fence, tuple[Held, Outcome]]
@@ -230,10 +253,23 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
     return list(rings_for(zip(follow_ups, answers, strict=True)))
 
 
-def _receipt(settlement: Settlement, endings: _Endings, known: dict[Fence, Ended]) -> Receipt:
-    outcome, settled, ended = None, Settled.LOST, known.get(settlement.fence)
-    if settlement.fence in endings:
-        outcome, settled = endings[settlement.fence][1], Settled.WRITTEN
-    elif ended is not None:
-        settled = Settled.ALREADY
-    return Receipt(job_id=settlement.job_id, settled=settled, outcome=outcome, ended=ended)
+async def _receipts(
+    connection: Connection,
+    worker_id: WorkerId,
+    settlements: Sequence[Settlement],
+    written: Mapping[Fence, Outcome],
+    ended: Sequence[Ended],
+) -> tuple[Receipt, ...]:
+    if unheld := [one.job_id for one in settlements if one.fence not in written]:
+        ended = [*ended, *await find_own_ends(connection, worker_id, unheld)]
+    known = {end.fence: end for end in ended}
+    return tuple(
+        _receipt(settlement.job_id, written.get(settlement.fence), known.get(settlement.fence))
+        for settlement in settlements
+    )
+
+
+def _receipt(job_id: JobId, outcome: Outcome | None, ended: Ended | None) -> Receipt:
+    earlier = Settled.LOST if ended is None else Settled.ALREADY
+    settled = earlier if outcome is None else Settled.WRITTEN
+    return Receipt(job_id=job_id, settled=settled, outcome=outcome, ended=ended)

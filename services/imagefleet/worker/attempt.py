@@ -236,6 +236,7 @@ class RunningAttempts:
         handler = self._handlers.get(claim.type, OF_NO_TYPE)
         attempt = Attempt(claim, handler, delivery, self._around)
         self.running[attempt.fence] = attempt
+        self._around.settler.expected.add(attempt.fence)
         self._around.messages.keep(delivery)
         self._parts.start(f"job {claim.job_id}", self._run(attempt, free_slot))
 
@@ -256,6 +257,7 @@ class RunningAttempts:
             # Nothing was written: the claim is a stray now, and comes back uncharged.
             log.exception("job.unsettled", job_id=job_id)
         finally:
+            self._around.settler.expected.discard(attempt.fence)
             del self.running[attempt.fence]
             free_slot()
 

@@ -1,5 +1,7 @@
 """Settling: the outcomes of many jobs in one transaction, a few milliseconds after they are known.
 
+Or at once, when every attempt that runs waits already: nobody else can come.
+
 An attempt waits for its receipt, and keeps its slot and its lease until it has it. When Postgres is
 away the same outcomes are settled again until it answers: settling is idempotent.
 
@@ -59,8 +61,10 @@ class Settler:
         self._worker_id = worker_id
         self._doorbell = doorbell
         self._told = Told(metrics)
+        self.expected: set[Fence] = set()
+        """Claims that are worked on. While there are any, what is settled waits for company."""
         self._settlements: Batcher[Settlement, Receipt] = Batcher(
-            self._write, name="settler", linger=LINGER, most=MOST_AT_ONCE
+            self._write, name="settler", linger=LINGER, most=MOST_AT_ONCE, expected=self.expected
         )
         self._unanswered: set[Fence] = set()
         """What was sent to be written, and no answer came: perhaps it was."""
@@ -68,6 +72,7 @@ class Settler:
 
     async def settle(self, settlement: Settlement) -> Receipt:
         """Write the outcome; return when the database has answered, however long that takes."""
+        self.expected.discard(settlement.fence)
         return await self._settlements.put(settlement)
 
     @property

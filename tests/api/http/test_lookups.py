@@ -1,9 +1,9 @@
 """Looking for many things with few statements, whoever goes away meanwhile."""
 
 import asyncio
+import gc
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
@@ -45,7 +45,7 @@ async def begun(finding: Lookups[int, str], names: Sequence[int]) -> list[asynci
 async def test_all_who_ask_at_the_same_time_ask_once() -> None:
     store = Store()
     finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
-    tasks = await begun(finding, [0, *range(100), *range(100)])
+    tasks = [*await begun(finding, [0]), *await begun(finding, [*range(100), *range(100)])]
     store.open.set()
 
     answers = await asyncio.gather(*tasks)
@@ -66,36 +66,50 @@ async def test_what_was_not_there_is_not_asked_for_again_and_what_was_there_is()
     assert [[1], [2], [2], [2]] == store.asked
 
 
-async def test_who_asks_for_all_may_go_away() -> None:
+async def test_whoever_asked_first_may_go_away() -> None:
     store = Store()
     finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
-    first, second, third = await begun(finding, [1, 2, 4])
+    (first,) = await begun(finding, [1])
+    second, third, fourth = await begun(finding, [2, 2, 4])
 
-    first.cancel()
-    await asyncio.wait([first])
-    second.cancel()  # whose turn it is now
-    store.open.set()
-
-    assert await third == "4"
-    assert first.cancelled()
-    assert second.cancelled()
-    assert await finding.find(6) == "6"
-
-
-async def test_who_asks_for_all_may_go_away_while_others_ask_for_the_same_name_again() -> None:
-    store = Store()
-    finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
-    first, *those = await begun(finding, [1, 2, 2, 2])
-    since = []
-    for asker in (first, those[0], those[1]):
+    for asker in (first, second, fourth):
         asker.cancel()
-        await eventually(partial(store.was_asked, len(store.asked) + 1))  # by the next of them
-        since += await begun(finding, [2])
+    await asyncio.wait([first, second, fourth])
+    (fifth,) = await begun(finding, [2])
     store.open.set()
 
-    async with asyncio.timeout(5):
-        assert {await asker for asker in (those[2], *since)} == {"2"}
-    assert await finding.find(4) == "4"
+    assert [await third, await fifth] == ["2", "2"]
+    assert [first.cancelled(), second.cancelled(), fourth.cancelled()] == [True] * 3
+    assert [[1], [2, 4]] == store.asked
+
+
+async def test_who_asks_while_it_is_being_asked_is_answered_by_another_statement() -> None:
+    store = Store()
+    finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
+    (first,) = await begun(finding, [2])
+    await eventually(lambda: store.was_asked(1))
+    (second,) = await begun(finding, [2])
+    store.open.set()
+
+    assert [await first, await second] == ["2", "2"]
+    assert [[2], [2]] == store.asked
+
+
+async def test_an_outage_that_nobody_waits_for_is_told_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store()
+    store.fails = True
+    finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
+    (only,) = await begun(finding, [2])
+    only.cancel()
+    await asyncio.wait([only])
+    store.open.set()
+    with pytest.raises(Unavailable):
+        await finding.find(4)
+    gc.collect()
+
+    assert caplog.records == []
 
 
 async def test_an_outage_is_told_to_all_and_over_when_it_is_over() -> None:
@@ -116,7 +130,7 @@ async def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(lookups, "MOST_WAITING", 5)
     store = Store()
     finding = Lookups(store.ask, absent_for=LONG, apart=A_MOMENT)
-    tasks = await begun(finding, range(10))
+    tasks = [*await begun(finding, [0]), *await begun(finding, range(1, 10))]
     store.open.set()
 
     told = await asyncio.gather(*tasks, return_exceptions=True)

@@ -20,7 +20,8 @@ from imagefleet.errors import StoreRejected, Unavailable
 from imagefleet.jobs.model import PauseScope, Submitted, new_job_id
 from imagefleet.store.database import Connection, Transaction
 from imagefleet.store.fleet.pauses import Pause, pause
-from imagefleet.store.jobs.admissions import FIND_REFUSALS, ROOM_FOR_JOBS
+from imagefleet.store.images.images import ACCEPT_SOURCE, INSERT_IMAGE
+from imagefleet.store.jobs.admissions import FIND_REFUSALS, LIST_STANDING, ROOM_FOR_JOBS
 from imagefleet.store.jobs.submissions import (
     FIND_STANDING,
     INSERT_JOBS,
@@ -30,11 +31,11 @@ from imagefleet.store.jobs.submissions import (
     submit_together,
 )
 from tests.conftest import OpenConnection
-from tests.support.api import Running, a_key, app_of
+from tests.support.api import JPEG, Running, a_key, app_of
 from tests.support.database import driver_of
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
-from tests.support.http import is_problem
+from tests.support.http import a_jpeg, is_problem
 
 JOB: Final = {"jobType": "noop"}
 ALONE: Final = [FIND_REFUSALS, INSERT_JOBS]
@@ -43,7 +44,11 @@ REPEATED: Final = [
     FIND_REFUSALS, "BEGIN", TRY_KEYS, "COMMIT",
     FIND_REFUSALS, "BEGIN", TAKE_PLACES, INSERT_JOBS, FIND_STANDING, "COMMIT",
 ]  # fmt: skip
-OURS: Final = {*KEYED, *REPEATED, ROOM_FOR_JOBS}
+UPLOAD: Final = [FIND_REFUSALS, INSERT_IMAGE]
+KEYED_UPLOAD: Final = [
+    LIST_STANDING, FIND_REFUSALS, "BEGIN", TAKE_PLACES, INSERT_JOBS, ACCEPT_SOURCE, "COMMIT",
+]  # fmt: skip
+OURS: Final = {*KEYED, *REPEATED, *UPLOAD, *KEYED_UPLOAD, ROOM_FOR_JOBS}
 MANY: Final = 40
 
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -134,6 +139,22 @@ async def test_what_a_lone_request_costs(
 
     assert 202 == answer.status_code
     assert (answer.json()["jobId"] == old["jobId"]) == (headers == {"Idempotency-Key": "old"})
+    assert asked == statements
+
+
+@pytest.mark.parametrize(
+    ("headers", "statements"),
+    [({}, UPLOAD), ({"Idempotency-Key": "k"}, KEYED_UPLOAD)],
+    ids=["no key", "a key"],
+)
+async def test_what_an_upload_costs(
+    headers: dict[str, str], statements: list[str], acme: httpx.AsyncClient, asked: list[str]
+) -> None:
+    asked.clear()
+
+    answer = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG | headers)
+
+    assert 202 == answer.status_code
     assert asked == statements
 
 

@@ -272,9 +272,12 @@ def _agreeing(module: ModuleType) -> None:
     replacing(module, "complete_batch", make)
 
 
-@after_loading("imagefleet.store.settling", "_settle_in_transaction")
+@after_loading("imagefleet.store.settling", "_settle_in_transaction", "complete_jobs")
 def _settling(module: ModuleType) -> None:
-    """Everything is written, and the transaction is not committed yet."""
+    """Everything is written, and the transaction is not committed yet.
+
+    What one statement writes and commits is not sent yet.
+    """
 
     def make(settle: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
         async def settle_before(
@@ -286,7 +289,18 @@ def _settling(module: ModuleType) -> None:
 
         return settle_before
 
+    def make_at_once(
+        complete: Callable[..., Awaitable[object]],
+    ) -> Callable[..., Awaitable[object]]:
+        async def complete_after(connection: Any, worker: object, outcomes: Any) -> object:  # noqa: ANN401
+            if not connection.is_in_transaction():
+                await reach("settling", [str(job_id) for job_id, _ in outcomes])
+            return await complete(connection, worker, outcomes)
+
+        return complete_after
+
     replacing(module, "_settle_in_transaction", make)
+    replacing(module, "complete_jobs", make_at_once)
 
 
 @after_loading("imagefleet.store.images.reprocessing", "_submit_in_transaction", "submit_page")

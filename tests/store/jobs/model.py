@@ -155,6 +155,9 @@ class Fleet:
             return False
         self.pauses.remove(pause)
         if pause.scope is PauseScope.TARGET:
+            self.running.setdefault(
+                pause.name, None
+            )  # its row is what is locked, and made for that
             self._free([pause.name], now)
         return True
 

@@ -39,9 +39,11 @@ class Held:
         return [claim.job_id for claim in self.claims]
 
 
-async def two_held(worker: Connection) -> Held:
+async def two_held(
+    worker: Connection, targets: Sequence[str | None] = ("photo-b", "photo-a")
+) -> Held:
     me = await a_worker(worker)
-    jobs = [a_submission(target=target) for target in ("photo-b", "photo-a")]
+    jobs = [a_submission(target=target) for target in targets]
     await submit_jobs(worker, jobs)
     ids = sorted(job.job_id for job in jobs)
     answers = await claim_jobs(worker, ids, worker_id=me, lanes=ALL_LANES, types=TYPES)
@@ -102,6 +104,19 @@ async def test_who_waits_for_the_first_job_has_locked_its_targets_and_no_other_j
     await owner.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", held.ids[0])
     async with meanwhile(superuser, owner, ending, end(ending, held)):
         assert await free(superuser, FREE_TARGETS) == []
+        assert await free(superuser, FREE_JOBS) == held.ids[1:]
+        await transaction.commit()
+
+
+async def test_completions_without_a_target_wait_for_the_first_and_have_locked_no_other(
+    worker: OpenConnection, owner: OpenConnection, superuser: OpenConnection
+) -> None:
+    held = await two_held(worker, (None, None))
+
+    transaction = driver_of(owner).transaction()
+    await transaction.start()
+    await owner.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", held.ids[0])
+    async with meanwhile(superuser, owner, worker, settle(worker, held)):
         assert await free(superuser, FREE_JOBS) == held.ids[1:]
         await transaction.commit()
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.images import Bucket, OutputKey, image_target
 from imagefleet.jobs.kinds import ReprocessImages
+from imagefleet.jobs.model import new_job_id
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
@@ -35,7 +36,8 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.images import find_current, list_images
+from imagefleet.store.images.images import list_images, submit_image
+from imagefleet.store.images.pointers import find_current
 from imagefleet.store.images.pruning import (
     Superseded,
     list_superseded,
@@ -56,6 +58,7 @@ from imagefleet.store.images.sweeping import (
     read_walk,
 )
 from imagefleet.store.images.uploads import create_upload
+from tests.store.images.deletions import an_upload
 from tests.store.plans.history import (
     DEEP,
     GONE,
@@ -224,8 +227,14 @@ async def an_original(connection: Connection) -> None:
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 
 
+async def accept_a_first_upload(connection: Connection) -> None:
+    answer = await submit_image(connection, *an_upload(new_job_id()), is_first=True)
+    assert answer.created
+
+
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {
+        "accept a first upload": Case(accept_a_first_upload, "api", 30, 260),
         "page of a set": Case(
             page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 260, 2000
         ),

@@ -29,6 +29,7 @@ from imagefleet.store.jobs.dispatching import (
     publish_room,
     take_rings,
 )
+from imagefleet.store.jobs.endings import complete_jobs
 from imagefleet.store.jobs.inspection import count_prunable
 from imagefleet.store.jobs.leases import renew_claims, report_progress
 from imagefleet.store.jobs.pruning import (
@@ -95,6 +96,12 @@ async def settle(connection: Connection, job_ids: Sequence[JobId], outcome: Outc
     ]
     report = await settle_jobs(connection, A_WORKER, settlements)
     assert {Settled.WRITTEN} == {receipt.settled for receipt in report.receipts}
+
+
+async def complete_alone(connection: Connection) -> None:
+    """By the one statement that needs no lock before."""
+    outcomes = {(job_id, 1): Completed() for job_id in HELD_BY_A_WORKER}
+    assert len(outcomes) == len(await complete_jobs(connection, A_WORKER, outcomes))
 
 
 async def run_the_first_of_the_deep_target(connection: Connection) -> None:
@@ -243,6 +250,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "complete ten": Case(
             lambda c: settle(c, HELD_BY_A_WORKER, Completed()), "worker", 150, 1100
         ),
+        "complete ten alone": Case(complete_alone, "worker", 60, 900),
         "retry ten": Case(lambda c: settle(c, HELD_BY_A_WORKER, UNAVAILABLE), "worker", 150, 1100),
         "fail ten": Case(lambda c: settle(c, HELD_BY_A_WORKER, CORRUPT), "worker", 150, 1100),
         "release ten": Case(

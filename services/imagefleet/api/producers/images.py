@@ -89,7 +89,7 @@ async def upload_image(
     source = replace(stored, recipe=chosen, reference=reference)
     asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
     digest = fingerprint("POST /v1/images", asked)
-    return await _submit(tools, asking, source, digest, repeats=repeats)
+    return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
 
 
 @router.put(
@@ -119,7 +119,7 @@ async def replace_image(
     source = replace(stored, recipe=chosen or present)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked)
-    return await _submit(tools, asking, source, digest, repeats=repeats)
+    return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)
 
 
 @router.get("/v1/images", **described("List images", ImagePage))
@@ -282,7 +282,7 @@ async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -
 
 
 async def _submit(
-    tools: Tools, asking: Draft, source: NewSource, digest: str, *, repeats: bool
+    tools: Tools, asking: Draft, source: NewSource, digest: str, *, repeats: bool, is_first: bool
 ) -> Response:
     """Record it, or find what it repeats.
 
@@ -295,6 +295,6 @@ async def _submit(
             return accepted(AcceptedImage.answering(standing, source.image_id))
         payload = ProcessImage.payload(source.image_id, source, source.recipe)
         submission = asking.whole(payload, fingerprint=digest)
-        submitted = await submit_image(connection, submission, source)
+        submitted = await submit_image(connection, submission, source, is_first=is_first)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, source.image_id))

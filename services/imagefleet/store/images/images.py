@@ -19,7 +19,7 @@ completed shows what may still fail.
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
@@ -28,7 +28,13 @@ from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.reports import newest_first
-from imagefleet.store.jobs.submissions import insert_submissions
+from imagefleet.store.jobs.submissions import (
+    ACCEPTING,
+    ANSWERING,
+    document_of,
+    insert_submissions,
+    submitted_of,
+)
 
 IMAGE_DELETED: Final = "This image was deleted."
 
@@ -57,6 +63,24 @@ RETURNING image_id
 """
 
 
+# The image was named by its own request: nobody waits for its target, and it has no tombstone.
+INSERT_IMAGE: Final = f"""{ACCEPTING},
+named AS (
+    INSERT INTO targets (tenant_id, target, next_seq)
+    SELECT accepted.tenant_id, accepted.target, accepted.target_seq + 1 FROM accepted
+),
+known AS (
+    INSERT INTO images (id, tenant_id, reference, recipe)
+    SELECT $2, $3, $4, $5 FROM accepted
+),
+stored AS (
+    INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes,
+                               content_type, width, height)
+    SELECT $2, accepted.target_seq, $3, $6, $7, $8, $9, $10, $11, $12 FROM accepted
+)
+{ANSWERING}"""  # noqa: S608 - composed at import from that of any job
+
+
 class _AnswerStands(Exception):
     """An answer, on its way out of a transaction that must leave no trace."""
 
@@ -65,14 +89,18 @@ class _AnswerStands(Exception):
 
 
 async def submit_image(
-    connection: Connection, submission: Submission, source: NewSource
+    connection: Connection, submission: Submission, source: NewSource, *, is_first: bool = False
 ) -> Submitted:
     """Accept a stored original with the job that renders it, in one transaction.
 
-    For the first upload and for a replacement alike. A repeat of the request leaves no trace: the
-    answer names the first job, and its image by its target. What would be new about an image that
-    was deleted is RequestRejected.
+    For the first upload, which named its image itself, and for a replacement alike. A repeat of the
+    request leaves no trace: the answer names the first job, and its image by its target. What would
+    be new about an image that was deleted is RequestRejected.
     """
+    if is_first and submission.idempotency_key is None:  # nothing can stand in its way
+        values = (getattr(source, name) for name in _SOURCE)
+        (row,) = await connection.fetch(INSERT_IMAGE, [document_of(submission, 1)], *values)
+        return submitted_of(row, created=True)
     try:
         async with connection.transaction():
             return await _submit(connection, submission, source)
@@ -254,39 +282,3 @@ async def list_images(
     else:
         rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
     return [ImageView.of(row) for row in rows]
-
-
-# Asked of each in turn: as a join it could become a hash of every image there is.
-FIND_CURRENT: Final = """
-SELECT wanted.image_id, wanted.name, wanted.format,
-       (SELECT variants.key
-          FROM images
-          JOIN variants ON variants.image_id = images.id AND variants.revision = images.revision
-         WHERE images.id = wanted.image_id
-           AND variants.name = wanted.name AND variants.format = wanted.format
-           AND (SELECT count(*) FROM image_tombstones AS tombstones
-                 WHERE tombstones.image_id = images.id) = 0) AS key
-  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS wanted (image_id, name, format)
-"""
-
-
-Address: TypeAlias = tuple[UUID, str, str]
-"""An image, the name of a variant and its format."""
-
-
-async def find_current(
-    connection: Connection, wanted: Sequence[Address], *, within: float
-) -> dict[Address, str]:
-    """The keys of current revisions; none of what is not yet, no more, or never was."""
-    rows = await connection.fetch(
-        FIND_CURRENT,
-        [image_id for image_id, _, _ in wanted],
-        [name for _, name, _ in wanted],
-        [image_format for _, _, image_format in wanted],
-        within=within,
-    )
-    return {
-        (row["image_id"], row["name"], row["format"]): row["key"]
-        for row in rows
-        if row["key"] is not None
-    }

@@ -4,14 +4,14 @@
 different roles and for different reasons, but through these statements only. Each names
 `(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left alone.
 
-Callers lock first, targets before jobs and each in order, and write after: `lock_targets`,
-`lock_claims`, `end_claims`, `free_targets`.
+Callers lock first, targets before jobs and each in order, and write after: `lock_claims`,
+`complete_jobs` and `end_claims`, `free_targets`. What completes without a target needs no lock
+before: `complete_jobs` takes its own.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
@@ -27,11 +27,10 @@ from imagefleet.jobs.model import (
     Lane,
     Ring,
     Standing,
-    TenantId,
     WorkerId,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.rings import RING_NEXT, ring_of
+from imagefleet.store.jobs.rings import RING_FREED, ring_of
 
 LOCK_TARGETS: Final = """
 SELECT targets.tenant_id, targets.target
@@ -44,24 +43,24 @@ SELECT targets.tenant_id, targets.target
 """
 
 
-async def lock_targets(
-    connection: Connection, job_ids: Sequence[JobId]
-) -> list[tuple[TenantId, str]]:
+async def lock_targets(connection: Connection, job_ids: Sequence[JobId]) -> None:
     """Lock what these jobs are about, before the jobs themselves: the order every writer keeps."""
-    rows = await connection.fetch(LOCK_TARGETS, list(job_ids))
-    return [(TenantId(row["tenant_id"]), row["target"]) for row in rows]
+    await connection.execute(LOCK_TARGETS, list(job_ids))
 
 
-LOCK_CLAIMS: Final = """
+LOCK_CLAIMS: Final = f"""
+WITH target AS MATERIALIZED (
+    {LOCK_TARGETS}
+)
 SELECT jobs.id AS job_id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.lane,
-       jobs.cancel_code, jobs.tenant_id, jobs.target, jobs.type, jobs.locked_by AS worker_id,
-       jobs.correlation_id, jobs.traceparent, now() AS now
+       jobs.cancel_code, jobs.locked_by AS worker_id, now() AS now
   FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
   JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
  WHERE jobs.state = 'processing'
+   AND (SELECT count(*) FROM target) >= 0  -- every target, before the first job
  ORDER BY jobs.id
    FOR UPDATE OF jobs
-"""
+"""  # noqa: S608 - composed at import from the constant above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +69,8 @@ class Held:
 
     job_id: JobId
     claim_no: int
-    tenant_id: TenantId
-    type: str
-    target: str | None
     worker_id: WorkerId
     standing: Standing
-    correlation_id: str
-    traceparent: str | None
     now: datetime
 
     @property
@@ -86,7 +80,7 @@ class Held:
 
 
 async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[Fence, Held]:
-    """Those of the claims that still stand, locked."""
+    """Those of the claims that still stand, locked, and before them what they are about."""
     rows = await connection.fetch(
         LOCK_CLAIMS, [job_id for job_id, _ in claims], [claim_no for _, claim_no in claims]
     )
@@ -106,25 +100,31 @@ def _held(row: Record) -> Held:
     return Held(**{name: row[name] for name in _HELD}, standing=Standing(**standing))
 
 
-# The attempts row of every claim that `ended` names and `written` really ended.
+# The attempts row of every claim that `written` ended, and all that is told of it.
 WRITE_ATTEMPTS: Final = """
-INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
-                      queue_time, charged, outcome, why, detail, log_excerpt, ended_by)
-SELECT ended.id, ended.claim_no, ended.tenant_id, ended.type, ended.lane, ended.locked_by,
-       ended.claimed_at, now() - ended.claimed_at,
-       greatest(ended.claimed_at - ended.run_at, interval '0'),
-       ended.charged, ended.outcome, ended.why, ended.detail, ended.log_excerpt, ended.ended_by
-  FROM ended
-  JOIN written ON written.id = ended.id
-RETURNING attempts.job_id, attempts.claim_no, attempts.lane, attempts.worker_id, attempts.duration,
-          attempts.queue_time, attempts.outcome, attempts.why
+attempt AS (
+    INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
+                          queue_time, charged, outcome, why, detail, log_excerpt, ended_by)
+    SELECT written.job_id, written.claim_no, written.tenant_id, written.type, written.lane,
+           written.worker_id, written.claimed_at, written.duration, written.queue_time,
+           written.charged, written.outcome, written.why, written.detail, written.log_excerpt,
+           written.ended_by
+      FROM written
+)
+SELECT written.job_id, written.claim_no, written.tenant_id, written.type, written.lane,
+       written.worker_id, written.duration, written.queue_time, written.outcome, written.why,
+       written.state, written.attempts, written.max_attempts, written.correlation_id,
+       written.traceparent
+  FROM written
 """
 
 
 # What stands of the claim, and what is left of it: in each statement the same.
 _CLAIM: Final = """
-           jobs.id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane, jobs.locked_by,
-           jobs.claimed_at, jobs.run_at"""
+           jobs.id AS job_id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane,
+           jobs.locked_by AS worker_id, jobs.claimed_at, now() - jobs.claimed_at AS duration,
+           greatest(jobs.claimed_at - jobs.run_at, interval '0') AS queue_time, jobs.attempts,
+           jobs.max_attempts, jobs.correlation_id, jobs.traceparent"""
 
 _CLAIMS_THAT_STAND: Final = """
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
@@ -134,24 +134,28 @@ _CLAIMS_THAT_STAND: Final = """
 _LET_GO: Final = """
            locked_by = NULL, locked_at = NULL, updated_at = now()
       FROM ended
-     WHERE jobs.id = ended.id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
-    RETURNING jobs.id
+     WHERE jobs.id = ended.job_id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+    RETURNING ended.*
 """
 
 COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS outcome, wanted.why,
-           NULL AS detail, wanted.log_excerpt, wanted.result, $4::uuid AS ended_by
+    -- The whole fence, asked of the newest version of each row once that is locked.
+    SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS state, 'completed' AS outcome,
+           wanted.why, NULL AS detail, wanted.log_excerpt, wanted.result, NULL::uuid AS ended_by
       {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           why text, log_excerpt text, result jsonb)
+     WHERE jobs.locked_by = $4
+     ORDER BY jobs.id
+       FOR UPDATE OF jobs
 ),
 written AS (
     UPDATE jobs
        SET state = 'completed', result = ended.result, result_reason = ended.why,
            failure_code = NULL, failure_message = NULL, failure_detail = NULL, finished_at = now(),
            {_LET_GO}
-)
+),
 {WRITE_ATTEMPTS}
 """  # noqa: S608 - composed at import from the constants above
 
@@ -182,13 +186,28 @@ written AS (
 ),
 bell AS (
     INSERT INTO rings (job_id, lane, tenant_id, type, priority, next_at)
-    SELECT ended.id, ended.new_lane, ended.tenant_id, ended.type, ended.priority, ended.due_at
-      FROM ended
-      JOIN written ON written.id = ended.id
-     WHERE ended.state = 'failed_retryable'
-)
+    SELECT written.job_id, written.new_lane, written.tenant_id, written.type, written.priority,
+           written.due_at
+      FROM written
+     WHERE written.state = 'failed_retryable'
+),
 {WRITE_ATTEMPTS}
 """  # noqa: S608 - composed at import from the constants above
+
+
+async def complete_jobs(
+    connection: Connection, worker_id: WorkerId, outcomes: Mapping[Fence, Outcome]
+) -> list[Ended]:
+    """Write what completes of it, where the claim still stands and is this worker's.
+
+    What it returns is to be told once that is committed, and not before.
+    """
+    chosen = [
+        (fence, {"why": one.reason, "result": one.result, "log_excerpt": one.log_excerpt})
+        for fence, one in outcomes.items()
+        if isinstance(one, Completed)
+    ]
+    return await _write(connection, COMPLETE_JOBS, chosen, worker_id)
 
 
 async def end_claims(
@@ -199,35 +218,45 @@ async def end_claims(
     failed_as: str = "failed",
     ended_by: UUID | None = None,
 ) -> list[Ended]:
-    """Write every outcome; the claims are locked by this transaction.
+    """Write what does not complete of it; the claims are locked by this transaction.
 
     `ended_by` is who writes it, where that is not the holder. What it returns is to be told once
     the transaction is committed, and not before.
     """
-    completed = [(held, outcome) for held, outcome in endings if isinstance(outcome, Completed)]
-    others = [(held, outcome) for held, outcome in endings if not isinstance(outcome, Completed)]
-    ended: list[Ended] = []
-    for statement, chosen in ((COMPLETE_JOBS, completed), (END_UNCOMPLETED, others)):
-        if not chosen:
-            continue
-        rows = await connection.fetch(
-            statement,
-            [held.job_id for held, _ in chosen],
-            [held.claim_no for held, _ in chosen],
-            [_wanted(held, outcome, retried_as, failed_as) for held, outcome in chosen],
-            ended_by,
-        )
-        known = {held.fence: (held, outcome) for held, outcome in chosen}
-        ended += [_ended(row, *known[row["job_id"], row["claim_no"]]) for row in rows]
-    return ended
+    chosen = [
+        (held.fence, _wanted(held, outcome, retried_as, failed_as))
+        for held, outcome in endings
+        if not isinstance(outcome, Completed)
+    ]
+    return await _write(connection, END_UNCOMPLETED, chosen, ended_by)
 
 
-def _wanted(held: Held, outcome: Outcome, retried_as: str, failed_as: str) -> dict[str, object]:
+async def _write(
+    connection: Connection,
+    statement: str,
+    chosen: Sequence[tuple[Fence, Mapping[str, object]]],
+    by: UUID | None,
+) -> list[Ended]:
+    if not chosen:
+        return []
+    job_ids, numbers = [fence[0] for fence, _ in chosen], [fence[1] for fence, _ in chosen]
+    rows = await connection.fetch(statement, job_ids, numbers, [row for _, row in chosen], by)
+    return [
+        Ended(**dict(row) | {"lane": Lane(row["lane"]), "state": JobState(row["state"])})
+        for row in rows
+    ]
+
+
+def _wanted(
+    held: Held, outcome: Retry | Failed | Released, retried_as: str, failed_as: str
+) -> dict[str, object]:
     """What is to be written of it, by the names of the columns."""
-    row: dict[str, object] = {"state": _LEAVES[type(outcome)], "log_excerpt": outcome.log_excerpt}
-    if isinstance(outcome, Completed):
-        return row | {"why": outcome.reason, "result": outcome.result}
-    row |= {"charged": True, "crashed": False}
+    row: dict[str, object] = {
+        "state": JobState.FAILED if isinstance(outcome, Failed) else JobState.FAILED_RETRYABLE,
+        "log_excerpt": outcome.log_excerpt,
+        "charged": True,
+        "crashed": False,
+    }
     if not isinstance(outcome, Failed):
         row["due_at"] = outcome.run_at or held.now
     if isinstance(outcome, Released):
@@ -240,47 +269,30 @@ def _wanted(held: Held, outcome: Outcome, retried_as: str, failed_as: str) -> di
     return row | {"outcome": retried_as} | changed
 
 
-_LEAVES: Final[Mapping[type[Outcome], JobState]] = MappingProxyType(
-    {
-        Completed: JobState.COMPLETED,
-        Retry: JobState.FAILED_RETRYABLE,
-        Failed: JobState.FAILED,
-        Released: JobState.FAILED_RETRYABLE,
-    }
-)
-
-
-def _ended(row: Record, held: Held, outcome: Outcome) -> Ended:
-    return Ended(
-        **dict(row) | {"lane": Lane(row["lane"])},
-        state=_LEAVES[type(outcome)],
-        tenant_id=held.tenant_id,
-        type=held.type,
-        attempts=held.standing.attempts,
-        max_attempts=held.standing.max_attempts,
-        correlation_id=held.correlation_id,
-        traceparent=held.traceparent,
-    )
-
-
-FREE_TARGETS: Final = """
-UPDATE targets SET running_job = NULL
- WHERE (targets.tenant_id, targets.target) IN (
-     SELECT freed.tenant_id, freed.target
-       FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target))
-   AND targets.running_job = ANY ($3::uuid[])
-"""
+FREE_TARGETS: Final = f"""
+WITH freed AS (
+    -- A flagged job is ended without having its target: nobody may have that, and somebody is next.
+    UPDATE targets
+       SET running_job = NULL
+      FROM (SELECT DISTINCT jobs.tenant_id, jobs.target
+              FROM jobs
+             WHERE jobs.id = ANY ($1::uuid[])) AS locked
+     WHERE targets.tenant_id = locked.tenant_id AND targets.target = locked.target
+       AND (targets.running_job IS NULL OR targets.running_job = ANY ($2::uuid[]))
+    RETURNING targets.tenant_id, targets.target
+),
+{RING_FREED}
+"""  # noqa: S608 - composed at import from the constant of rings.py
 
 
 async def free_targets(
-    connection: Connection, targets: Sequence[tuple[TenantId, str]], job_ids: Sequence[JobId]
+    connection: Connection, job_ids: Sequence[JobId], ended: Sequence[JobId]
 ) -> list[Ring]:
-    """Let the next job of each target go; a statement of its own, so that it sees what ended."""
-    if not targets:
-        return []
-    tenants, names = [tenant for tenant, _ in targets], [name for _, name in targets]
-    await connection.execute(FREE_TARGETS, tenants, names, list(job_ids))
-    return [ring_of(row) for row in await connection.fetch(RING_NEXT, tenants, names)]
+    """Let the next job of each target go; a statement of its own, so that it sees what ended.
+
+    Also where none of them was ended now: an answer that was lost had told whom to ring.
+    """
+    return [ring_of(row) for row in await connection.fetch(FREE_TARGETS, job_ids, ended)]
 
 
 def rejected(detail: str | None) -> Failed:

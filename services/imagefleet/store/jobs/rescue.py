@@ -19,7 +19,6 @@ from imagefleet.store.jobs.endings import (
     end_claims,
     free_targets,
     lock_claims,
-    lock_targets,
     rejected,
 )
 
@@ -134,7 +133,6 @@ async def _rescue_in_transaction(
             return None
         rows = await connection.fetch(HELD_BY_WORKER, seen.worker_id)
         claims = [(JobId(row["id"]), row["claim_no"]) for row in rows]
-        await lock_targets(connection, [job_id for job_id, _ in claims])
         held = await lock_claims(connection, claims)
         rescuing.claims.update(held)  # before anything of it can be committed
         ended, rings = await take_back(
@@ -149,9 +147,8 @@ async def _take_back(connection: Connection, by: UUID, endings: _Endings) -> _Ta
     ended = await end_claims(
         connection, endings, retried_as="rescued", failed_as="rescued", ended_by=by
     )
-    places = {(held.tenant_id, held.target) for held, _ in endings if held.target is not None}
-    rings = await free_targets(connection, sorted(places), [held.job_id for held, _ in endings])
-    return ended, rings
+    job_ids = [held.job_id for held, _ in endings]
+    return ended, await free_targets(connection, job_ids, job_ids)
 
 
 async def _take_back_apart(connection: Connection, by: UUID, endings: _Endings) -> _TakenBack:

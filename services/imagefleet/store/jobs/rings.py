@@ -287,13 +287,10 @@ async def find_expired(connection: Connection, *, limit: int) -> list[Ring]:
     return [ring_of(row) for row in await connection.fetch(FIND_EXPIRED, limit)]
 
 
-RING_NEXT: Final = f"""
-WITH next AS MATERIALIZED (
-    SELECT next.id
-      FROM unnest($1::text[], $2::text[]) AS freed (tenant_id, target)
-      JOIN targets ON targets.tenant_id = freed.tenant_id AND targets.target = freed.target
-      {NEXT_OF_TARGET}
-     WHERE targets.running_job IS NULL
+# Who is next of each target in `freed`, whose rows are locked.
+RING_FREED: Final = f"""
+next AS MATERIALIZED (
+    SELECT next.id FROM freed {NEXT_OF_TARGET}
 ),
 bell AS MATERIALIZED (
     SELECT rings.job_id
@@ -309,6 +306,15 @@ UPDATE rings
  WHERE rings.job_id = bell.job_id
 RETURNING {RINGING}
 """  # noqa: S608 - composed at import from the constants of verdicts.py and above
+
+RING_NEXT: Final = f"""
+WITH freed AS MATERIALIZED (
+    SELECT targets.tenant_id, targets.target
+      FROM targets
+     WHERE targets.tenant_id = $1 AND targets.target = $2 AND targets.running_job IS NULL
+),
+{RING_FREED}
+"""  # noqa: S608 - composed at import from the constant above
 
 
 # An insert, as the target may be that of a first job whose submit has seen the pause and not yet
@@ -327,7 +333,7 @@ async def ring_head(connection: Connection, tenant_id: TenantId, target: str) ->
     """
     async with connection.transaction():
         await connection.execute(LOCK_TARGET, tenant_id, target)
-        await connection.execute(RING_NEXT, [tenant_id], [target])
+        await connection.execute(RING_NEXT, tenant_id, target)
 
 
 RETRY_NOW: Final = """

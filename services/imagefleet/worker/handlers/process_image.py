@@ -140,6 +140,7 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
             cache_control=IMMUTABLE,
             cache_tag=cache_tag(payload.image_id),
         ),
+        sha256=facts.sha256,  # measured by us, when the file was checked
     )
     return PublishedVariant(key=key, facts=facts)
 
