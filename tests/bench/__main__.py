@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.bench import (
     claiming,
     counting,
+    crowded,
     draining,
     footprint,
     growing,
@@ -50,6 +51,7 @@ ROWS: Final[Mapping[str, Row]] = {
         counting.ROW,
         footprint.ROW,
         growing.ROW,
+        crowded.ROW,
         lingering.ROW,
         uploading.ROW,
     )

@@ -5,7 +5,6 @@ what the framework could not turn into an answer becomes one here. Within, a rou
 that `main` makes once, and answers with a shape.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
@@ -44,7 +43,6 @@ CORRELATION: Final = b"x-correlation-id"
 LARGEST_HEADERS: Final = 32_768  # bytes, all together
 LARGEST_QUERY: Final = 8192  # bytes; 500 characters of a reason, each of twelve, and some more
 MOST_PARAMETERS: Final = 64
-SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 
 TOKEN: Final = r"^[A-Za-z0-9._:/@+=-]{1,128}$"  # noqa: S105 - a form, not a secret
 _TOKEN: Final = re.compile(TOKEN.encode())
@@ -95,8 +93,6 @@ class Observed:
         try:
             answering = _refusal_of(scope) or self.app
             await answering(scope, receive, answer.send)
-        except _Stalled:
-            answer.status = CLIENT_LEFT
         except Exception:
             # The framework answers before it lets an error through; without an answer, we do.
             log.exception("request.broke")
@@ -122,10 +118,6 @@ class Observed:
         )
 
 
-class _Stalled(Exception):
-    """The client does not take its answer."""
-
-
 @dataclass(slots=True)
 class _Outgoing:
     """The answer on its way out; a refusal to who showed no valid key is in no hurry."""
@@ -148,11 +140,7 @@ class _Outgoing:
                 *((name, value) for name, value in _ALWAYS if name not in own),
                 (CORRELATION, state["correlation_id"].encode()),
             ]
-        try:
-            async with asyncio.timeout(SEND_WITHIN.total_seconds()):
-                await self.passed_on(message)
-        except TimeoutError:
-            raise _Stalled from None
+        await self.passed_on(message)
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
