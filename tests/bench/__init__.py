@@ -15,6 +15,7 @@ Rows of `make bench`
     counting    requests to SQS, statements and round trips a job
     footprint   seconds to ready, memory, connections
     growing     pages that a job looks at, by the size of the table
+    crowded     pages that a submit and a sample look at, by the number of open jobs
     lingering   claim and settle under a held snapshot
     uploading   memory while many large uploads come at once
 

@@ -26,9 +26,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.bench import (
     claiming,
     counting,
+    crowded,
     draining,
     footprint,
     growing,
+    images,
     lingering,
     picking_up,
     posting,
@@ -50,6 +52,8 @@ ROWS: Final[Mapping[str, Row]] = {
         counting.ROW,
         footprint.ROW,
         growing.ROW,
+        crowded.ROW,
+        images.ROW,
         lingering.ROW,
         uploading.ROW,
     )
@@ -62,7 +66,7 @@ for example
   make bench ARGS="--only claims-10 --rounds 11"   one row, and a narrower interval
   make bench ARGS="--json run.json"                every value of every round, to be kept
   make bench ARGS="--from run.json"                the table of a run that was kept
-  make bench-images                                images, which have a program of their own
+  make bench-images                                the row of images alone
 
 how to read it
   Of `ours : other` more is better where jobs or requests are told, and less where milliseconds are.

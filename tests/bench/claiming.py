@@ -119,6 +119,6 @@ def _row(batch: int, jobs: int, goals: dict[str, float]) -> Row:
 
 
 ROWS: Final = {
-    10: _row(10, 10_000, {"pgqueuer": 1.0, BARE: 0.6}),
-    1: _row(1, 2_000, {BARE: 0.6}),
+    10: _row(10, 20_000, {"pgqueuer": 1.0, BARE: 0.6}),
+    1: _row(1, 5_000, {BARE: 0.6}),
 }

@@ -170,6 +170,8 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        # Spans and metrics are ours; whether anybody else wants some it would ask of every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.tools = tools
     app.state.watcher = watcher

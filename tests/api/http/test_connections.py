@@ -70,6 +70,24 @@ async def test_a_head_has_a_deadline(impatient: None, running: Running, sent: by
         assert await hangs_up(reader) == b""
 
 
+@pytest.mark.parametrize("takes_it", [False, True])
+async def test_who_takes_nothing_of_an_answer_is_gone(
+    running: Running, monkeypatch: pytest.MonkeyPatch, *, takes_it: bool
+) -> None:
+    monkeypatch.setattr(connections, "SEND_WITHIN", timedelta(milliseconds=50))
+    async with connected(running) as (reader, writer):
+        await eventually(lambda: len(protocols_of(running)) == 1)
+        (protocol,) = protocols_of(running)
+        protocol.pause_writing()  # as the transport does when its buffer is full
+        if takes_it:
+            protocol.resume_writing()
+            assert protocol._unsent is None
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"HTTP/1.1 404" in await reader.readuntil(b"\r\n")
+        else:
+            assert await hangs_up(reader) == b""
+
+
 async def test_dripping_does_not_extend_the_deadline(impatient: None, running: Running) -> None:
     async with connected(running) as (reader, writer):
         writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n")

@@ -244,8 +244,8 @@ def whence(request: Request, trusted: Iterable[Network]) -> str | None:
     return peer
 
 
-def _is_in(host: str, networks: Iterable[Network]) -> bool:
-    address = _address(host)
+def _is_in(host: str, networks: Sequence[Network]) -> bool:
+    address = _address(host) if networks else None
     return address is not None and any(address in network for network in networks)
 
 

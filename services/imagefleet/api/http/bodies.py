@@ -5,7 +5,7 @@ What has come of a body lies in memory until its end has, so that is bounded, to
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.intake import (
@@ -136,15 +137,15 @@ async def _read(request: Request, most_bytes: int) -> object:
     # What operators send counts for nobody.
     key: ApiKey | None = request.state.key if request.state.sends else None
     pace = Pace(tools.settings.upload_least_rate)
+    patience = pace.credit if tools.settings.upload_least_rate else math.inf
     body = bytearray()
     try:
         with bodies.body(key) as hold:
             async with (
-                asyncio.timeout(JSON_WITHIN.total_seconds()),
-                aclosing(request.stream()) as sent,
-                aclosing(pace.paced(sent)) as chunks,
+                asyncio.timeout(min(patience, JSON_WITHIN.total_seconds())) as deadline,
+                aclosing(_parts(request, pace, deadline)) as parts,
             ):
-                async for chunk in chunks:
+                async for chunk in parts:
                     if key is not None:
                         limiting.sent(key, len(chunk))
                     if len(body) + len(chunk) > most_bytes:
@@ -152,6 +153,7 @@ async def _read(request: Request, most_bytes: int) -> object:
                     hold(len(chunk))
                     body += chunk
     except TimeoutError:
+        pace.is_ended = not body and math.isfinite(patience)
         raise RequestRejected("request_timeout", TOO_LATE) from None
     finally:
         if pace.is_ended:
@@ -161,6 +163,22 @@ async def _read(request: Request, most_bytes: int) -> object:
     if key is not None and more:
         limiting.weigh(key, more)
     return _loaded(bytes(body))
+
+
+async def _parts(
+    request: Request, pace: Pace, deadline: asyncio.Timeout
+) -> AsyncGenerator[bytes, None]:
+    """The body as it comes. Most are here as a whole, and no pace is kept of them."""
+    begun = asyncio.get_running_loop().time()
+    first = await request.receive()
+    if first["type"] == "http.disconnect":
+        raise ClientDisconnect
+    yield first.get("body", b"")
+    if first.get("more_body", False):
+        deadline.reschedule(begun + JSON_WITHIN.total_seconds())
+        async with aclosing(request.stream()) as sent, aclosing(pace.paced(sent)) as rest:
+            async for chunk in rest:
+                yield chunk
 
 
 def _loaded(document: bytes) -> object:

@@ -34,6 +34,7 @@ MOST_KEYLESS: Final = 1000
 LARGEST_HEAD: Final = 65_536  # bytes; `requests` refuses less than this, but politely
 HEAD_WITHIN: Final = timedelta(seconds=10)
 IDLE_WITHIN: Final = timedelta(seconds=30)
+SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
 AT_ONCE: Final = 65_536  # bytes read from one connection, before it is asked whether to go on
 PIECE: Final = 16_384  # bytes that the parser gets at once: how far over a limit anything can be
@@ -70,6 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _framing = 0  # bytes of the body that are not its data
     _data = 0
     _deadline: asyncio.TimerHandle | None = None
+    _unsent: asyncio.TimerHandle | None = None
     _why = ("bad_request", _UNREADABLE)
     _is_over = False  # refused, and soon told so
     _had_key = False
@@ -86,6 +88,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
         self._expect(None)
+        self._end_later(None)
         self.open_ones.lost(self)
         self._tell_gone()
         super().connection_lost(exc)
@@ -101,6 +104,22 @@ class BoundedProtocol(HttpToolsProtocol):
     def is_idle(self) -> bool:
         """Whether it has all its answers."""
         return not self._in_body and (self.cycle is None or self.cycle.response_complete)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to take what it was sent, and not for ever."""
+        super().pause_writing()
+        self._end_later(SEND_WITHIN)
+
+    def resume_writing(self) -> None:
+        """Go on, as it did."""
+        self._end_later(None)
+        super().resume_writing()
+
+    def _end_later(self, within: timedelta | None) -> None:
+        if self._unsent is not None:
+            self._unsent.cancel()
+        later = self.loop.call_later
+        self._unsent = None if within is None else later(within.total_seconds(), self.end)
 
     def end(self) -> None:
         """Hang up at once, whatever is under way: whoever takes nothing would keep it open."""

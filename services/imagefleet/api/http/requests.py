@@ -5,7 +5,6 @@ what the framework could not turn into an answer becomes one here. Within, a rou
 that `main` makes once, and answers with a shape.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
@@ -13,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
 from typing import Annotated, Any, Final, TypeAlias, cast
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 import structlog
 from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.http.errors import CLIENT_LEFT, NOT_OURS, Unhurried, refused
 from imagefleet.aws.objects import Objects
@@ -44,7 +43,6 @@ CORRELATION: Final = b"x-correlation-id"
 LARGEST_HEADERS: Final = 32_768  # bytes, all together
 LARGEST_QUERY: Final = 8192  # bytes; 500 characters of a reason, each of twelve, and some more
 MOST_PARAMETERS: Final = 64
-SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 
 TOKEN: Final = r"^[A-Za-z0-9._:/@+=-]{1,128}$"  # noqa: S105 - a form, not a secret
 _TOKEN: Final = re.compile(TOKEN.encode())
@@ -56,6 +54,7 @@ _ALWAYS: Final = (
     (b"cache-control", b"no-store"),
 )
 
+_NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
 LONGEST_NAME: Final = 200  # characters of a key's, as the audit keeps it
 _ROUTE: Final = "route"
 
@@ -84,10 +83,8 @@ class Observed:
         state["correlation_given"] = _TOKEN.fullmatch(given) is not None
         state["correlation_id"] = given.decode() if state["correlation_given"] else uuid4().hex
         parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
-        with (
-            self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent),
-            bound_contextvars(correlation_id=state["correlation_id"]),
-        ):
+        bind_contextvars(correlation_id=state["correlation_id"])  # the server makes a task of each
+        with self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent):
             await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,8 +92,6 @@ class Observed:
         try:
             answering = _refusal_of(scope) or self.app
             await answering(scope, receive, answer.send)
-        except _Stalled:
-            answer.status = CLIENT_LEFT
         except Exception:
             # The framework answers before it lets an error through; without an answer, we do.
             log.exception("request.broke")
@@ -122,10 +117,6 @@ class Observed:
         )
 
 
-class _Stalled(Exception):
-    """The client does not take its answer."""
-
-
 @dataclass(slots=True)
 class _Outgoing:
     """The answer on its way out; a refusal to who showed no valid key is in no hurry."""
@@ -148,11 +139,7 @@ class _Outgoing:
                 *((name, value) for name, value in _ALWAYS if name not in own),
                 (CORRELATION, state["correlation_id"].encode()),
             ]
-        try:
-            async with asyncio.timeout(SEND_WITHIN.total_seconds()):
-                await self.passed_on(message)
-        except TimeoutError:
-            raise _Stalled from None
+        await self.passed_on(message)
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
@@ -270,6 +257,21 @@ async def _tools_of(request: Request) -> Tools:
 
 
 ToolsHere: TypeAlias = Annotated[Tools, Depends(_tools_of)]
+
+
+def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str | None) -> str:
+    """The correlation id of what this request submits, and of its answer.
+
+    Where the caller named none it follows from the key: a repeat is answered with the same headers.
+    """
+    state = request.state
+    if asked is not None:
+        state.correlation_id = asked
+    elif key is not None and not state.correlation_given:
+        state.correlation_id = uuid5(_NAMESPACE, f"{tenant_id}/{key}").hex
+    chosen: str = state.correlation_id
+    bind_contextvars(correlation_id=chosen)
+    return chosen
 
 
 def answer(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
