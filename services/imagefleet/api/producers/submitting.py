@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias
-from uuid import UUID, uuid5
 
 import orjson
 from fastapi import Request
-from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
+from imagefleet.api.http.requests import correlate
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.imaging.recipes import RECIPES
@@ -32,7 +31,7 @@ from imagefleet.jobs.kinds import (
     choose_lane,
     validate_payload,
 )
-from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
@@ -59,7 +58,6 @@ OF_OPERATORS: Final = frozenset({"cancel_jobs"})
 
 HEADER: Final = "Idempotency-Key"
 _FORM: Final = re.compile(PRINTABLE_ASCII)
-_NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
 _NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
 _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
 _PAUSED: Final = "New work of this kind is not taken at present."
@@ -70,7 +68,13 @@ Refusal: TypeAlias = RequestRejected | Unavailable
 
 
 def compose(
-    request: Request, kinds: Kinds, job: NewJob, *, by: ApiKey, key: str | None
+    request: Request,
+    kinds: Kinds,
+    job: NewJob,
+    *,
+    by: ApiKey,
+    key: str | None,
+    job_id: JobId | None = None,
 ) -> Submission:
     """The submission that a producer's job comes to; RequestRejected if it cannot be one."""
     kind = _kind_of(kinds, job.job_type)
@@ -88,6 +92,7 @@ def compose(
         kind,
         by=by,
         key=key,
+        job_id=job_id,
         correlation_id=job.correlation_id,
         dedup_key=job.dedup_key,
         target=kind.target(payload),
@@ -109,6 +114,7 @@ def draft(
     by: ApiKey,
     on_behalf_of: TenantId | None = None,
     key: str | None = None,
+    job_id: JobId | None = None,
     correlation_id: str | None = None,
     dedup_key: str | None = None,
     target: str | None = None,
@@ -117,6 +123,7 @@ def draft(
     """What a request will come to, as far as it is known without its body."""
     trace = inject()
     return Draft(
+        job_id=job_id or new_job_id(),
         kind=kind,
         tenant_id=on_behalf_of or by.tenant_id,
         created_by=str(by.id),
@@ -176,21 +183,6 @@ def fingerprint(route: str, asked: Mapping[str, object]) -> str:
     """A digest of what is asked; neither the key nor the correlation id is part of that."""
     canonical = orjson.dumps({"route": route, "asked": asked}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()
-
-
-def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str | None) -> str:
-    """The correlation id of what this request submits, and of its answer.
-
-    Where the caller named none it follows from the key: a repeat is answered with the same headers.
-    """
-    state = request.state
-    if asked is not None:
-        state.correlation_id = asked
-    elif key is not None and not state.correlation_given:
-        state.correlation_id = uuid5(_NAMESPACE, f"{tenant_id}/{key}").hex
-    chosen: str = state.correlation_id
-    bind_contextvars(correlation_id=chosen)
-    return chosen
 
 
 class Admitted(StrEnum):
