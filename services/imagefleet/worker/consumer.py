@@ -16,10 +16,10 @@ import structlog
 
 from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import ClaimLost, FleetError
-from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Verdict, WorkerId, parse_message
+from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, WorkerId, parse_message
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Pool
-from imagefleet.store.jobs.claims import claim_jobs, count_over
+from imagefleet.store.jobs.claims import NO_ROOM, claim_jobs, count_over
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
@@ -296,7 +296,7 @@ class Consumer:
         claims = [answer.claim for answer in answers if answer.claim is not None]
         if not all(self._ears.type_slots.binds(claim.type) for claim in claims):
             self._crowded.clear()
-        elif any(answer.verdict is Verdict.UNROUTABLE for answer in answers):
+        elif any(answer.why == NO_ROOM for answer in answers):
             self._crowded.set()
 
     async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
