@@ -163,7 +163,7 @@ async def test_a_suspect_is_claimed_when_nothing_else_runs_and_nothing_else_whil
         await quarantine.runs(1)
         # What a receive brings that was on its way is for other workers.
         on_its_way = a_ringing(second.job_id)
-        await fast.consumer._take(Lane.FAST, fast.own.as_queue(), [on_its_way], fast.drain)
+        await fast.consumer._admit(Lane.FAST, fast.own.as_queue(), [on_its_way], fast.drain)
         await eventually(lambda: (on_its_way.receipt, NOTHING) in fast.own.changed)
         assert 1 == len(fast.started)
         assert "queued" == (await job_row(superuser, second.job_id))["state"]
