@@ -144,7 +144,10 @@ async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_help
     monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 60.0)
     types, own, fast = ("noop", "other"), TypeSlots({"noop": 1}), FakeQueue("fast")
     crowd = [await bench.submit() for _ in range(3)]
-    others = [await bench.submit(a_submission(type="other", lane=lane)) for lane in (Lane.FAST, Lane.GENERAL)]
+    others = [
+        await bench.submit(a_submission(type="other", lane=lane))
+        for lane in (Lane.FAST, Lane.GENERAL)
+    ]
     async with listening(
         bench, lane=Lane.GENERAL, slots=6, types=types, type_slots=own, helps=fast
     ) as heard:
