@@ -25,7 +25,7 @@ from tests.support.factories import ALL_LANES, TYPES, a_submission, a_worker, fi
 
 JOBS: Final = 1000
 MOST: Final = 1.2
-FLAT: Final = ("submit", "progress")
+FLAT: Final = ("submit", "claim", "progress", "end")
 
 
 async def pages(database: Database, worker_id: WorkerId, mode: PlanMode) -> dict[str, int]:
