@@ -100,8 +100,8 @@ simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays
 bench: $(READY) ## How fast it is beside others, as ratios of one run, half an hour on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-bench-images: $(READY) ## CPU of our road from file to variants against bare Pillow, as a ratio (ARGS="--pictures 40")
-	@$(BIN)/python -m tests.bench.images $(ARGS)
+bench-images: $(READY) ## CPU of a photo through the whole product beside Pillow, pyvips and sharp, ten minutes (ARGS="--jobs 4 --no-peers")
+	@$(BIN)/python -m tests.bench --only images $(ARGS)
 
 bench-memory: $(READY) ## What the largest pictures of every format take, in the child that makes them, one minute (ARGS="--only webp")
 	@$(BIN)/python -m tests.bench.memory $(ARGS)

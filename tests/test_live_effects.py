@@ -5,7 +5,7 @@ One entry a declared setting, in `EFFECTS`: a new one without an effect is a red
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -203,8 +203,11 @@ async def fewer_of_a_type_begin_and_are_announced(place: Place) -> None:
 
     assert {"noop": 0} == slots.rooms
     # A second worker came with the job; as many again are announced.
-    (room,) = await look_at_types(place.maintenance, live.now.slots_of_types())
-    assert TypeRoom(type="noop", slots=2, room=3) == room
+    rooms = await look_at_types(place.maintenance, live.now.slots_of_types())
+    one = TypeRoom(lane=Lane.FAST, type="noop", slots=2, room=3, announced=0, shared=3)
+    assert [replace(one, lane=lane) for lane in sorted(Lane)] == sorted(
+        rooms, key=lambda room: room.lane
+    )
 
 
 def window_of(place: Place, *, gap: float) -> float:

@@ -31,6 +31,7 @@ from tests.bench import (
     draining,
     footprint,
     growing,
+    images,
     lingering,
     picking_up,
     posting,
@@ -53,6 +54,7 @@ ROWS: Final[Mapping[str, Row]] = {
         footprint.ROW,
         growing.ROW,
         crowded.ROW,
+        images.ROW,
         lingering.ROW,
         uploading.ROW,
     )
@@ -65,7 +67,7 @@ for example
   make bench ARGS="--only claims-10 --rounds 11"   one row, and a narrower interval
   make bench ARGS="--json run.json"                every value of every round, to be kept
   make bench ARGS="--from run.json"                the table of a run that was kept
-  make bench-images                                images, which have a program of their own
+  make bench-images                                the row of images alone
 
 how to read it
   Of `ours : other` more is better where jobs or requests are told, and less where milliseconds are.

@@ -473,6 +473,29 @@ async def test_what_workers_have_no_room_for_waits_its_turn_and_who_submits_leav
     assert 3 == await dispatcher.run_once(), "one of an earlier release takes whatever comes"
 
 
+async def test_in_a_lane_only_those_have_room_that_listen_to_it(
+    api: Connection, worker: Connection, pool: Pool, lanes: dict[Lane, FakeQueue], fast: FakeQueue
+) -> None:
+    """Many workers of the other lane are no reason to announce what one has no room for."""
+    await a_worker(worker, lanes=[Lane.FAST], type_slots={"noop": 1})
+    for _ in range(4):
+        await a_worker(worker, lanes=[Lane.GENERAL], type_slots={"noop": 2})
+    await submitted(api, 9)
+    dispatcher = a_dispatcher(pool, lanes)
+
+    assert [2, 0] == [await dispatcher.run_once() for _ in range(2)]
+    await submitted(api, 30, lane=Lane.GENERAL)
+    assert 16 == sum([await dispatcher.run_once() for _ in range(5)])
+    assert 0 == await room_of(api)
+
+    # What the others have much of takes nothing from this one.
+    elsewhere = await a_worker(worker, lanes=[])
+    for job_id in rung(fast):
+        await claim_job(worker, job_id, elsewhere)
+    assert [1, 1, 0] == [await dispatcher.run_once() for _ in range(3)]
+    assert 4 == len(rung(fast))
+
+
 async def test_a_suspect_is_announced_whatever_room_others_have(
     api: Connection,
     worker: Connection,

@@ -181,15 +181,15 @@ RUNNING: Final = (
     Mutation(
         "progress is told without the claim",
         "jobs/leases.py",
-        "WHERE id = $1 AND claim_no = $2 AND state = 'processing'",
-        "WHERE id = $1 AND $2 > 0 AND state = 'processing'",
+        "WHERE id = $1 AND claim_no = $2 AND locked_by IS NOT NULL",
+        "WHERE id = $1 AND $2 > 0 AND locked_by IS NOT NULL",
         "images/test_reprocessing.py",
         ("test_without_the_claim_nothing_of_a_page_is_submitted",),
     ),
     Mutation(
         "progress is told of a job that does not run",
         "jobs/leases.py",
-        "WHERE id = $1 AND claim_no = $2 AND state = 'processing'",
+        "WHERE id = $1 AND claim_no = $2 AND locked_by IS NOT NULL",
         "WHERE id = $1 AND claim_no = $2",
         "jobs/test_leases.py",
         ("test_nothing_is_told_of_a_claim_that_has_ended",),

@@ -1,6 +1,7 @@
 """A worker's statements are planned once for all values, and such a plan is not kept for long."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Final
 
@@ -8,13 +9,14 @@ import pytest
 import pytest_asyncio
 
 from imagefleet.jobs.lifecycle import Completed
-from imagefleet.jobs.model import JobId, WorkerId, new_job_id
+from imagefleet.jobs.model import JobId, Ring, WorkerId, new_job_id
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store import database as connecting
 from imagefleet.store.database import Connection, Pool, open_pool
 from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.jobs.endings import COMPLETE_JOBS, FREE_TARGETS, LOCK_CLAIMS
-from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.jobs.rings import confirm_rings
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database
@@ -31,12 +33,17 @@ ROUNDS: Final = 7  # more than the five after which Postgres would judge by itse
 
 HISTORY: Final = 3_000
 FEW: Final = 100
+BACKLOG: Final = 1_000
 
 PLANNED: Final = """
 SELECT statement, generic_plans, custom_plans FROM pg_prepared_statements
 """
 ROWS_READ: Final = """
 SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relname = 'jobs'
+"""
+READ_IN: Final = """
+SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = ANY ($1))
+       + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = ANY ($1))
 """
 LOAD: Final = f"""
 SET LOCAL session_replication_role = replica;
@@ -103,6 +110,52 @@ async def test_a_plan_made_on_empty_tables_does_not_go_on_reading_through_full_o
             await superuser.execute(LOAD)
         assert await rows_read() >= HISTORY, "that plan does no harm: this proves nothing"
         await eventually(few, within=10)
+
+
+@pytest.mark.breaks_invariants
+@pytest.mark.parametrize(("target", "tables"), [(None, ["jobs", "rings"]), ("photo", ["rings"])])
+async def test_nobody_reads_through_what_came_after_statistics_of_an_idle_moment(
+    target: str | None, tables: list[str], database: Database, superuser: OpenConnection
+) -> None:
+    """Whoever analyzed had found no ring and no open job, and a burst comes before the next one."""
+
+    def as_a_worker() -> AbstractAsyncContextManager[Pool]:
+        url = database.url("worker")
+        return open_pool(url, process="test-worker", max_size=1, generic_plans=True)
+
+    async with as_a_worker() as pool, pool.connection() as connection:
+        worker_id = await a_worker(connection)
+        elders_first = await a_burst(connection, 50, target)
+        await work_on(connection, worker_id, elders_first[:25])
+        await work_on(connection, worker_id, elders_first[25:])
+    async with superuser.transaction():
+        await superuser.execute(LOAD)
+    await superuser.execute("ANALYZE")
+    async with as_a_worker() as pool, pool.connection() as connection:
+        job_ids = await a_burst(connection, BACKLOG, target)
+        held = job_ids[10:210]  # by others, as far as a settle is concerned
+        await claim_jobs(connection, held, worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
+        taken = "SELECT job_id, lane, tenant_id, next_at FROM rings WHERE job_id = ANY ($1)"
+        rows = await connection.fetch(taken, job_ids[:10])
+        rings = [Ring(announced_at=row["next_at"], **dict(row)) for row in rows]
+
+        async def rows_read(work: Awaitable[object]) -> int:
+            before = await superuser.fetchval(READ_IN, tables)
+            await work
+            await connection.execute("SELECT pg_stat_force_next_flush()")
+            return int(await superuser.fetchval(READ_IN, tables) - before)
+
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        assert await rows_read(confirm_rings(connection, rings)) < BACKLOG / 4
+        assert await rows_read(work_on(connection, worker_id, job_ids[:10])) < BACKLOG / 4
+
+
+async def a_burst(connection: Connection, count: int, target: str | None) -> list[JobId]:
+    """One job of a target, or two of which the second is rung when the first has ended."""
+    names = [target and f"{target}-{new_job_id()}" for _ in range(count // 2)]
+    submissions = [a_submission(target=name) for name in names * 2]
+    await submit_jobs(connection, submissions)
+    return [submission.job_id for submission in submissions]
 
 
 async def submitted(api: Connection, target: str | None) -> JobId:

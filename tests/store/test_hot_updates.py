@@ -1,4 +1,4 @@
-"""Which writes of a job and its ring go into no index: those of no column that an index names.
+"""Which writes of a job and around it go into no index: those of nothing that an index names.
 
 An index names what it is keyed by and what its predicate asks for. Where nothing of that changes,
 the row's page alone is written (HOT), as long as it has room; else every index of the table gets a
@@ -23,6 +23,7 @@ from tests.support.factories import (
     UNAVAILABLE,
     MadeJob,
     a_job,
+    a_submission,
     announce,
     claim_job,
     settle_job,
@@ -109,6 +110,14 @@ STEPS: Final = MappingProxyType(
             {"sent_at", "sends"},
         ),
         "put off": ("rings", QUEUED, put_off, {"next_at"}),
+        "take a target": ("targets", QUEUED, claim, set[str]()),
+        "free a target": (
+            "targets",
+            PROCESSING,
+            lambda worker, job: settle_job(worker, job, Completed()),
+            set[str](),
+        ),
+        "beat of a worker": ("workers", PROCESSING, beat, set[str]()),
     }
 )
 
@@ -118,11 +127,11 @@ async def test_a_step_writes_into_indexes_only_where_it_writes_what_they_name(
     name: str, worker: OpenConnection, superuser: OpenConnection, operator: OpenConnection
 ) -> None:
     table, state, step, expected = STEPS[name]
-    job = await a_job(worker, superuser, state=state)
+    job = await a_job(worker, superuser, state=state, submission=a_submission(target="image:7"))
     await superuser.execute("UPDATE jobs SET locked_at = locked_at - interval '5 minutes'")
     if step is put_off:
         await pause(operator, Pause(scope=PauseScope.ALL, name=""), by="tests", reason="why")
-    row = f"SELECT * FROM {table}"  # noqa: S608 - of two
+    row = f"SELECT * FROM {table}"  # noqa: S608 - of four
     (before,) = await superuser.fetch(row)
 
     await worker.execute("SELECT pg_stat_force_next_flush()")  # else this session's past counts too

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from imagefleet.errors import Unavailable
-from imagefleet.jobs.model import JobId, Lane, PauseScope, new_job_id
+from imagefleet.jobs.model import JobId, Lane, PauseScope, new_job_id, parse_message
 from imagefleet.store.database import Connection, open_pool
 from imagefleet.store.fleet.pauses import Pause, pause
 from imagefleet.worker.messages import CONTENDED_FOR, UNKNOWN_RECEIVES
@@ -47,6 +47,48 @@ async def test_never_more_is_asked_for_than_is_free(bench: Bench) -> None:
         heard.started[0].leave()
         await heard.runs(3)
         assert [1] == heard.own.asked[asked : asked + 1]
+
+
+async def test_while_a_batch_is_claimed_the_next_receive_is_on_its_way(
+    bench: Bench, superuser: Connection
+) -> None:
+    """As long as slots are free, and no further one: what that brings waits for the first."""
+    jobs = [await bench.submit() for _ in range(3)]
+    async with listening(bench, slots=4) as heard:
+        async with superuser.transaction():
+            await superuser.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
+            heard.ring(jobs[0])
+            await eventually(lambda: heard.own.asked[-1:] == [3] and not heard.own.waiting)
+            heard.ring(jobs[1])
+            await eventually(lambda: not heard.own.waiting)
+            heard.ring(jobs[2])
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert [jobs[2].job_id] == [
+                parse_message(each.body).job_id for each in heard.own.waiting
+            ]
+            assert ([], (0, 2)) == (heard.started, (heard.slots.busy, heard.slots.reserved))
+
+        await heard.runs(3)
+
+
+async def test_a_claim_that_fails_beside_a_receive_is_told_of_and_costs_no_slot(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def claim(*_: object, **_wishes: object) -> None:
+        raise Unavailable("database_unavailable", "gone")
+
+    submission = await bench.submit()
+    async with listening(bench) as heard:
+        with monkeypatch.context() as broken:
+            broken.setattr("imagefleet.worker.consumer.claim_jobs", claim)
+            heard.ring(submission)
+            await eventually(lambda: heard.consumer.deaf == "database_unavailable")
+        await eventually(lambda: heard.own.changed)
+        assert [CONTENDED_FOR] == [span for _, span in heard.own.changed]
+        heard.ring(submission)
+        await heard.runs(1)
+        assert heard.consumer.deaf is None
 
 
 async def test_slots_that_free_together_are_asked_for_together(bench: Bench) -> None:
@@ -183,7 +225,7 @@ async def test_a_poll_that_outlived_the_beat_is_given_back_unclaimed(
     async with listening(bench) as heard:
         await eventually(lambda: heard.own.asked)
         heard.lease.is_stale = True
-        await heard.consumer._take(
+        await heard.consumer._admit(
             Lane.FAST, heard.own.as_queue(), [a_ringing(submission.job_id)], heard.drain
         )
         await eventually(lambda: heard.own.changed)

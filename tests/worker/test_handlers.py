@@ -8,8 +8,10 @@ from uuid import uuid4
 
 import pytest
 
+from imagefleet.aws import transfers
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
@@ -145,6 +147,21 @@ async def test_an_image_that_is_not_there_or_not_the_one_submitted_fails_for_goo
         assert ("failed", code) == (row["state"], row["failure_code"])
     outputs = await place.session.objects(place.settings.outputs_bucket)
     assert [] == [entry async for entry in outputs.listing("i/")]
+
+
+async def test_variants_are_hashed_by_their_check_alone_and_the_ledger_tells_what_made_them(
+    place: Place, api: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again: list[bytes] = []
+    await place.upload(api, uuid4(), saved(quadrants()))
+    monkeypatch.setattr(transfers, "_sha256", again.append)
+
+    async with inside(place, "worker") as worker:
+        await worker.tells("job.completed")
+
+    assert again == []
+    encoder: str = await superuser.fetchval("SELECT encoder FROM image_revisions")
+    assert encoder.startswith(f"recipe/{RECIPES['default'].hash} ")
 
 
 async def test_a_crashing_child_costs_its_own_job_a_retry_and_nobody_a_beat(

@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -158,26 +158,31 @@ class Chooser:
 
     def __init__(self, pool: Pool) -> None:
         self._rooms: dict[tuple[Lane, str], int] = {}
-        self._shut: frozenset[str] = frozenset()
+        self._shut: frozenset[tuple[Lane, str]] = frozenset()
         self._waited: set[tuple[Lane, str]] = set()
         self._pool = pool
         self._manners: dict[str, tuple[Manners, float]] = {}
 
-    def told(self, types: Iterable[TypeRoom]) -> None:
+    def told(self, types: Collection[TypeRoom]) -> None:
         """Take how many more are announced of types that have fewer slots.
 
         Lanes in which such a type waited at the last look share its room: else the flood of one
         would leave nothing to the other. A suspect is alone where it runs, and asks nobody.
         """
-        rooms = {room.type: room for room in types}
-        shares = Counter(name for _, name in self._waited)
+        rooms = [room for room in types if room.lane is not Lane.QUARANTINE]
+        lanes = Counter(name for _, name in self._waited)
         self._waited.clear()
+        announced: Counter[str] = Counter()
+        for room in rooms:
+            announced[room.type] += room.announced
         self._rooms = {
-            (lane, name): math.ceil(room.room / (shares[name] or 1))
-            for name, room in rooms.items()
-            for lane in (Lane.FAST, Lane.GENERAL)
+            (room.lane, room.type): min(
+                room.room - room.announced,
+                math.ceil((room.shared - announced[room.type]) / (lanes[room.type] or 1)),
+            )
+            for room in rooms
         }
-        self._shut = frozenset(name for name, room in rooms.items() if not room.slots)
+        self._shut = frozenset((room.lane, room.type) for room in types if not room.slots)
 
     async def ready(
         self, lane: Lane, levels: Sequence[Level], fleet: LaneFleet, holds: Holds
@@ -202,7 +207,7 @@ class Chooser:
                     continue
                 if its is not None and _held(lane, level, its, holds):
                     continue
-                if level.type in self._shut:
+                if (lane, level.type) in self._shut:
                     continue
                 room = self._rooms.get((lane, level.type))
                 if room is not None:

@@ -165,20 +165,12 @@ async def _settle_at_once(
     connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
 ) -> SettleReport:
     if all(settlement.only_completes for settlement in settlements):
-        return await _complete(connection, worker_id, settlements)
+        asked = {settlement.fence: settlement.outcome for settlement in settlements}
+        ended = await complete_jobs(connection, worker_id, asked)
+        written = {end.fence: asked[end.fence] for end in ended}
+        return await _report(connection, worker_id, settlements, written, ended)
     async with connection.transaction():
         return await _settle_in_transaction(connection, worker_id, settlements)
-
-
-async def _complete(
-    connection: Connection, worker_id: WorkerId, settlements: Sequence[Settlement]
-) -> SettleReport:
-    """By one statement, which is a transaction of its own."""
-    asked = {settlement.fence: settlement.outcome for settlement in settlements}
-    ended = await complete_jobs(connection, worker_id, asked)
-    written = {end.fence: asked[end.fence] for end in ended}
-    receipts = await _receipts(connection, worker_id, settlements, written, ended)
-    return SettleReport(receipts=receipts, rings=())
 
 
 async def _settle_in_transaction(
@@ -194,8 +186,7 @@ async def _settle_in_transaction(
     rings = await _follow_up(connection, list(endings.values()))
     if about := [settlement.job_id for settlement in settlements if settlement.may_have_target]:
         rings += await free_targets(connection, about, [job_id for job_id, _ in endings])
-    receipts = await _receipts(connection, worker_id, settlements, decided, ended)
-    return SettleReport(receipts=receipts, rings=tuple(rings))
+    return await _report(connection, worker_id, settlements, decided, ended, rings)
 
 
 _Endings: TypeAlias = dict[Fence, tuple[Held, Outcome]]
@@ -253,20 +244,22 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
     return list(rings_for(zip(follow_ups, answers, strict=True)))
 
 
-async def _receipts(
+async def _report(
     connection: Connection,
     worker_id: WorkerId,
     settlements: Sequence[Settlement],
     written: Mapping[Fence, Outcome],
     ended: Sequence[Ended],
-) -> tuple[Receipt, ...]:
+    rings: Sequence[Ring] = (),
+) -> SettleReport:
     if unheld := [one.job_id for one in settlements if one.fence not in written]:
         ended = [*ended, *await find_own_ends(connection, worker_id, unheld)]
     known = {end.fence: end for end in ended}
-    return tuple(
+    receipts = tuple(
         _receipt(settlement.job_id, written.get(settlement.fence), known.get(settlement.fence))
         for settlement in settlements
     )
+    return SettleReport(receipts=receipts, rings=tuple(rings))
 
 
 def _receipt(job_id: JobId, outcome: Outcome | None, ended: Ended | None) -> Receipt:

@@ -28,7 +28,7 @@ from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
-WITHOUT_ROOM_FOR: Final = 5.0  # seconds without a receive: what needs no room may be there too
+WITHOUT_ROOM_FOR: Final = 2.0  # seconds without a receive: what needs no room may be there too
 PAUSE_AFTER_ERROR: Final = timedelta(seconds=1)
 LONGEST_RECEIVE: Final = 120.0  # seconds; far beyond every deadline that a receive has
 
@@ -36,6 +36,8 @@ log = structlog.get_logger()
 
 Start = Callable[[Claim, Delivery, Callable[[], None]], None]
 """Begin an attempt; calls back when its slot is free again."""
+Brought = tuple[Lane, Queue, Sequence[Received]]
+"""What a receive brought, from which queue, which is a lane's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,10 @@ class Consumer:
         self._own_empty_at = float("-inf")
         self._helped = False
         self._taken = 0
-        self._crowded = False
+        self._crowd: frozenset[str] = frozenset()
+        """Types of which what comes had no room of late."""
+        self._helps_from = float("-inf")
+        self._failed = False
         self._receiving_since: float | None = None
         self.deaf: str | None = None
         """Why the last receive or claim failed; None while all is well."""
@@ -89,43 +94,72 @@ class Consumer:
         return f"a receive has taken {self._now() - since:.0f} s"
 
     async def run(self, drain: Drain) -> None:
-        """Listen until the drain begins, then give back what is still on its way."""
-        while not drain.requested:
-            reserved = await unless(drain, self._reserve())
-            if reserved is None:
-                break
-            self._taken = 0
-            try:
-                await self._ears.takeovers.catch_up()
-                await self._listen(reserved, drain)
-                self.deaf = None
-            except FleetError as error:
-                self.deaf = error.code
-                log.warning("receive.failed", lane=self._lane, code=error.code, detail=error.detail)
-                await drain.wait_at_most(PAUSE_AFTER_ERROR)
-            finally:
-                self._slots.give_back(reserved - self._taken)
+        """Listen until the drain begins, then give back what is still on its way.
+
+        While what a receive brought is claimed the next one is on its way, if slots are free.
+        """
+        async with asyncio.TaskGroup() as group:
+            taking: list[asyncio.Task[None]] = []
+            while not drain.requested:
+                if self._failed and await drain.wait_at_most(PAUSE_AFTER_ERROR):
+                    break
+                self._failed = False
+                reserved = await unless(drain, self._reserve(taking))
+                if reserved is None:
+                    break
+                brought = await self._hear(reserved, drain)
+                if brought is not None:
+                    await _end_of(taking)
+                    taking = [group.create_task(self._take(brought, drain))]
         for _, queue in self._queues:
             self._ears.unclaimed.give_back(queue, await queue.drain())
 
-    async def _reserve(self) -> int:
-        """Wait for slots to listen for; where what comes has no room, for that, but not for ever.
+    async def _reserve(self, taking: Sequence[asyncio.Task[None]]) -> int:
+        """Wait for slots to listen for; where what comes has no room, for that, but not for long.
 
         What waits there meanwhile is for workers that have some. And for what needs none we ask now
-        and then.
+        and then, for as much as there are slots: it may lie behind what has no room.
         """
-        if not self._crowded:
-            return await self._slots.reserve(MOST_AT_ONCE)
-        await self._ears.type_slots.more(WITHOUT_ROOM_FOR)
-        return await self._slots.reserve(min(max(1, self._ears.type_slots.room), MOST_AT_ONCE))
+        if self._crowd:
+            await _end_of(taking)
+        if self._crowd:
+            room = await self._ears.type_slots.more(self._crowd, WITHOUT_ROOM_FOR)
+            return await self._slots.reserve(min(room or MOST_AT_ONCE, MOST_AT_ONCE))
+        reserved = await self._slots.reserve(MOST_AT_ONCE)
+        if self._crowd:  # as is known by now of what was claimed meanwhile
+            self._slots.give_back(reserved)
+            return await self._reserve(taking)
+        return reserved
 
-    async def _listen(self, most: int, drain: Drain) -> None:
+    async def _hear(self, reserved: int, drain: Drain) -> Brought | None:
+        """Receive, and free the slots for which nothing came."""
+        brought: Brought | None = None
+        try:
+            await self._ears.takeovers.catch_up()
+            brought = await self._listen(reserved, drain)
+            if brought is None and not self._failed:
+                self.deaf = None
+        except FleetError as error:
+            self._fails(error)
+        finally:
+            self._slots.give_back(reserved - (len(brought[2]) if brought else 0))
+        return brought
+
+    def _fails(self, error: FleetError) -> None:
+        self._failed, self.deaf = True, error.code
+        log.warning("receive.failed", lane=self._lane, code=error.code, detail=error.detail)
+
+    async def _listen(self, most: int, drain: Drain) -> Brought | None:
         """Receive from the lane's queues until one has something."""
         for position, (lane, queue) in enumerate(self._queues):
+            rest = timedelta(seconds=max(0.0, self._helps_from - self._now()))
             helping = self._now() - self._own_empty_at < HELP_FOR
-            if position == 0 and helping:
+            if position == 0 and helping and not rest:
                 continue
+            if position > 0 and rest:  # those who listen there themselves wait for room
+                return None
             wait = self._wait if position == 0 and not self._helped else timedelta()
+            wait = min(self._wait, rest) if rest else wait
             began = self._now()
             received = await self._receive(queue, most, wait, drain)
             if received == [] and wait:
@@ -135,15 +169,14 @@ class Consumer:
                 # Fewer slots may be in use than were when it was sent.
                 most = max(0, most - self._slots.surplus)
                 self._ears.unclaimed.give_back(queue, received[most:])
-                if most:
-                    await self._take(lane, queue, received[:most], drain)
-                return
+                return (lane, queue, received[:most]) if most else None
             if drain.requested:
-                return
+                return None
             if position == 0:
-                self._own_empty_at = self._now()
-        self._helped = self._crowded = False
+                self._own_empty_at, self._crowd = self._now(), frozenset()
+        self._helped = False
         self._own_empty_at = float("-inf")
+        return None
 
     async def _receive(
         self, queue: Queue, most: int, wait: timedelta, drain: Drain
@@ -165,7 +198,18 @@ class Consumer:
             await solitude.opened()
         await self._ears.lease.until_fresh()
 
-    async def _take(
+    async def _take(self, brought: Brought, drain: Drain) -> None:
+        """Begin what came, and free the slots of what is not ours."""
+        self._taken = 0
+        try:
+            await self._admit(*brought, drain)
+            self.deaf = None
+        except FleetError as error:
+            self._fails(error)
+        finally:
+            self._slots.give_back(len(brought[2]) - self._taken)
+
+    async def _admit(
         self, lane: Lane, queue: Queue, received: Sequence[Received], drain: Drain
     ) -> None:
         """Begin what came, unless a suspect is alone here; a suspect once nothing else runs."""
@@ -248,16 +292,21 @@ class Consumer:
             lost = [delivery.received for delivery in deliveries]
             unclaimed.give_back(queue, lost, CONTENDED_FOR)
             raise
-        self._crowded = self._is_crowded(answers)
+        self._find_out(lane, answers)
         for delivery, answer in left:
             await unclaimed.dismiss(delivery, answer)
 
-    def _is_crowded(self, answers: Sequence[ClaimAnswer]) -> bool:
-        """Whether what comes had no room of late, and nothing came that needs none."""
-        claims = [answer.claim for answer in answers if answer.claim is not None]
-        if not all(self._ears.type_slots.binds(claim.type) for claim in claims):
-            return False
-        return self._crowded or any(answer.verdict is Verdict.UNROUTABLE for answer in answers)
+    def _find_out(self, lane: Lane, answers: Sequence[ClaimAnswer]) -> None:
+        """It is crowded once something had no room, until something comes that had."""
+        crowd = self._crowd if lane is self._lane else frozenset()
+        if any(answer.verdict is Verdict.UNROUTABLE for answer in answers):
+            crowd = self._ears.type_slots.full
+        if any(answer.claim and answer.claim.type not in crowd for answer in answers):
+            crowd = frozenset()
+        if lane is self._lane:
+            self._crowd = crowd
+        elif crowd:
+            self._helps_from = self._now() + WITHOUT_ROOM_FOR
 
     async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
         """Claim what there is room for, and tell whose claims that ended."""
@@ -292,6 +341,11 @@ class Consumer:
         if self._lane is not Lane.QUARANTINE:
             self._ears.solitude.enter()
         self._ears.start(claim, delivery, leave)
+
+
+async def _end_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def consumers_of(

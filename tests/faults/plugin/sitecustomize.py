@@ -230,8 +230,8 @@ def _saving(module: ModuleType) -> None:
     """One variant is stored, others may be on their way."""
 
     def make(put: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-        async def put_and_say(*args: object) -> object:
-            stored = await put(*args)
+        async def put_and_say(*args: object, **named: object) -> object:
+            stored = await put(*args, **named)
             if JOB.get(None) is not None:
                 await reach("saving", [JOB.get()])
             return stored

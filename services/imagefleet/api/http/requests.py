@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
 from typing import Annotated, Any, Final, TypeAlias, cast
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 import structlog
 from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.http.errors import CLIENT_LEFT, NOT_OURS, Unhurried, refused
 from imagefleet.aws.objects import Objects
@@ -54,6 +54,7 @@ _ALWAYS: Final = (
     (b"cache-control", b"no-store"),
 )
 
+_NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
 LONGEST_NAME: Final = 200  # characters of a key's, as the audit keeps it
 _ROUTE: Final = "route"
 
@@ -82,10 +83,8 @@ class Observed:
         state["correlation_given"] = _TOKEN.fullmatch(given) is not None
         state["correlation_id"] = given.decode() if state["correlation_given"] else uuid4().hex
         parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
-        with (
-            self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent),
-            bound_contextvars(correlation_id=state["correlation_id"]),
-        ):
+        bind_contextvars(correlation_id=state["correlation_id"])  # the server makes a task of each
+        with self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent):
             await self._watched(scope, receive, send)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -258,6 +257,21 @@ async def _tools_of(request: Request) -> Tools:
 
 
 ToolsHere: TypeAlias = Annotated[Tools, Depends(_tools_of)]
+
+
+def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str | None) -> str:
+    """The correlation id of what this request submits, and of its answer.
+
+    Where the caller named none it follows from the key: a repeat is answered with the same headers.
+    """
+    state = request.state
+    if asked is not None:
+        state.correlation_id = asked
+    elif key is not None and not state.correlation_given:
+        state.correlation_id = uuid5(_NAMESPACE, f"{tenant_id}/{key}").hex
+    chosen: str = state.correlation_id
+    bind_contextvars(correlation_id=chosen)
+    return chosen
 
 
 def answer(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

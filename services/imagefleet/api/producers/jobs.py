@@ -1,7 +1,6 @@
 """Jobs: submitted one by one or in a batch, looked at, waited for, cancelled."""
 
 import asyncio
-from dataclasses import replace
 from time import monotonic
 from typing import Annotated, Final
 from uuid import UUID
@@ -116,8 +115,8 @@ def _composed(
 ) -> Submission | Problem:
     try:
         job = validated(item, NewJob, most_bytes=MOST_JSON_BYTES)
-        submission = compose(request, tools.kinds, job, by=by, key=job.idempotency_key)
-        return replace(submission, job_id=job_id)
+        key = job.idempotency_key
+        return compose(request, tools.kinds, job, by=by, key=key, job_id=job_id)
     except RequestRejected as error:
         return problem_of(error)
 

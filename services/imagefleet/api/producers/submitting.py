@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias
-from uuid import UUID, uuid5
 
 import orjson
 from fastapi import Request
-from structlog.contextvars import bind_contextvars
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
+from imagefleet.api.http.requests import correlate
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.imaging.recipes import RECIPES
@@ -32,7 +31,7 @@ from imagefleet.jobs.kinds import (
     choose_lane,
     validate_payload,
 )
-from imagefleet.jobs.model import JobId, Submission, TenantId
+from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
@@ -59,7 +58,6 @@ OF_OPERATORS: Final = frozenset({"cancel_jobs"})
 
 HEADER: Final = "Idempotency-Key"
 _FORM: Final = re.compile(PRINTABLE_ASCII)
-_NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
 _NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
 _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
 _PAUSED: Final = "New work of this kind is not taken at present."
@@ -70,7 +68,13 @@ Refusal: TypeAlias = RequestRejected | Unavailable
 
 
 def compose(
-    request: Request, kinds: Kinds, job: NewJob, *, by: ApiKey, key: str | None
+    request: Request,
+    kinds: Kinds,
+    job: NewJob,
+    *,
+    by: ApiKey,
+    key: str | None,
+    job_id: JobId | None = None,
 ) -> Submission:
     """The submission that a producer's job comes to; RequestRejected if it cannot be one."""
     kind = _kind_of(kinds, job.job_type)
@@ -88,6 +92,7 @@ def compose(
         kind,
         by=by,
         key=key,
+        job_id=job_id,
         correlation_id=job.correlation_id,
         dedup_key=job.dedup_key,
         target=kind.target(payload),
@@ -109,6 +114,7 @@ def draft(
     by: ApiKey,
     on_behalf_of: TenantId | None = None,
     key: str | None = None,
+    job_id: JobId | None = None,
     correlation_id: str | None = None,
     dedup_key: str | None = None,
     target: str | None = None,
@@ -117,6 +123,7 @@ def draft(
     """What a request will come to, as far as it is known without its body."""
     trace = inject()
     return Draft(
+        job_id=job_id or new_job_id(),
         kind=kind,
         tenant_id=on_behalf_of or by.tenant_id,
         created_by=str(by.id),
@@ -178,21 +185,6 @@ def fingerprint(route: str, asked: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical).hexdigest()
 
 
-def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str | None) -> str:
-    """The correlation id of what this request submits, and of its answer.
-
-    Where the caller named none it follows from the key: a repeat is answered with the same headers.
-    """
-    state = request.state
-    if asked is not None:
-        state.correlation_id = asked
-    elif key is not None and not state.correlation_given:
-        state.correlation_id = uuid5(_NAMESPACE, f"{tenant_id}/{key}").hex
-    chosen: str = state.correlation_id
-    bind_contextvars(correlation_id=chosen)
-    return chosen
-
-
 class Admitted(StrEnum):
     """How a request may go on."""
 
@@ -216,13 +208,14 @@ class Admission:
         raise verdict
 
     async def admit_batch(
-        self, connection: Connection, wishes: Sequence[Wish]
+        self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
     ) -> list[Refusal | Admitted]:
         """The same of many jobs, each by itself, for one or two statements.
 
-        What is there after a count is for the first of them; open jobs are counted once.
+        What is there after a count is for the first of them; open jobs are counted once, or were
+        before.
         """
-        refusals = await self._refusals(connection, wishes)
+        refusals = await self._refusals(connection, wishes, counts=counts)
         verdicts = [refusal or Admitted.NEW for refusal in refusals]
         refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
         if refused:
@@ -274,7 +267,7 @@ class Admission:
         return (await self._limiting.open_jobs(connection, key, 1)).take()
 
     async def _refusals(
-        self, connection: Connection, wishes: Sequence[Wish]
+        self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
     ) -> list[Refusal | None]:
         if not wishes:
             return []
@@ -282,19 +275,16 @@ class Admission:
         parents = await list_parents(connection, wanted) if wanted else set()
         groups = {(job.type, job.lane, key.tenant_id) for key, job in wishes}
         paused = await find_refusals(connection, groups)
-        jobs = Counter(key.id for key, _ in wishes)
-        rooms = {
-            key.id: await self._limiting.open_jobs(connection, key, jobs[key.id])
-            for key in {key.id: key for key, _ in wishes}.values()
-        }
+        for key, jobs in Counter(key for key, _ in wishes if counts).items():
+            await self._limiting.open_jobs(connection, key, jobs)
 
         def refusal(key: ApiKey, job: Asked) -> Refusal | None:
             parent = job.parent_job_id
             if parent is not None and (key.tenant_id, parent) not in parents:
                 return NotFound("parent job")
             why = paused.get((job.type, job.lane, key.tenant_id))
-            return (
-                rooms[key.id].take() if why is None else Unavailable("submits_paused", _PAUSED, why)
-            )
+            if why is not None:
+                return Unavailable("submits_paused", _PAUSED, why)
+            return self._limiting.rooms_of(key).take()
 
         return [refusal(key, job) for key, job in wishes]

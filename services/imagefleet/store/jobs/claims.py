@@ -52,12 +52,12 @@ WITH me AS MATERIALIZED (
 ),
 seen AS MATERIALIZED (
     SELECT jobs.id, jobs.state, jobs.claim_no, jobs.tenant_id, jobs.target,
-           targets.running_job, targets.runs, rings.next_at
+           targets.running_job, targets.runs,
+           (SELECT rings.next_at FROM rings WHERE rings.job_id = jobs.id) AS next_at
       FROM jobs
       LEFT JOIN targets ON targets.tenant_id = jobs.tenant_id AND targets.target = jobs.target
-      LEFT JOIN rings ON rings.job_id = jobs.id
      WHERE jobs.id = ANY ($1::uuid[])
-       AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+       AND jobs.finished_at IS NULL  -- no index of open jobs has that: it goes by the key
        AND EXISTS (SELECT FROM me)
 ),
 target AS MATERIALIZED (
@@ -201,7 +201,9 @@ successor AS MATERIALIZED (
 bell AS MATERIALIZED (
     -- Every multi-row write takes its rows in the order of their ids, so that no two can deadlock.
     -- ANY of an array, never IN: when a row changed while we waited for it, Postgres asks the
-    -- condition again, and would run the subquery of an IN again with it, locks and all.
+    -- condition again, and would run the subquery of an IN again with it, locks and all. Said of
+    -- each access to rings it also means its key: by statistics of a moment without any rings a
+    -- join looks cheapest through all of them.
     SELECT rings.job_id, rings.next_at FROM rings
      WHERE rings.job_id = ANY (ARRAY (
                SELECT chosen.id FROM chosen
@@ -213,7 +215,8 @@ bell AS MATERIALIZED (
 ),
 rung AS (
     DELETE FROM rings USING bell, chosen
-     WHERE rings.job_id = bell.job_id AND chosen.id = bell.job_id
+     WHERE rings.job_id = ANY (ARRAY (SELECT bell.job_id FROM bell))
+       AND rings.job_id = bell.job_id AND chosen.id = bell.job_id
        AND chosen.verdict IN ('claimed', 'cancelled')
 ),
 deferred AS (
@@ -237,7 +240,8 @@ deferred AS (
       FROM bell
       LEFT JOIN chosen ON chosen.id = bell.job_id
       LEFT JOIN seen ON seen.id = bell.job_id
-     WHERE rings.job_id = bell.job_id
+     WHERE rings.job_id = ANY (ARRAY (SELECT bell.job_id FROM bell))
+       AND rings.job_id = bell.job_id
        AND chosen.verdict IS DISTINCT FROM 'claimed' AND chosen.verdict IS DISTINCT FROM 'cancelled'
        -- Whoever set it since our snapshot knows more: a resume rang it while we saw the pause.
        AND (bell.next_at = seen.next_at

@@ -118,7 +118,7 @@ async def look_at_fleet(
 # What was announced longer ago is lost. A worker of an earlier release has no such bounds.
 LOOK_AT_TYPES: Final = """
 WITH announced AS MATERIALIZED (
-    SELECT sent.type, count(*) AS jobs
+    SELECT lanes.lane, sent.type, count(*) AS jobs
       FROM lanes
       CROSS JOIN generate_series(1, 8) AS times (sends)
       CROSS JOIN LATERAL (
@@ -126,7 +126,7 @@ WITH announced AS MATERIALIZED (
            WHERE rings.lane = lanes.lane AND rings.sends = times.sends
              AND rings.sent_at > now() - interval '15 seconds'
            LIMIT 5000) AS sent
-     GROUP BY sent.type
+     GROUP BY lanes.lane, sent.type
 ),
 held AS MATERIALIZED (
     SELECT jobs.locked_by, jobs.type, count(*) AS jobs
@@ -135,7 +135,8 @@ held AS MATERIALIZED (
      GROUP BY jobs.locked_by, jobs.type
 ),
 place AS MATERIALIZED (
-    SELECT own.type, coalesce(turned.most, own.slots) AS slots, coalesce(held.jobs, 0) AS held
+    SELECT workers.lanes, own.type, coalesce(turned.most, own.slots) AS slots,
+           greatest(2 * coalesce(turned.most, own.slots) - coalesce(held.jobs, 0), 0) AS room
       FROM workers
       CROSS JOIN LATERAL unnest(workers.types, workers.type_slots) AS own (type, slots)
       LEFT JOIN unnest($1::text[], $2::bigint[]) AS turned (type, most) ON turned.type = own.type
@@ -143,31 +144,36 @@ place AS MATERIALIZED (
      WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
        AND workers.beat_at > now() - interval '15 seconds'
 )
-SELECT place.type, sum(place.slots) AS slots,
-       sum(greatest(2 * place.slots - place.held, 0))::bigint
-       - coalesce(max(announced.jobs), 0) AS room
+SELECT ear.lane, place.type, sum(place.slots)::bigint AS slots, sum(place.room)::bigint AS room,
+       coalesce(max(announced.jobs), 0) AS announced,
+       (SELECT sum(every.room) FROM place AS every WHERE every.type = place.type)::bigint AS shared
   FROM place
-  LEFT JOIN announced ON announced.type = place.type
- GROUP BY place.type
+  CROSS JOIN LATERAL unnest(place.lanes) AS ear (lane)
+  LEFT JOIN announced ON announced.lane = ear.lane AND announced.type = place.type
+ GROUP BY ear.lane, place.type
 HAVING bool_and(place.slots IS NOT NULL)
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRoom:
-    """Of a type of which every worker runs only so many at once."""
+    """Of a type of which every worker of a lane runs only so many at once."""
 
+    lane: Lane
     type: str
     slots: int
-    """Of all living workers that take something new."""
+    """Of all living workers of the lane that take something new."""
     room: int
-    """How many more may be announced."""
+    """How many more they may have announced, and not claimed."""
+    announced: int
+    shared: int
+    """What there is room for in all lanes: most workers listen to several."""
 
 
 async def look_at_types(connection: Connection, turned: Mapping[str, int]) -> list[TypeRoom]:
     """The types that have fewer slots, by what workers said when they came, or as was turned."""
     rows = await connection.fetch(LOOK_AT_TYPES, list(turned), list(turned.values()))
-    return [TypeRoom(**dict(row)) for row in rows]
+    return [TypeRoom(**dict(row) | {"lane": Lane(row["lane"])}) for row in rows]
 
 
 # By scope, so that a hundred thousand paused targets are not read for the few others.

@@ -2,7 +2,9 @@
 
 `settling` (a worker's own outcomes) and `rescue` (of a dead worker's claims) both end claims, under
 different roles and for different reasons, but through these statements only. Each names
-`(job_id, claim_no)` and `state = 'processing'`: a claim that is not held any more is left alone.
+`(job_id, claim_no)` and `locked_by`, which is set exactly while a job runs: a claim that is not
+held any more is left alone. None says `state = 'processing'`, as indexes of what is open do: by
+statistics of a moment when nothing was, these look cheaper than the key, and are read through.
 
 Callers lock first, targets before jobs and each in order, and write after: `lock_claims`,
 `complete_jobs` and `end_claims`, `free_targets`. What completes without a target needs no lock
@@ -56,7 +58,7 @@ SELECT jobs.id AS job_id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.
        jobs.cancel_code, jobs.locked_by AS worker_id, now() AS now
   FROM unnest($1::uuid[], $2::bigint[]) AS held (id, claim_no)
   JOIN jobs ON jobs.id = held.id AND jobs.claim_no = held.claim_no
- WHERE jobs.state = 'processing'
+ WHERE jobs.locked_by IS NOT NULL
    AND (SELECT count(*) FROM target) >= 0  -- every target, before the first job
  ORDER BY jobs.id
    FOR UPDATE OF jobs
@@ -128,13 +130,15 @@ _CLAIM: Final = """
 
 _CLAIMS_THAT_STAND: Final = """
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
-      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no AND jobs.state = 'processing'
+      JOIN jobs ON jobs.id = new.id AND jobs.claim_no = new.claim_no
+       AND jobs.locked_by IS NOT NULL
 """
 
 _LET_GO: Final = """
            locked_by = NULL, locked_at = NULL, updated_at = now()
       FROM ended
-     WHERE jobs.id = ended.job_id AND jobs.claim_no = ended.claim_no AND jobs.state = 'processing'
+     WHERE jobs.id = ended.job_id AND jobs.claim_no = ended.claim_no
+       AND jobs.locked_by IS NOT NULL
     RETURNING ended.*
 """
 

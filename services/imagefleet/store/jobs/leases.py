@@ -145,12 +145,14 @@ def _fences(rows: Iterable[Record]) -> frozenset[Fence]:
     return frozenset((row["id"], row["claim_no"]) for row in rows)
 
 
+# `state = 'processing'`, as a constraint has it; but an index of what runs keeps all that ran since
+# the oldest snapshot, and with few running it would be read instead of the key.
 REPORT_PROGRESS: Final = """
 UPDATE jobs
    SET progress_done = $3, progress_total = $4, progress_cursor = coalesce($5, progress_cursor),
        last_progress_at = now(), updated_at = now(),
        locked_at = CASE WHEN claimed_at > now() - $6::interval THEN now() ELSE locked_at END
- WHERE id = $1 AND claim_no = $2 AND state = 'processing'
+ WHERE id = $1 AND claim_no = $2 AND locked_by IS NOT NULL
 RETURNING cancel_requested_at IS NOT NULL AS cancelled
 """
 

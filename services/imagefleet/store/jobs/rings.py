@@ -122,14 +122,14 @@ WITH bell AS MATERIALIZED (
       FROM rings
       JOIN unnest($1::uuid[], $2::timestamptz[]) AS sent (job_id, next_at)
         ON sent.job_id = rings.job_id AND sent.next_at = rings.next_at
-     WHERE rings.sent_at IS NULL
+     WHERE rings.job_id = ANY ($1::uuid[]) AND rings.sent_at IS NULL
      ORDER BY rings.job_id
        FOR UPDATE OF rings
 )
 UPDATE rings
    SET sent_at = now(), sends = least(rings.sends + 1, 8)
   FROM bell
- WHERE rings.job_id = bell.job_id
+ WHERE rings.job_id = ANY ($1::uuid[]) AND rings.job_id = bell.job_id
 """
 
 
@@ -295,15 +295,15 @@ next AS MATERIALIZED (
 bell AS MATERIALIZED (
     SELECT rings.job_id
       FROM rings
-      JOIN next ON next.id = rings.job_id
+     WHERE rings.job_id = ANY (ARRAY (SELECT next.id FROM next))
      ORDER BY rings.job_id
-       FOR UPDATE OF rings
+       FOR UPDATE
 )
 UPDATE rings
    SET next_at = now(), sent_at = NULL, sends = 0
   FROM bell
   JOIN jobs ON jobs.id = bell.job_id
- WHERE rings.job_id = bell.job_id
+ WHERE rings.job_id = ANY (ARRAY (SELECT bell.job_id FROM bell)) AND rings.job_id = bell.job_id
 RETURNING {RINGING}
 """  # noqa: S608 - composed at import from the constants of verdicts.py and above
 
