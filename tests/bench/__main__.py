@@ -124,6 +124,13 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
     if given.rounds < 1:
         parser.error("--rounds: at least one")
+    if given.jobs is not None and given.jobs < 1:
+        parser.error("--jobs: at least one")
+    for file in (given.json, given.markdown):  # half an hour later it would be too late
+        if file is not None and not file.parent.is_dir():
+            parser.error(f"there is no folder {file.parent}")
+    if given.earlier is not None and not given.earlier.is_file():
+        parser.error(f"there is no file {given.earlier}")
     return given
 
 
