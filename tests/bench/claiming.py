@@ -9,14 +9,14 @@ locks, judges and fences each job, and writes its row of `attempts` and what the
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Final
 
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.store.database import Connection
+from imagefleet.store.database import Connection, Pool, open_pool
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.bench import bare_sql
@@ -42,10 +42,21 @@ async def ended(connection: Connection, worker_id: WorkerId, ids: Sequence[JobId
     return sum(receipt.settled is Settled.WRITTEN for receipt in report.receipts)
 
 
+def of_a_worker(database: Database, connections: int = 1) -> AbstractAsyncContextManager[Pool]:
+    """Connections as a worker opens them: its statements are planned once."""
+    return open_pool(
+        database.url("worker"),
+        process="bench-worker",
+        min_size=connections,
+        max_size=connections,
+        generic_plans=True,
+    )
+
+
 async def ours(database: Database, jobs: int, *, batch: int) -> Measured:
     """Jobs a second, every connection warm."""
     ids = await submitted(database, jobs + batch * CONNECTIONS)
-    async with database.pool("worker", min_size=CONNECTIONS, max_size=CONNECTIONS) as pool:
+    async with of_a_worker(database, CONNECTIONS) as pool:
         async with pool.connection() as connection:
             worker_id = await a_worker(connection)
 

@@ -1,7 +1,7 @@
 """Pages that a claim and its settle look at, in a table of ten thousand jobs and of many more.
 
 What was done stays for a month: a job must not cost more because of those that are over. Counted
-are pages of all statements of the worker's role, by Postgres itself, with plans of its own choice.
+are pages of all statements of the worker's role, by Postgres itself, with the plans of a worker.
 """
 
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
-from tests.bench.claiming import ended
+from tests.bench.claiming import ended, of_a_worker
 from tests.bench.counting import calls_of, count_calls
 from tests.bench.ground import Ground, submitted
 from tests.bench.rounds import Asked, Figure, Measure, Measured, Row, Sides
@@ -54,7 +54,7 @@ async def fill(database: Database, rows: int) -> None:
 async def pages(database: Database, rows: int, jobs: int) -> Measured:
     """A job's share of all pages that were looked at; the connection is warm."""
     ids = await submitted(database, jobs + BATCH)
-    async with database.connect("worker") as worker:
+    async with of_a_worker(database) as pool, pool.connection() as worker:
         worker_id = await a_worker(worker)
         await ended(worker, worker_id, ids[:BATCH])
         before = await calls_of(database.server, "worker", database.name)

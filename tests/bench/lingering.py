@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from tests.bench.claiming import ended
+from tests.bench.claiming import ended, of_a_worker
 from tests.bench.ground import Ground, submitted
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.database import Database
@@ -28,7 +28,7 @@ async def for_a_while(database: Database, seconds: float) -> float:
     """Jobs a second in the last quarter of this time."""
     turns: list[tuple[float, float]] = []
     begun = time.monotonic()
-    async with database.connect("worker") as worker:
+    async with of_a_worker(database) as pool, pool.connection() as worker:
         worker_id = await a_worker(worker)
         while not turns or time.monotonic() - begun < seconds:
             ids = await submitted(database, AT_ONCE)

@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.bench import peers
 from tests.bench.__main__ import ROWS, parsed
+from tests.bench.claiming import of_a_worker
 from tests.bench.counting import calls_of, count_calls
 from tests.bench.ground import PROMISED, Ground, durable_ground
 from tests.bench.peers import REQUIREMENTS, Peers
@@ -144,6 +147,47 @@ def test_a_row_that_there_is_not_is_refused_with_those_that_there_are(
 
     assert ended.value.code == 2
     assert "no row is called nothing; there are claims-10, claims-1," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--rounds", "0"], "--rounds: at least one"),
+        (["--jobs", "0"], "--jobs: at least one"),
+        (["--json", "nowhere/run.json"], "there is no folder nowhere"),
+        (["--markdown", "nowhere/run.md"], "there is no folder nowhere"),
+        (["--from", "nowhere.json"], "there is no file nowhere.json"),
+    ],
+)
+def test_what_could_not_be_done_in_the_end_is_refused_in_the_beginning(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(words)
+
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_who_cannot_be_installed_is_said_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: str, **__: str) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(peers, "run_uv", refused)
+
+    with pytest.raises(RuntimeError, match="--no-peers"):
+        _ = Peers(tmp_path).python
+
+
+async def test_ours_is_measured_with_the_plans_of_a_worker(ground: Ground) -> None:
+    async with (
+        ground.database() as database,
+        of_a_worker(database) as pool,
+        pool.connection() as worker,
+    ):
+        assert "force_generic_plan" == await worker.fetchval("SHOW plan_cache_mode")
 
 
 def test_the_others_are_pinned_and_none_of_them_is_ours() -> None:

@@ -14,7 +14,7 @@ from imagefleet.worker.slots import Solitude, TypeSlots
 from tests.support.bench import Bench
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission
-from tests.support.queues import a_message, a_ringing
+from tests.support.queues import FakeQueue, a_message, a_ringing
 from tests.support.rows import job_row, ring_row
 from tests.worker.listening import listening
 
@@ -106,20 +106,64 @@ async def test_what_has_no_room_is_not_asked_for_until_there_is_some(bench: Benc
         assert (1, 3) == (len(heard.own.waiting), len(heard.own.deleted))
 
 
-async def test_what_needs_no_room_comes_through_where_there_is_none(
+async def test_what_needs_no_room_comes_through_at_once_however_much_stands_before_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 0.05)
     types, own = ("noop", "other"), TypeSlots({"noop": 1})
-    crowd = [await bench.submit() for _ in range(4)]
-    others = [await bench.submit(a_submission(type="other")) for _ in range(4)]
-    async with listening(bench, slots=4, types=types, type_slots=own) as heard:
+    crowd = [await bench.submit() for _ in range(9)]
+    others = [await bench.submit(a_submission(type="other")) for _ in range(2)]
+    async with listening(bench, slots=6, types=types, type_slots=own) as heard:
         heard.ring(*crowd, *others)
 
-        await heard.runs(4)
+        await heard.runs(3)
 
-        # All that there are slots for, one to see what else is there, and all again.
-        assert [4, 1, 2] == heard.own.asked
+        # All that there are slots for, and all again to see what else is there.
+        assert [6, 5] == heard.own.asked[:2]
+
+
+async def test_room_for_others_is_no_reason_to_ask_for_what_has_none(bench: Bench) -> None:
+    types, own = ("noop", "other"), TypeSlots({"noop": 1, "other": 3})
+    jobs = [await bench.submit() for _ in range(4)]
+    async with listening(bench, slots=3, types=types, type_slots=own) as heard:
+        heard.ring(*jobs[:3])
+        await heard.runs(1)
+        await eventually(lambda: len(heard.own.deleted) == 2)
+        assert [3] == heard.own.asked
+
+        heard.ring(jobs[3])
+        heard.started[0].leave()
+        await heard.runs(2)
+        assert [3, 1] == heard.own.asked
+
+
+async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_helps(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile it leaves that lane to its own listener, and comes back."""
+    monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 60.0)
+    types, own, fast = ("noop", "other"), TypeSlots({"noop": 1}), FakeQueue("fast")
+    crowd = [await bench.submit() for _ in range(3)]
+    others = [
+        await bench.submit(a_submission(type="other", lane=lane))
+        for lane in (Lane.FAST, Lane.GENERAL)
+    ]
+    async with listening(
+        bench, lane=Lane.GENERAL, slots=6, types=types, type_slots=own, helps=fast
+    ) as heard:
+        fast.waiting += [a_ringing(job.job_id) for job in crowd]
+        await heard.runs(1)
+        await eventually(lambda: len(fast.deleted) == 2)
+        asked = len(fast.asked)
+        fast.waiting.append(a_ringing(others[0].job_id))
+        heard.ring(others[1])
+        await heard.runs(2)
+        await eventually(lambda: len(heard.own.asked) > 5)
+
+        assert (asked, 1) == (len(fast.asked), len(fast.waiting))
+        assert timedelta() not in heard.own.polls, "it spins"
+        heard.consumer._helps_from = 0.0
+        await heard.runs(3)
 
 
 async def test_jobs_that_ran_before_the_change_are_counted(bench: Bench) -> None:

@@ -28,7 +28,7 @@ from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots
 
 MOST_AT_ONCE: Final = 10  # of one receive
 HELP_FOR: Final = 1.0  # seconds on `fast` after `general` was empty, before it is asked again
-WITHOUT_ROOM_FOR: Final = 5.0  # seconds without a receive: what needs no room may be there too
+WITHOUT_ROOM_FOR: Final = 2.0  # seconds without a receive: what needs no room may be there too
 PAUSE_AFTER_ERROR: Final = timedelta(seconds=1)
 LONGEST_RECEIVE: Final = 120.0  # seconds; far beyond every deadline that a receive has
 
@@ -78,7 +78,9 @@ class Consumer:
         self._own_empty_at = float("-inf")
         self._helped = False
         self._taken = 0
-        self._crowded = asyncio.Event()
+        self._crowd: frozenset[str] = frozenset()
+        """Types of which what comes had no room of late."""
+        self._helps_from = float("-inf")
         self._failed = False
         self._receiving_since: float | None = None
         self.deaf: str | None = None
@@ -113,18 +115,18 @@ class Consumer:
             self._ears.unclaimed.give_back(queue, await queue.drain())
 
     async def _reserve(self, taking: Sequence[asyncio.Task[None]]) -> int:
-        """Wait for slots to listen for; where what comes has no room, for that, but not for ever.
+        """Wait for slots to listen for; where what comes has no room, for that, but not for long.
 
         What waits there meanwhile is for workers that have some. And for what needs none we ask now
-        and then.
+        and then, for as much as there are slots: it may lie behind what has no room.
         """
-        if self._crowded.is_set():
+        if self._crowd:
             await _end_of(taking)
-        if self._crowded.is_set():
-            await self._ears.type_slots.more(WITHOUT_ROOM_FOR)
-            return await self._slots.reserve(min(max(1, self._ears.type_slots.room), MOST_AT_ONCE))
+        if self._crowd:
+            room = await self._ears.type_slots.more(self._crowd, WITHOUT_ROOM_FOR)
+            return await self._slots.reserve(min(room or MOST_AT_ONCE, MOST_AT_ONCE))
         reserved = await self._slots.reserve(MOST_AT_ONCE)
-        if self._crowded.is_set():  # as is known by now of what was claimed meanwhile
+        if self._crowd:  # as is known by now of what was claimed meanwhile
             self._slots.give_back(reserved)
             return await self._reserve(taking)
         return reserved
@@ -150,10 +152,14 @@ class Consumer:
     async def _listen(self, most: int, drain: Drain) -> Brought | None:
         """Receive from the lane's queues until one has something."""
         for position, (lane, queue) in enumerate(self._queues):
+            rest = timedelta(seconds=max(0.0, self._helps_from - self._now()))
             helping = self._now() - self._own_empty_at < HELP_FOR
-            if position == 0 and helping:
+            if position == 0 and helping and not rest:
                 continue
+            if position > 0 and rest:  # those who listen there themselves wait for room
+                return None
             wait = self._wait if position == 0 and not self._helped else timedelta()
+            wait = min(self._wait, rest) if rest else wait
             began = self._now()
             received = await self._receive(queue, most, wait, drain)
             if received == [] and wait:
@@ -167,9 +173,8 @@ class Consumer:
             if drain.requested:
                 return None
             if position == 0:
-                self._own_empty_at = self._now()
+                self._own_empty_at, self._crowd = self._now(), frozenset()
         self._helped = False
-        self._crowded.clear()
         self._own_empty_at = float("-inf")
         return None
 
@@ -287,17 +292,21 @@ class Consumer:
             lost = [delivery.received for delivery in deliveries]
             unclaimed.give_back(queue, lost, CONTENDED_FOR)
             raise
-        self._find_out(answers)
+        self._find_out(lane, answers)
         for delivery, answer in left:
             await unclaimed.dismiss(delivery, answer)
 
-    def _find_out(self, answers: Sequence[ClaimAnswer]) -> None:
-        """It is crowded once something had no room, until something comes that needs none."""
-        claims = [answer.claim for answer in answers if answer.claim is not None]
-        if not all(self._ears.type_slots.binds(claim.type) for claim in claims):
-            self._crowded.clear()
-        elif any(answer.verdict is Verdict.UNROUTABLE for answer in answers):
-            self._crowded.set()
+    def _find_out(self, lane: Lane, answers: Sequence[ClaimAnswer]) -> None:
+        """It is crowded once something had no room, until something comes that had."""
+        crowd = self._crowd if lane is self._lane else frozenset()
+        if any(answer.verdict is Verdict.UNROUTABLE for answer in answers):
+            crowd = self._ears.type_slots.full
+        if any(answer.claim and answer.claim.type not in crowd for answer in answers):
+            crowd = frozenset()
+        if lane is self._lane:
+            self._crowd = crowd
+        elif crowd:
+            self._helps_from = self._now() + WITHOUT_ROOM_FOR
 
     async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
         """Claim what there is room for, and tell whose claims that ended."""

@@ -16,7 +16,7 @@ job was claimed says that those announced well before it should have come throug
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
@@ -129,27 +129,28 @@ class TypeSlots:
         self._most = {**self.own, **turned}
         self._more.set()
 
-    def binds(self, job_type: str) -> bool:
-        """Whether only so many of this type run."""
-        return job_type in self._most
-
     @property
     def rooms(self) -> dict[str, int]:
         """How many more jobs of each of these types may begin."""
         return {name: max(0, most - self._busy[name]) for name, most in self._most.items()}
 
     @property
-    def room(self) -> int:
-        """How many more of all of them."""
-        return sum(self.rooms.values())
+    def full(self) -> frozenset[str]:
+        """Of which of them none may."""
+        return frozenset(name for name, room in self.rooms.items() if not room)
 
-    async def more(self, within: float) -> None:
-        """Return when there is any room, or when it took too long."""
+    async def more(self, types: Collection[str], within: float) -> int:
+        """Return how much room there is for these as soon as there is any; 0 if it took too long.
+
+        And 0 where one of them is not bound any more.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while not self.room:
+                while self.full.issuperset(types):
                     self._more.clear()
                     await self._more.wait()
+        rooms = self.rooms
+        return sum(rooms[name] for name in types) if rooms.keys() >= set(types) else 0
 
     def occupy(self, job_type: str) -> None:
         """Count one that was claimed."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ import pytest
 from imagefleet.api.http import limiting
 from imagefleet.api.producers import accepting
 from imagefleet.api.producers.accepting import Accepting
-from imagefleet.errors import StoreRejected, Unavailable
+from imagefleet.errors import LimitReached, StoreRejected, Unavailable
 from imagefleet.jobs.model import PauseScope, Submitted, new_job_id
 from imagefleet.store.database import Connection, Transaction
 from imagefleet.store.fleet.pauses import Pause, pause
@@ -50,6 +50,7 @@ KEYED_UPLOAD: Final = [
 ]  # fmt: skip
 OURS: Final = {*KEYED, *REPEATED, *UPLOAD, *KEYED_UPLOAD, ROOM_FOR_JOBS}
 MANY: Final = 40
+MOST_POOLED: Final = 10  # connections, by default
 
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 TRACE: Final = "00-{0:032x}-b7ad6b7169203331-01"
@@ -200,6 +201,11 @@ async def test_requests_of_one_moment_cost_what_one_does(
     tenants = await superuser.fetch("SELECT tenant_id FROM jobs")
     found = Counter(row["tenant_id"] for row in tenants)
     assert found == {"acme": 2 + MANY // 2, "rival": 1 + MANY // 2}
+    await eventually(partial(_all_are_rung, superuser), within=10)  # nobody else does it here
+
+
+async def _all_are_rung(superuser: Connection) -> bool:
+    return 0 == len(await superuser.fetch("SELECT FROM rings WHERE sent_at IS NULL"))
 
 
 async def test_each_of_them_has_its_own_answer_and_its_own_trace(
@@ -288,6 +294,42 @@ async def test_nobody_waits_longer_than_for_a_connection(
     assert 0 == await superuser.fetchval("SELECT count(*) FROM jobs WHERE id = $1", late.job_id)
 
 
+async def test_who_is_being_written_is_not_told_that_it_was_too_late(
+    acme: httpx.AsyncClient, superuser: OpenConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there a moment later: a caller that heard otherwise would send it again."""
+    monkeypatch.setattr(accepting, "CONNECT_WITHIN", 0.05)
+    clock = asyncio.get_running_loop().time
+    async with asyncio.TaskGroup() as group, driver_of(superuser).transaction():
+        await superuser.execute("LOCK TABLE pauses IN ACCESS EXCLUSIVE MODE")
+        begun = clock()
+        posting = group.create_task(acme.post("/v1/jobs", json=JOB))
+        await eventually(partial(_waits, superuser))
+        await eventually(lambda: clock() > begun + 0.2)
+
+    assert 202 == posting.result().status_code
+
+
+async def test_what_was_in_the_way_of_all_is_tried_again(
+    acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadlock, or a plan that a migration has outdated."""
+    fetch, failed = Connection.fetch, list[str]()
+
+    async def fails_once(
+        self: Connection, statement: str, *given: object, **named: float
+    ) -> object:
+        if statement == INSERT_JOBS and not failed:
+            failed.append(statement)
+            raise Unavailable("database_conflict", "Not now.")
+        return await fetch(self, statement, *given, **named)
+
+    monkeypatch.setattr(Connection, "fetch", fails_once)
+
+    assert 202 == (await acme.post("/v1/jobs", json=JOB)).status_code
+    assert failed
+
+
 async def test_nobody_waits_for_a_key_that_another_request_has(
     running: Running, acme: httpx.AsyncClient, api: OpenConnection, superuser: OpenConnection
 ) -> None:
@@ -319,6 +361,123 @@ async def test_what_the_database_refuses_of_one_is_not_the_others(api: OpenConne
     assert isinstance(refused, StoreRejected)
     written = await api.fetch("SELECT id FROM jobs")
     assert {row["id"] for row in written} >= {job.job_id for job in good}
+
+
+async def test_what_was_written_before_postgres_went_away_is_told(
+    api: OpenConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of those behind it each is not asked for by itself: that may take seconds each time."""
+    jobs = [a_submission(), replace(a_submission(), max_attempts=0), *(a_submission(),) * 3]
+    fetch, tried = Connection.fetch, Counter[str]()
+
+    async def fails(self: Connection, statement: str, *given: object, **named: float) -> object:
+        tried[statement] += 1
+        if tried[INSERT_JOBS] > 3:  # that of all, and of the first two
+            raise Unavailable("database_unavailable", "Gone.")
+        return await fetch(self, statement, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "fetch", fails)
+        first, refused, *others = await submit_together(api, jobs)
+
+    assert isinstance(first, Submitted)
+    assert isinstance(refused, StoreRejected)
+    assert [Unavailable] * 3 == [type(one) for one in others]
+    assert tried[INSERT_JOBS] == 4
+
+
+async def test_a_batch_of_which_one_cannot_be_answered_is_not_written(
+    running: Running,
+    acme: httpx.AsyncClient,
+    superuser: OpenConnection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told "not now" as a whole, and comes again as a whole."""
+    old = JOB | {"idempotencyKey": "old"}
+    assert 202 == (await acme.post("/v1/jobs", json=old)).status_code
+    await superuser.execute("UPDATE tenants SET max_open_jobs = 3 WHERE id = 'acme'")
+    app_of(running).state.limiting.tenants.of("acme").room = limiting.Room()
+
+    async def forgotten(*_: object) -> list[Unavailable]:
+        return [Unavailable("database_conflict", "Forgotten.")]
+
+    monkeypatch.setattr(accepting, "find_standing_jobs", forgotten)
+    answer = await acme.post("/v1/jobs:batch", json={"jobs": [JOB, old]})
+
+    is_problem(answer, 503, "unavailable")
+    assert 2 == await superuser.fetchval("SELECT count(*) FROM jobs WHERE tenant_id = 'acme'")
+
+
+async def test_keys_of_one_tenant_take_of_one_room(
+    running: Running, acme: httpx.AsyncClient, superuser: OpenConnection
+) -> None:
+    """Two are open already: the one before the test, and the one that holds them up."""
+    await superuser.execute("UPDATE tenants SET max_open_jobs = 4 WHERE id = 'acme'")
+    app_of(running).state.limiting.tenants.of("acme").room = limiting.Room()
+    mine, theirs = a_key(), a_key()
+
+    async with asyncio.TaskGroup() as group, held_up(running, superuser, acme):
+        takes = [
+            group.create_task(_refused(taking(running).take(key, a_submission())))
+            for key in (mine, theirs, theirs)
+        ]
+        await eventually(partial(_as_many_wait, running, 3))
+
+    assert [None, None, "too_many_open_jobs"] == [take.result() for take in takes]
+
+
+async def _refused(taken: Awaitable[Submitted]) -> str | None:
+    try:
+        await taken
+    except LimitReached as error:
+        return error.code
+    return None
+
+
+async def test_who_waits_for_a_count_takes_no_connection_from_others(
+    running: Running, acme: httpx.AsyncClient, rival: httpx.AsyncClient, superuser: OpenConnection
+) -> None:
+    """Neither before a write, nor in one."""
+    counts = app_of(running).state.limiting.tenants.of("acme")
+    async with asyncio.TaskGroup() as group, driver_of(superuser).transaction():
+        await superuser.execute("LOCK TABLE tenants IN ACCESS EXCLUSIVE MODE")
+        counts.room = limiting.Room()
+        many = [group.create_task(acme.post("/v1/jobs", json=JOB)) for _ in range(MOST_POOLED + 1)]
+        await eventually(lambda: len(counts.counting._waiters or ()) == len(many) - 1)
+        assert 202 == (await rival.post("/v1/jobs", json=JOB)).status_code
+        assert {task.done() for task in many} == {False}
+
+    assert {202} == {task.result().status_code for task in many}
+
+
+async def test_nobody_in_a_write_waits_for_a_count(
+    running: Running,
+    acme: httpx.AsyncClient,
+    rival: httpx.AsyncClient,
+    superuser: OpenConnection,
+    asked: list[str],
+) -> None:
+    counts = app_of(running).state.limiting.tenants.of("acme")
+    async with asyncio.TaskGroup() as group, held_up(running, superuser, rival):
+        posted = [group.create_task(client.post("/v1/jobs", json=JOB)) for client in (acme, rival)]
+        await eventually(partial(_as_many_wait, running, 2))
+        counts.room = limiting.Room(left=1)  # too old to be believed
+
+    assert [202, 202] == [task.result().status_code for task in posted]
+    assert asked == [*ALONE, *ALONE]
+
+
+async def test_nobody_waits_for_a_count_longer_than_for_a_connection(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each after the other would wait as long as Postgres may be silent."""
+    app = app_of(running)
+    counts = app.state.limiting.tenants.of("acme")
+    counts.room = limiting.Room()
+    monkeypatch.setattr(limiting, "CONNECT_WITHIN", 0.05)
+    async with counts.counting:
+        with pytest.raises(Unavailable):
+            await taking(running).take(a_key(), a_submission())
 
 
 async def test_the_room_is_counted_once_for_all_who_ask_at_the_same_time(

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ HERE: Final = Path(__file__).parent
 REQUIREMENTS: Final = HERE / "requirements.txt"
 COMPLETE: Final = ".complete"  # written last: without it the environment is made anew
 WITHIN: Final = 600.0  # seconds for one program
+NOT_THERE: Final = "the others could not be installed; --no-peers measures ours without them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,12 @@ class Peers:
         python = folder / "bin" / "python"
         if not (folder / COMPLETE).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            run_uv("venv", "--python", sys.executable, str(folder))
             into = ["--python", str(python), "--requirements", str(REQUIREMENTS)]
-            run_uv("pip", "install", *into, **mirror())
+            try:
+                run_uv("venv", "--python", sys.executable, str(folder))
+                run_uv("pip", "install", *into, **mirror())
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                raise RuntimeError(NOT_THERE) from error
             (folder / COMPLETE).touch()
         return python
 

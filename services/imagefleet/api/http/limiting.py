@@ -8,8 +8,8 @@ room it found is kept here for seconds. Forms are counted where they are written
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Self, TypeAlias
@@ -18,7 +18,7 @@ from uuid import UUID
 from imagefleet.errors import LimitReached, Unavailable
 from imagefleet.jobs.limits import KEY_OPEN_JOBS, LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.database import Connection
+from imagefleet.store.database import CONNECT_WITHIN, Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import room_for_jobs
 
@@ -50,6 +50,7 @@ _SENTENCES: Final = {
     "forms": "Your tenant has as many unused upload forms as it may have.",
     "form_bytes": "The unused upload forms of your tenant allow as many bytes as they may.",
 }
+TOO_LATE: Final = "The database is not available right now."
 _TOO_MANY: Final = "Too many clients listen to events or wait for jobs at the moment."
 
 
@@ -220,21 +221,41 @@ class Limiting:
         or what comes in five seconds, before it counts again, and others do so meanwhile. One of a
         tenant's requests counts; the others go by what was known, or wait if that was too little.
         """
-        ours, mine = self.tenants.of(key.tenant_id), self.keys.of(key.id)
-        if not self.knows_room(key, jobs):
-            async with ours.counting:
-                if not self._rooms(key).are_known_for(jobs):
-                    most = self.of(key.tenant_id, KEY_OPEN_JOBS)
-                    left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
-                    ours.room, mine.room = (Room.counted(places) for places in left)
-        return self._rooms(key)
+        async with self.counting(key, jobs) as is_wanted:
+            if is_wanted:
+                await self.count(connection, key)
+        return self.rooms_of(key)
 
-    def knows_room(self, key: ApiKey, jobs: int) -> bool:
-        """Whether so many new jobs need no count now."""
-        rooms, counting = self._rooms(key), self.tenants.of(key.tenant_id).counting
+    @asynccontextmanager
+    async def counting(self, key: ApiKey, jobs: int) -> AsyncIterator[bool]:
+        """Surround a count; whether it is still wanted once it is our turn, which is waited for."""
+        if self._knows_room(key, jobs):
+            yield False
+            return
+        turn = self.tenants.of(key.tenant_id).counting
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN):  # as long as for a connection
+                await turn.acquire()
+        except TimeoutError as error:
+            raise Unavailable("database_timeout", TOO_LATE) from error
+        try:
+            yield not self.rooms_of(key).are_known_for(jobs)
+        finally:
+            turn.release()
+
+    async def count(self, connection: Connection, key: ApiKey) -> None:
+        """Look how much room there is now."""
+        most = self.of(key.tenant_id, KEY_OPEN_JOBS)
+        left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
+        ours, mine = self.tenants.of(key.tenant_id), self.keys.of(key.id)
+        ours.room, mine.room = (Room.counted(places) for places in left)
+
+    def _knows_room(self, key: ApiKey, jobs: int) -> bool:
+        rooms, counting = self.rooms_of(key), self.tenants.of(key.tenant_id).counting
         return rooms.are_known_for(jobs) or (counting.locked() and rooms.left >= jobs)
 
-    def _rooms(self, key: ApiKey) -> OpenJobs:
+    def rooms_of(self, key: ApiKey) -> OpenJobs:
+        """What is known; to be taken from before anybody counts again."""
         rooms = ((OPEN_JOBS, self.tenants.of(key.tenant_id).room),)
         if self.of(key.tenant_id, KEY_OPEN_JOBS) == LIMITS[KEY_OPEN_JOBS].default:
             return OpenJobs(rooms)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias, TypeVar
 
-from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.limiting import TOO_LATE, Limiting
 from imagefleet.api.http.requests import Tools
 from imagefleet.api.producers.submitting import Admission, Admitted
 from imagefleet.errors import Unavailable
@@ -29,9 +29,8 @@ from imagefleet.store.jobs.submissions import (
 MOST_TOGETHER: Final = 100  # jobs, as many as a batch has: a few milliseconds of one connection
 CLOSE_WITHIN: Final = 5.0  # seconds
 
-_TOO_LATE: Final = "The database is not available right now."
-
 Wanted: TypeAlias = tuple[ApiKey, Submission]
+Waiting: TypeAlias = tuple[ApiKey, Submission, asyncio.Timeout]
 Taken: TypeAlias = Submitted | Exception
 Answer = TypeVar("Answer")
 Taking: TypeAlias = Callable[[Connection, Sequence[Submission]], Awaitable[Sequence[Answer]]]
@@ -44,7 +43,7 @@ class Accepting:
         self._tools = tools
         self._limiting = limiting
         self._admission = admission
-        self._together: Batcher[Wanted, Submitted | None] = Batcher(
+        self._together: Batcher[Waiting, Submitted | None] = Batcher(
             self._take_together, name="accepting", linger=0, most=MOST_TOGETHER
         )
 
@@ -57,14 +56,15 @@ class Accepting:
     async def take(self, key: ApiKey, job: Submission) -> Submitted:
         """Accept one job, or find the one that stands for it; else raise why not."""
         if job.target is None and job.dedup_key is None:
-            if not self._limiting.knows_room(key, 1):  # nobody else is to wait for the count
-                async with self._tools.pool.use("admit", "jobs") as connection:
-                    await self._limiting.open_jobs(connection, key, 1)
+            async with self._limiting.counting(key, 1) as is_wanted:  # by nobody beside it
+                if is_wanted:
+                    async with self._tools.pool.use("admit", "jobs") as connection:
+                        await self._limiting.count(connection, key)
             try:
-                async with asyncio.timeout(CONNECT_WITHIN):  # as long as for a connection
-                    answer = await self._together.put((key, job))
+                async with asyncio.timeout(CONNECT_WITHIN) as patience:  # as for a connection
+                    answer = await self._together.put((key, job, patience))
             except TimeoutError as error:
-                raise Unavailable("database_timeout", _TOO_LATE) from error
+                raise Unavailable("database_timeout", TOO_LATE) from error
             if answer is not None:
                 return answer
         [alone] = await self._take([(key, job)], submit_jobs, "submit_job")
@@ -77,8 +77,11 @@ class Accepting:
         return await self._take([(key, job) for job in jobs], submit_jobs, "submit_jobs")
 
     async def _take_together(
-        self, wanted: Sequence[Wanted]
+        self, waiting: Sequence[Waiting]
     ) -> Sequence[Submitted | Exception | None]:
+        for _, _, patience in waiting:
+            patience.reschedule(None)  # nobody is told "no" while it is being written
+        wanted = [(key, job) for key, job, _ in waiting]
         return await self._take(wanted, submit_together, "submit_job")
 
     async def _take(
@@ -87,7 +90,9 @@ class Accepting:
         answers: dict[JobId, Answer | Taken] = {}
         admitted: dict[Admitted, list[Submission]] = {way: [] for way in Admitted}
         async with self._tools.pool.use(operation, "jobs") as connection:
-            verdicts = await self._admission.admit_batch(connection, wanted)
+            # What waits together was counted before: none of them is to wait for another's count.
+            is_one = submitting is submit_jobs
+            verdicts = await self._admission.admit_batch(connection, wanted, counts=is_one)
             for (_, job), verdict in zip(wanted, verdicts, strict=True):
                 if isinstance(verdict, Admitted):
                     admitted[verdict].append(job)
@@ -95,6 +100,9 @@ class Accepting:
                     answers[job.job_id] = verdict
             if standing := admitted[Admitted.STANDS]:
                 found = await find_standing_jobs(connection, standing)
+                for answer in found if is_one else ():
+                    if isinstance(answer, Unavailable):  # of the request, of which nothing is kept
+                        raise answer
                 answers |= zip((job.job_id for job in standing), found, strict=True)
             if new := admitted[Admitted.NEW]:
                 given = await submitting(connection, new)

@@ -208,13 +208,14 @@ class Admission:
         raise verdict
 
     async def admit_batch(
-        self, connection: Connection, wishes: Sequence[Wish]
+        self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
     ) -> list[Refusal | Admitted]:
         """The same of many jobs, each by itself, for one or two statements.
 
-        What is there after a count is for the first of them; open jobs are counted once.
+        What is there after a count is for the first of them; open jobs are counted once, or were
+        before.
         """
-        refusals = await self._refusals(connection, wishes)
+        refusals = await self._refusals(connection, wishes, counts=counts)
         verdicts = [refusal or Admitted.NEW for refusal in refusals]
         refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
         if refused:
@@ -266,7 +267,7 @@ class Admission:
         return (await self._limiting.open_jobs(connection, key, 1)).take()
 
     async def _refusals(
-        self, connection: Connection, wishes: Sequence[Wish]
+        self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
     ) -> list[Refusal | None]:
         if not wishes:
             return []
@@ -274,19 +275,16 @@ class Admission:
         parents = await list_parents(connection, wanted) if wanted else set()
         groups = {(job.type, job.lane, key.tenant_id) for key, job in wishes}
         paused = await find_refusals(connection, groups)
-        jobs = Counter(key.id for key, _ in wishes)
-        rooms = {
-            key.id: await self._limiting.open_jobs(connection, key, jobs[key.id])
-            for key in {key.id: key for key, _ in wishes}.values()
-        }
+        for key, jobs in Counter(key for key, _ in wishes if counts).items():
+            await self._limiting.open_jobs(connection, key, jobs)
 
         def refusal(key: ApiKey, job: Asked) -> Refusal | None:
             parent = job.parent_job_id
             if parent is not None and (key.tenant_id, parent) not in parents:
                 return NotFound("parent job")
             why = paused.get((job.type, job.lane, key.tenant_id))
-            return (
-                rooms[key.id].take() if why is None else Unavailable("submits_paused", _PAUSED, why)
-            )
+            if why is not None:
+                return Unavailable("submits_paused", _PAUSED, why)
+            return self._limiting.rooms_of(key).take()
 
         return [refusal(key, job) for key, job in wishes]

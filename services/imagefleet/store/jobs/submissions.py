@@ -86,17 +86,32 @@ async def submit_together(
 
     What is wrong with one is its own: they are written one by one where the database refuses any.
     None has to be submitted by itself: its key was used before, or is being used, and who waits for
-    that is not to be waited for.
+    that is not to be waited for; or nothing was written, as something was in the way of all.
     """
     try:
         taken = await _submit_free(connection, submissions)
-    except Unavailable:
-        raise
+    except Unavailable as error:
+        if error.code != "database_conflict":
+            raise
+        return [None] * len(submissions)
     except Exception as error:  # noqa: BLE001 - whoever asked for it raises it
         if len(submissions) == 1:
             return [error]
-        return [one for job in submissions for one in await submit_together(connection, [job])]
+        return await _submit_each(connection, submissions)
     return [taken.get(job.job_id) for job in submissions]
+
+
+async def _submit_each(
+    connection: Connection, submissions: Sequence[Submission]
+) -> list[Submitted | Exception | None]:
+    """One by one; what was written before Postgres went away is told, and nobody waits for it."""
+    answers: list[Submitted | Exception | None] = []
+    for job in submissions:
+        try:
+            answers += await submit_together(connection, [job])
+        except Unavailable as error:
+            return answers + [error] * (len(submissions) - len(answers))
+    return answers
 
 
 async def _submit_free(
