@@ -201,6 +201,11 @@ async def test_requests_of_one_moment_cost_what_one_does(
     tenants = await superuser.fetch("SELECT tenant_id FROM jobs")
     found = Counter(row["tenant_id"] for row in tenants)
     assert found == {"acme": 2 + MANY // 2, "rival": 1 + MANY // 2}
+    await eventually(partial(_all_are_rung, superuser), within=10)  # nobody else does it here
+
+
+async def _all_are_rung(superuser: Connection) -> bool:
+    return 0 == len(await superuser.fetch("SELECT FROM rings WHERE sent_at IS NULL"))
 
 
 async def test_each_of_them_has_its_own_answer_and_its_own_trace(

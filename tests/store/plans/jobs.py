@@ -10,7 +10,7 @@ from imagefleet.jobs.images import image_target
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.limits import MOST_OPEN_JOBS
-from imagefleet.jobs.model import Claim, JobId, Lane, Ring
+from imagefleet.jobs.model import Claim, JobId, Lane, Ring, Submitted
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.statistics import expect_messages
@@ -50,7 +50,7 @@ from imagefleet.store.jobs.rings import (
     ring_heads,
     ring_now,
 )
-from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.jobs.submissions import submit_jobs, submit_together
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.store.plans.history import (
     A_WORKER,
@@ -72,6 +72,7 @@ from tests.store.plans.history import (
     id_of,
 )
 from tests.store.plans.work import Case
+from tests.support.database import login
 from tests.support.factories import (
     ALL_LANES,
     CORRUPT,
@@ -150,6 +151,20 @@ async def admit(connection: Connection) -> None:
     assert set() == await list_standing(connection, asked)
     known = [id_of(n * 20 + 1) for n in range(100)]
     await list_parents(connection, known)
+
+
+async def count_to_a_quota(connection: Connection) -> None:
+    """Of tens of thousands that are open as many as may be: then it is full."""
+    await connection.execute("RESET ROLE")
+    await connection.execute("UPDATE tenants SET max_open_jobs = 50 WHERE id = $1", TENANT)
+    await connection.execute(f"SET ROLE {login('api')}")
+    assert (0, 10) == await room_for_jobs(connection, TENANT, "nobody", 10)
+
+
+async def submit_a_hundred_together(connection: Connection) -> None:
+    jobs = [a_submission(idempotency_key=f"key-{n}") for n in range(100)]
+    answers = await submit_together(connection, jobs)
+    assert {True} == {isinstance(answer, Submitted) for answer in answers}
 
 
 async def submit(connection: Connection) -> None:
@@ -266,6 +281,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "rescue of a worker with ten": Case(rescue, "maintenance", 270, 1200),
         "admit a hundred": Case(admit, "api", 150, 1600),
         "submit ten": Case(submit, "api", 60, 800),
+        "submit a hundred together": Case(submit_a_hundred_together, "api", 700, 7_000),
         "confirm ten rings": Case(confirm, "api", 60, 300),
         "what waits, a page": Case(a_page_of_levels, "maintenance", 3 * PAGE, 400),
         "what waits, all of it": Case(all_levels, "maintenance", 3 * CROWD, 12_000),
@@ -293,6 +309,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "room for jobs": Case(
             lambda c: room_for_jobs(c, TENANT, "load", MOST_OPEN_JOBS), "api", 45_400, 600
         ),
+        "room at a quota": Case(count_to_a_quota, "api", 250, 300),
         "room of a key": Case(lambda c: room_for_jobs(c, TENANT, "load", 10), "api", 45_400, 600),
         "room of a key that has few": Case(
             lambda c: room_for_jobs(c, TENANT, "few", 10), "api", 91_000, 3_200
