@@ -8,6 +8,7 @@ of two machines, or of two runs, are not.
 """
 
 import argparse
+import asyncio
 import json
 import logging
 import signal
@@ -135,6 +136,7 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
 
 async def run(given: _Arguments, console: Console) -> dict[str, Any]:
     """Everything that was measured, and which rows could not be."""
+    _end_in_order()
     names = given.only or list(ROWS)
     asked = Asked(
         rounds=given.rounds,
@@ -169,6 +171,14 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
                 notes=ground.notes,
                 **await ground.promises(),
             )
+
+
+def _end_in_order() -> None:
+    """Whoever ends it: nothing is left running."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
 
 
 async def _measured(
@@ -209,10 +219,9 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     # A worker that ends cuts its long poll in the middle of the proxy that counts.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it: nothing is left
     try:
         told = uvloop.run(run(given, console))  # as every process of ours runs
-    except KeyboardInterrupt:
+    except (asyncio.CancelledError, KeyboardInterrupt):
         console.print("ended before its time")
         return 130
     show(told, given, console)

@@ -4,20 +4,19 @@ Both sides begin alike: every message is in the queue before the worker starts, 
 for neither, and the emulator has as long a queue for both. Timed is from the first job that began
 to the last that was over, by the clock of those who ran them.
 
-Celery has the pool that is best for it here: prefork and threads, each with 8, 16 and 32 slots, are
-tried once with a part of the jobs. By its documentation short tasks want messages fetched ahead, so
-that is tried too. It deletes a message before the task runs, which is its default and its best: a
-worker that dies then has lost the task. Ours deletes it after the end was written to Postgres.
+Celery has the pool that is best for it here: prefork and threads, with 8, 16 and 32 slots each, are
+tried twice with a part of the jobs. By its documentation short tasks want messages fetched ahead;
+so that is tried too. It deletes a message before the task runs, which is its default and its best:
+a worker that dies then has lost the task. Ours deletes it after the end was written to Postgres.
 Beside them stands the queue alone, received and deleted by tens: nobody gets beyond that here.
 """
 
 import asyncio
 import json
-import signal
 import struct
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -30,7 +29,7 @@ import boto3  # type: ignore[import-untyped]  # stubs are of the asynchronous on
 
 from imagefleet.jobs.model import Lane
 from tests.bench.ground import Ground, submitted, until_over
-from tests.bench.processes import started
+from tests.bench.processes import ended, started
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.factories import a_submission
@@ -45,6 +44,7 @@ TWO: Final = "two workers"
 WITHIN: Final = 300.0  # seconds
 POOLS: Final = ("prefork", "threads")
 SLOTS: Final = (8, 16, 32)
+TRIES: Final = 2  # of each way; the better one counts
 AHEAD: Final = (4, 16)  # messages fetched for each slot; 4 is Celery's default
 FORTY: Final = {"WORKER_FAST_SLOTS": "40", "WORKER_GENERAL_SLOTS": "40"}
 SECONDS: Final = """
@@ -136,9 +136,7 @@ async def _celery_drained(
                 assert worker.returncode is None, f"Celery ended: {log}"
                 await asyncio.sleep(0.05)
     finally:
-        with suppress(ProcessLookupError):
-            worker.send_signal(signal.SIGTERM)
-        await worker.wait()
+        await ended(worker)
     times = _times(marks)
     return jobs / (max(times) - min(times))
 
@@ -172,10 +170,10 @@ async def queue_alone(ground: Ground, messages: int) -> Measured:
 
 async def best_way(ground: Ground, jobs: int) -> Way:
     """The way in which Celery is fastest here."""
-    tried = {
-        way: await celery(ground, jobs, way)
-        for way in (Way(*given) for given in product(POOLS, SLOTS, AHEAD))
-    }
+    tried: dict[Way, float] = {}
+    for given in [*product(POOLS, SLOTS, AHEAD)] * TRIES:
+        way = Way(*given)
+        tried[way] = max(tried.get(way, 0), await celery(ground, jobs, way))
     best = max(tried, key=lambda way: tried[way])
     told = ", ".join(f"{way}: {rate:.0f}/s" for way, rate in tried.items())
     ground.notes.append(f"Celery is measured as {best}; tried with {jobs} jobs: {told}.")

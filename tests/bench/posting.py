@@ -6,7 +6,6 @@ deployed, and no worker: some jobs are announced, the others wait in Postgres.
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from typing import Any, Final
 from imagefleet.embedded.machine import HOST, free_port
 from tests.bench import bare_api
 from tests.bench.ground import Ground
-from tests.bench.processes import started, unlimited_key
+from tests.bench.processes import ended, started, unlimited_key
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.eventually import eventually
 
@@ -60,8 +59,12 @@ async def asked(kind: Kind, port: int, key: str, requests: int) -> float:
         *(sys.executable, "-m", "tests.bench.load", json.dumps(words)),
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(WITHIN):
-        said, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(WITHIN):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     answer: dict[str, Any] = json.loads(said)
     accepted = sum(
         count for status, count in answer["statuses"].items() if status in {"200", "202"}
@@ -101,13 +104,13 @@ async def bare(ground: Ground, kind: Kind, jobs: int) -> Measured:
             *("--host", HOST, "--port", str(port), "--loop", "uvloop", "--http", "httptools"),
             *("--log-level", "warning", "--no-access-log"),
             env={"DATABASE_URL": database.url("superuser"), "PYTHONPATH": "."},
+            start_new_session=True,
         )
         try:
             await eventually(partial(_listens, port), within=30)
             return {BARE: await rate(kind, port, "nobody", jobs)}
         finally:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
+            await ended(process)
 
 
 async def _listens(port: int) -> bool:

@@ -105,7 +105,7 @@ async def started(
         url = f"http://{HOST}:{port}"
         yield Started(child=child, log=log, url=url, ready_after=seconds)
     finally:
-        await _ended(child)
+        await ended(child)
 
 
 async def _ready(child: asyncio.subprocess.Process, url: str, log: Path) -> None:
@@ -119,7 +119,7 @@ async def _ready(child: asyncio.subprocess.Process, url: str, log: Path) -> None
             await asyncio.sleep(LOOK_EVERY)
 
 
-async def _ended(child: asyncio.subprocess.Process) -> None:
+async def ended(child: asyncio.subprocess.Process) -> None:
     """Ask once, and then again: a long poll on its way is not waited for."""
     for patience in (ASKED_AGAIN_AFTER, ENDS_WITHIN):
         if child.returncode is not None:

@@ -331,7 +331,11 @@ async def test_what_was_in_the_way_of_all_is_tried_again(
 
 
 async def test_nobody_waits_for_a_key_that_another_request_has(
-    running: Running, acme: httpx.AsyncClient, api: OpenConnection, superuser: OpenConnection
+    running: Running,
+    acme: httpx.AsyncClient,
+    api: OpenConnection,
+    superuser: OpenConnection,
+    asked: list[str],
 ) -> None:
     """Of another process, which comes to no end."""
     busy = a_submission(idempotency_key="busy")
@@ -340,6 +344,7 @@ async def test_nobody_waits_for_a_key_that_another_request_has(
         asks = acme.post("/v1/jobs", json=JOB, headers={"Idempotency-Key": "busy"})
         waiting = group.create_task(asks)
         await eventually(partial(_waits, superuser))
+        assert asked[-2:] == [TAKE_PLACES, INSERT_JOBS], "it waits amid a write that others share"
         assert 202 == (await acme.post("/v1/jobs", json=JOB)).status_code
         assert not waiting.done()
 
