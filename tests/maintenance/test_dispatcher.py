@@ -437,6 +437,8 @@ async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
         await live.look(pool)
         await dispatcher.run_once()
         assert announced == len(rung(fast))
+        # Nobody waits behind what nobody is to do.
+        assert slots == 2 or await room_of(api) > 0
 
     assert set(waiting) == set(rung(fast))
 
@@ -471,6 +473,16 @@ async def test_what_workers_have_no_room_for_waits_its_turn_and_who_submits_leav
 
     await a_worker(worker)
     assert 3 == await dispatcher.run_once(), "one of an earlier release takes whatever comes"
+
+
+async def test_who_drains_has_no_room(
+    api: Connection, worker: Connection, pool: Pool, lanes: dict[Lane, FakeQueue]
+) -> None:
+    leaving, _ = [await a_worker(worker, type_slots={"noop": 1}) for _ in range(2)]
+    await start_drain(worker, leaving)
+    await submitted(api, 9)
+
+    assert 2 == await a_dispatcher(pool, lanes).run_once()
 
 
 async def test_in_a_lane_only_those_have_room_that_listen_to_it(
