@@ -76,6 +76,17 @@ async def test_no_worker_holds_more_pictures_than_it_has_children_and_one_more(
     assert FLOOD / 4 <= min(shares) < FLOOD
 
 
+async def test_while_maintenance_is_away_what_has_no_room_keeps_its_message(
+    place: Place, api: Connection, superuser: Connection
+) -> None:
+    await flood(place, api)
+    patient = {"RECEIVE_WAIT_SECONDS": "20"}
+    async with running(place, "worker", environment=ONE_CHILD | patient) as alone:
+        await all_completed(superuser, alone)
+
+    assert 2 == await superuser.fetchval(AT_ONCE)
+
+
 async def test_what_a_worker_that_ends_has_not_begun_to_render_is_for_the_other_at_once(
     place: Place, api: Connection, superuser: Connection
 ) -> None:

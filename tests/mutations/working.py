@@ -97,6 +97,36 @@ WORKING: Final = (
         ("test_never_more_is_asked_for_than_is_free",),
     ),
     Mutation(
+        "more of a type is claimed than there is room for",
+        f"{WORKER}/consumer.py",
+        "rooms=self._ears.type_slots.rooms,",
+        "rooms={},",
+        "worker/test_consumer_slots.py",
+        (
+            "test_only_so_many_of_a_type_begin_and_others_are_not_held_up",
+            "test_what_has_no_room_is_not_asked_for_until_there_is_some",
+        ),
+    ),
+    Mutation(
+        "what waits for a child is rendered though its worker ends",
+        f"{WORKER}/handling.py",
+        "elif drain.requested or not await unless(\n"
+        "                drain, self._enter(stack, much_memory=much_memory)\n"
+        "            ):",
+        "elif not await self._enter(stack, much_memory=much_memory):",
+        "worker/test_room.py",
+        ("test_what_has_not_come_to_a_child_when_the_worker_ends_is_given_back",),
+    ),
+    Mutation(
+        "the next receive waits for the claim of the last",
+        f"{WORKER}/consumer.py",
+        "                    taking = [group.create_task(self._take(brought, drain))]\n",
+        "                    taking = [group.create_task(self._take(brought, drain))]\n"
+        "                    await _end_of(taking)\n",
+        "worker/test_consumer.py",
+        ("test_while_a_batch_is_claimed_the_next_receive_is_on_its_way",),
+    ),
+    Mutation(
         "a suspect begins beside others",
         f"{WORKER}/slots.py",
         "                while self.others:\n",

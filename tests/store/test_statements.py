@@ -336,6 +336,7 @@ FRAGMENTS: Final = frozenset(
 )
 NO_SQL: Final = frozenset(
     {
+        "claims.NO_ROOM",
         "audit._LINE",
         "database.ILLEGAL_TRANSITION",
         "letters.HISTORY_FILTERS",

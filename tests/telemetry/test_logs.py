@@ -409,9 +409,11 @@ USUAL: Final[tuple[dict[str, object], ...]] = (
         ({}, 0, 0),
         ({"detail": "cannot reach postgresql://u:hunter2@db/x"}, 1, 0),
         ({"detail": "Bearer\thunter2"}, 1, 1),
+        ({"url": "postgresql://u:hunter2@db/x"}, 1, 0),
+        ({"url": "https://s3/key?X-Amz-Signature=hunter2"}, 1, 0),
         ({"token": "hunter2"}, 0, 0),
     ],
-    ids=["usual", "an address", "a tab", "a name"],
+    ids=["usual", "an address", "a tab", "no space", "no space either", "a name"],
 )
 def test_of_a_usual_line_nothing_is_searched_for_secrets(
     usual: dict[str, object],
@@ -432,6 +434,15 @@ def test_of_a_usual_line_nothing_is_searched_for_secrets(
     assert bool(calls["_visible"]) == bool(walked)
     assert "hunter2" not in lines.getvalue()
     assert values.items() <= lines.one().items()
+
+
+@given(
+    st.lists(st.sampled_from([*"aB0_.+@{}:/-= &?", "://", "Bearer", "X-Amz-Signature="]))
+    .map("".join)
+    .filter(logs._is_word)
+)
+def test_in_what_is_not_searched_there_is_nothing_to_be_found(text: str) -> None:
+    assert text == logs._without_secrets(text)
 
 
 def _counted(calls: Counter[str], name: str) -> Callable[..., object]:

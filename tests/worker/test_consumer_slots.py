@@ -24,6 +24,10 @@ NOTHING = timedelta()
 # Slots that somebody turned, and types that were bound.
 
 
+async def a_dispatcher_looks(superuser: Connection) -> None:
+    await superuser.execute("UPDATE lanes SET looked_at = now()")
+
+
 async def test_what_comes_for_slots_that_are_used_no_longer_is_given_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,8 +51,11 @@ async def test_what_comes_for_slots_that_are_used_no_longer_is_given_back(
         assert 1 == len(heard.started)
 
 
-async def test_only_so_many_of_a_type_begin_and_others_are_not_held_up(bench: Bench) -> None:
+async def test_only_so_many_of_a_type_begin_and_others_are_not_held_up(
+    bench: Bench, superuser: Connection
+) -> None:
     """What is too much goes back to its ring, due at once: another worker may have room."""
+    await a_dispatcher_looks(superuser)
     own = TypeSlots()
     own.use({"noop": 1})
     jobs = [await bench.submit() for _ in range(3)]
@@ -87,8 +94,11 @@ async def test_a_job_that_is_not_claimed_takes_no_slot_of_its_type(bench: Bench)
     assert free.job_id == heard.started[0].claim.job_id
 
 
-async def test_what_has_no_room_is_not_asked_for_until_there_is_some(bench: Bench) -> None:
+async def test_what_has_no_room_is_not_asked_for_until_there_is_some(
+    bench: Bench, superuser: Connection
+) -> None:
     """It stays in the queue, for workers that have; of what there is room for no more is asked."""
+    await a_dispatcher_looks(superuser)
     async with listening(bench, slots=5, type_slots=TypeSlots({"noop": 2})) as heard:
         heard.ring(*[await bench.submit() for _ in range(5)])
         await heard.runs(2)
@@ -107,8 +117,9 @@ async def test_what_has_no_room_is_not_asked_for_until_there_is_some(bench: Benc
 
 
 async def test_what_needs_no_room_comes_through_at_once_however_much_stands_before_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await a_dispatcher_looks(superuser)
     monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 0.05)
     types, own = ("noop", "other"), TypeSlots({"noop": 1})
     crowd = [await bench.submit() for _ in range(9)]
@@ -122,7 +133,10 @@ async def test_what_needs_no_room_comes_through_at_once_however_much_stands_befo
         assert [6, 5] == heard.own.asked[:2]
 
 
-async def test_room_for_others_is_no_reason_to_ask_for_what_has_none(bench: Bench) -> None:
+async def test_room_for_others_is_no_reason_to_ask_for_what_has_none(
+    bench: Bench, superuser: Connection
+) -> None:
+    await a_dispatcher_looks(superuser)
     types, own = ("noop", "other"), TypeSlots({"noop": 1, "other": 3})
     jobs = [await bench.submit() for _ in range(4)]
     async with listening(bench, slots=3, types=types, type_slots=own) as heard:
@@ -138,9 +152,10 @@ async def test_room_for_others_is_no_reason_to_ask_for_what_has_none(bench: Benc
 
 
 async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_helps(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile it leaves that lane to its own listener, and comes back."""
+    await a_dispatcher_looks(superuser)
     monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 60.0)
     types, own, fast = ("noop", "other"), TypeSlots({"noop": 1}), FakeQueue("fast")
     crowd = [await bench.submit() for _ in range(3)]
@@ -166,7 +181,10 @@ async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_help
         await heard.runs(3)
 
 
-async def test_jobs_that_ran_before_the_change_are_counted(bench: Bench) -> None:
+async def test_jobs_that_ran_before_the_change_are_counted(
+    bench: Bench, superuser: Connection
+) -> None:
+    await a_dispatcher_looks(superuser)
     own = TypeSlots()
     first, second = await bench.submit(), await bench.submit()
     async with listening(bench, slots=5, type_slots=own) as heard:

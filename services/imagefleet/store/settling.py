@@ -206,7 +206,7 @@ def _decide(
 
 def _decided(settlement: Settlement, held: Held) -> Outcome:
     dice = random.random()  # noqa: S311 - spreads retries, guards nothing
-    return decide(settlement.outcome, held.standing, settlement.policy, held.now, jitter=dice)
+    return decide(settlement.outcome, held, settlement.policy, held.now, jitter=dice)
 
 
 async def _publish(connection: Connection, endings: _Endings) -> None:
@@ -235,7 +235,7 @@ async def _follow_up(connection: Connection, endings: Sequence[tuple[Held, Outco
     follow_ups = [
         submission
         for held, outcome in endings
-        if isinstance(outcome, Completed) and held.standing.cancel_code is None
+        if isinstance(outcome, Completed) and held.cancel_code is None
         for submission in outcome.follow_ups
     ]
     if not follow_ups:

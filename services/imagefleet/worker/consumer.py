@@ -16,10 +16,10 @@ import structlog
 
 from imagefleet.aws.queue import Queue, Received
 from imagefleet.errors import ClaimLost, FleetError
-from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, Verdict, WorkerId, parse_message
+from imagefleet.jobs.model import Claim, ClaimAnswer, Lane, WorkerId, parse_message
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Pool
-from imagefleet.store.jobs.claims import claim_jobs, count_over
+from imagefleet.store.jobs.claims import NO_ROOM, claim_jobs, count_over
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import CONTENDED_FOR, Delivery, Unclaimed
@@ -299,7 +299,7 @@ class Consumer:
     def _find_out(self, lane: Lane, answers: Sequence[ClaimAnswer]) -> None:
         """It is crowded once something had no room, until something comes that had."""
         crowd = self._crowd if lane is self._lane else frozenset()
-        if any(answer.verdict is Verdict.UNROUTABLE for answer in answers):
+        if any(answer.why == NO_ROOM for answer in answers):
             crowd = self._ears.type_slots.full
         if any(answer.claim and answer.claim.type not in crowd for answer in answers):
             crowd = frozenset()

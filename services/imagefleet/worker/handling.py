@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from imagefleet.aws.objects import Objects
+from imagefleet.aws.objects import Objects, Stored
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, NotFound, Unavailable
 from imagefleet.imaging.limits import Limits
@@ -235,17 +235,21 @@ class JobContext:
         return True
 
     async def render(
-        self, source: Path, recipe: str, limits: Limits, *, memory_bytes: int, folder: Path
+        self, source: Path, recipe: str, limits: Limits, *, memory_bytes: int, known: Stored
     ) -> RenderedFiles:
-        """Every variant of the recipe, made by a child for which there is room."""
+        """Every variant of the recipe, made by a child for which there is room.
+
+        They lie beside the source, of which it is known what was stored there.
+        """
         return await self._equipment.renderer.render(
             source,
             recipe,
             limits,
             deadline_seconds=self.seconds_left,
             memory_bytes=memory_bytes,
-            scratch=folder,
+            scratch=source.parent,
             cancel=self.stopping,
+            known=(known.bytes, known.sha256),
         )
 
     async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:

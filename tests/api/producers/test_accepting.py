@@ -53,6 +53,9 @@ MANY: Final = 40
 MOST_POOLED: Final = 10  # connections, by default
 
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+CUT: Final = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+"""
 TRACE: Final = "00-{0:032x}-b7ad6b7169203331-01"
 
 
@@ -186,18 +189,29 @@ async def test_no_request_waits_for_a_thread_and_a_plain_one_for_no_framework(
     assert calls["solve_dependencies"] > 0, "this counts nothing"
 
 
+@pytest.mark.parametrize(
+    ("keys", "statements"),
+    [([{}] * MANY, ALONE), ([{"Idempotency-Key": f"k{n}"} for n in range(MANY)], KEYED)],
+    ids=["no keys", "a key each"],
+)
 async def test_requests_of_one_moment_cost_what_one_does(
+    keys: list[dict[str, str]],
+    statements: list[str],
     running: Running,
     acme: httpx.AsyncClient,
     rival: httpx.AsyncClient,
     superuser: OpenConnection,
     asked: list[str],
 ) -> None:
-    answers = await together(running, superuser, [(acme, {}, {}), (rival, {}, {})] * (MANY // 2))
+    clients = (acme, rival)
+
+    answers = await together(
+        running, superuser, [(clients[n % 2], {}, key) for n, key in enumerate(keys)]
+    )
 
     assert {202} == {answer.status_code for answer in answers}
     assert MANY == len({answer.json()["jobId"] for answer in answers})
-    assert asked == [*ALONE, *ALONE]  # of the one that held them up, and of all of them
+    assert asked == [*ALONE, *statements]  # of the one that held them up, and of all of them
     tenants = await superuser.fetch("SELECT tenant_id FROM jobs")
     found = Counter(row["tenant_id"] for row in tenants)
     assert found == {"acme": 2 + MANY // 2, "rival": 1 + MANY // 2}
@@ -310,6 +324,29 @@ async def test_who_is_being_written_is_not_told_that_it_was_too_late(
     assert 202 == posting.result().status_code
 
 
+async def test_of_a_write_whose_connection_is_lost_each_is_told_to_come_again(
+    running: Running, acme: httpx.AsyncClient, rival: httpx.AsyncClient, superuser: OpenConnection
+) -> None:
+    """With the same key, where it has one: then it is there once, whatever became of the first."""
+    keys = [{"Idempotency-Key": str(number)} for number in range(3)]
+    async with asyncio.TaskGroup() as group, driver_of(superuser).transaction():
+        await superuser.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        asking = [
+            group.create_task(client.post("/v1/jobs", json=JOB, headers=headers))
+            for client, headers in [*zip((acme, acme, rival), keys, strict=True), (acme, {})]
+        ]
+        await eventually(partial(_all_are_cut_off, superuser, asking))
+
+    for answer in [await each for each in asking]:
+        is_problem(answer, 503, "unavailable")
+        assert "retry-after" in answer.headers
+    before = await superuser.fetchval("SELECT count(*) FROM jobs")
+    again = [await acme.post("/v1/jobs", json=JOB, headers=headers) for headers in keys]
+
+    assert {202} == {answer.status_code for answer in again}
+    assert (2, 2 + len(keys)) == (before, await superuser.fetchval("SELECT count(*) FROM jobs"))
+
+
 async def test_what_was_in_the_way_of_all_is_tried_again(
     acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +368,11 @@ async def test_what_was_in_the_way_of_all_is_tried_again(
 
 
 async def test_nobody_waits_for_a_key_that_another_request_has(
-    running: Running, acme: httpx.AsyncClient, api: OpenConnection, superuser: OpenConnection
+    running: Running,
+    acme: httpx.AsyncClient,
+    api: OpenConnection,
+    superuser: OpenConnection,
+    asked: list[str],
 ) -> None:
     """Of another process, which comes to no end."""
     busy = a_submission(idempotency_key="busy")
@@ -340,6 +381,7 @@ async def test_nobody_waits_for_a_key_that_another_request_has(
         asks = acme.post("/v1/jobs", json=JOB, headers={"Idempotency-Key": "busy"})
         waiting = group.create_task(asks)
         await eventually(partial(_waits, superuser))
+        assert asked[-2:] == [TAKE_PLACES, INSERT_JOBS], "it waits amid a write that others share"
         assert 202 == (await acme.post("/v1/jobs", json=JOB)).status_code
         assert not waiting.done()
 
@@ -348,6 +390,13 @@ async def test_nobody_waits_for_a_key_that_another_request_has(
 
 async def _waits(superuser: Connection) -> bool:
     return bool(await superuser.fetchval(WAITING))
+
+
+async def _all_are_cut_off(
+    superuser: Connection, asking: Sequence[asyncio.Task[httpx.Response]]
+) -> bool:
+    await superuser.fetch(CUT)
+    return all(each.done() for each in asking)
 
 
 async def test_what_the_database_refuses_of_one_is_not_the_others(api: OpenConnection) -> None:

@@ -14,9 +14,10 @@ from imagefleet.jobs.model import (
     WorkerId,
 )
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.claims import NO_ROOM, claim_jobs
 from imagefleet.store.jobs.leases import Renewal, renew_claims, report_progress
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
+from imagefleet.store.jobs.rings import confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.settling import Settled
 from tests.conftest import OpenConnection
@@ -293,9 +294,10 @@ async def test_an_exhausted_job_and_the_next_of_its_target_in_one_receive_ring_t
 
 
 async def test_of_a_type_no_more_are_claimed_than_there_is_room_for(
-    worker: OpenConnection,
+    worker: OpenConnection, superuser: OpenConnection
 ) -> None:
     """The most urgent and oldest; the others keep their place in their tenant's line."""
+    await superuser.execute("UPDATE lanes SET looked_at = now()")
     wanted = [a_submission(priority=priority) for priority in (90, 100, 60, 100)]
     wanted.append(a_submission(type="other"))
     for submission in wanted:
@@ -313,14 +315,37 @@ async def test_of_a_type_no_more_are_claimed_than_there_is_room_for(
 
     claimed, refused = Verdict.CLAIMED, Verdict.UNROUTABLE
     assert [claimed, refused, claimed, refused, claimed] == [answer.verdict for answer in answers]
+    assert [None, NO_ROOM, None, NO_ROOM, None] == [answer.why for answer in answers]
     ring = await the_ring(worker, wanted[3].job_id)
     assert ring["sent_at"] is None
     assert ring["next_at"] == rung["next_at"] + timedelta(microseconds=1)
 
 
-async def test_what_there_is_no_room_for_keeps_its_target_free_and_its_elders_first(
+async def test_what_there_is_no_room_for_keeps_its_message_while_nobody_announces_it_again(
     worker: OpenConnection,
 ) -> None:
+    """Maintenance is away."""
+    submission = a_submission()
+    rings = rings_for([(submission, await submit_job(worker, submission))])
+    await confirm_rings(worker, rings)
+
+    (answer,) = await claim_jobs(
+        worker,
+        [submission.job_id],
+        worker_id=await a_worker(worker),
+        lanes=ALL_LANES,
+        types=TYPES,
+        rooms={"noop": 0},
+    )
+
+    assert (Verdict.BUSY, NO_ROOM) == (answer.verdict, answer.why)
+    assert (await the_ring(worker, submission.job_id))["sent_at"] is not None
+
+
+async def test_what_there_is_no_room_for_keeps_its_target_free_and_its_elders_first(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    await superuser.execute("UPDATE lanes SET looked_at = now()")
     first, second = a_submission(target="photo"), a_submission(target="photo")
     for submission in (first, second):
         await submit_job(worker, submission)

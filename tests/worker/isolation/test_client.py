@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,24 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
     )
     assert facts.placeholder.thumbhash == rendered.placeholder.thumbhash
     assert [v.warnings for v in facts.variants] == [v.facts.warnings for v in rendered.variants]
+    assert left_in(scratch) == []
+
+
+async def test_what_is_known_of_a_source_is_what_a_report_has_to_say_of_it(
+    renderer: Renderer, tmp_path: Path, scratch: Path
+) -> None:
+    source, picture = planted(tmp_path, PICTURES["jpeg"]), PICTURES["jpeg"]
+    known = (len(picture), hashlib.sha256(picture).hexdigest())
+    rendering = partial(
+        renderer.render, source, "default", Limits(), deadline_seconds=30, scratch=scratch
+    )
+
+    (await rendering(known=known)).discard()
+
+    for other in ((known[0] + 1, known[1]), (known[0], "0" * 64)):
+        with pytest.raises(ChildCrashed) as caught:
+            await rendering(known=other)
+        assert caught.value.detail == "a false report: not the source it was given"
     assert left_in(scratch) == []
 
 

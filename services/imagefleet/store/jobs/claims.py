@@ -44,6 +44,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import HOLDS, NEXT_OF_TARGET, UNTIL, VERDICT, WHY
 
 ROOM_FOR_ALL: Final[Mapping[str, int]] = {}
+NO_ROOM: Final = "room"
 
 CLAIM_JOBS: Final = f"""
 WITH me AS MATERIALIZED (
@@ -125,11 +126,16 @@ able AS MATERIALIZED (
 ),
 chosen AS MATERIALIZED (
     -- Of some types, $6, the worker has room for so many more only, $7: the most urgent and oldest.
+    -- What is too much is announced again by a dispatcher; where there is none the message stays.
     SELECT able.*,
            CASE WHEN able.second_verdict = 'claimed' AND row_number() OVER (
                     PARTITION BY able.second_verdict, able.type ORDER BY able.priority, able.id
                 ) > ($7::integer[])[array_position($6::text[], able.type)]
-                THEN CASE able.state WHEN 'processing' THEN 'busy' ELSE 'unroutable' END
+                THEN CASE WHEN able.state <> 'processing' AND EXISTS (
+                              SELECT FROM lanes
+                               WHERE lanes.lane = able.lane
+                                 AND lanes.looked_at > now() - interval '10 seconds')
+                          THEN 'unroutable' ELSE 'busy' END
                 ELSE able.second_verdict END AS verdict
       FROM able
 ),
@@ -264,7 +270,8 @@ SELECT asked.id AS job_id,
        -- For what is claimed: when its lock can expire, which a second message of it waits for.
        CASE WHEN chosen.verdict IN ('claimed', 'cancelled') THEN fleet.lock_timeout
             WHEN chosen.verdict <> 'exhausted' THEN chosen.until - now() END AS wait,
-       chosen.why,
+       CASE WHEN chosen.second_verdict = 'claimed' AND chosen.verdict <> 'claimed' THEN 'room'
+            ELSE chosen.why END AS why,
        taken.claim_no, taken.tenant_id, taken.type, taken.lane, taken.payload, taken.target,
        taken.target_seq, taken.priority, taken.attempts, taken.max_attempts, taken.crashes,
        taken.progress_cursor AS cursor, taken.progress_done, taken.correlation_id,
@@ -308,7 +315,7 @@ async def claim_jobs(
     """One verdict for every id, in their order; raises ClaimLost if this worker was declared dead.
 
     The same id twice in one receive is one claim; its other messages are `busy`. Of the types in
-    `rooms` no more than so many are claimed; what is beyond it is `unroutable` here.
+    `rooms` no more than so many are claimed; what is beyond it says why, NO_ROOM.
     """
     distinct = list(dict.fromkeys(job_ids))
     rows = await connection.fetch(

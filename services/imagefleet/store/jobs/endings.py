@@ -4,7 +4,8 @@
 different roles and for different reasons, but through these statements only. Each names
 `(job_id, claim_no)` and `locked_by`, which is set exactly while a job runs: a claim that is not
 held any more is left alone. None says `state = 'processing'`, as indexes of what is open do: by
-statistics of a moment when nothing was, these look cheaper than the key, and are read through.
+statistics of a moment when nothing was, these look cheaper than the key, and are read through
+(docs/decisions/0012).
 
 Callers lock first, targets before jobs and each in order, and write after: `lock_claims`,
 `complete_jobs` and `end_claims`, `free_targets`. What completes without a target needs no lock
@@ -66,13 +67,12 @@ SELECT jobs.id AS job_id, jobs.claim_no, jobs.attempts, jobs.max_attempts, jobs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Standing):
     """A claim that stands, locked until the transaction ends, with what `decide` needs to know."""
 
     job_id: JobId
     claim_no: int
     worker_id: WorkerId
-    standing: Standing
     now: datetime
 
     @property
@@ -89,17 +89,10 @@ async def lock_claims(connection: Connection, claims: Sequence[Fence]) -> dict[F
     return {(row["job_id"], row["claim_no"]): _held(row) for row in rows}
 
 
-_STANDING: Final = tuple(Standing.__dataclass_fields__)  # the columns have the names of the fields
-_HELD: Final = tuple(Held.__dataclass_fields__.keys() - {"standing"})
-
-
 def _held(row: Record) -> Held:
     code = row["cancel_code"]
-    standing = {name: row[name] for name in _STANDING} | {
-        "lane": Lane(row["lane"]),
-        "cancel_code": None if code is None else CancelCode(code),
-    }
-    return Held(**{name: row[name] for name in _HELD}, standing=Standing(**standing))
+    cancel_code = None if code is None else CancelCode(code)
+    return Held(**dict(row) | {"lane": Lane(row["lane"]), "cancel_code": cancel_code})
 
 
 # The attempts row of every claim that `written` ended, and all that is told of it.

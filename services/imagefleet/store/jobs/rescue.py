@@ -200,4 +200,4 @@ def _rescued(held: Held, *, neighbours: int) -> Outcome:
         alone=neighbours == 0,
         run_at=held.now + RESCUE_SPREAD * dice,
     )
-    return decide(lost, held.standing, RetryPolicy(), held.now, jitter=dice)
+    return decide(lost, held, RetryPolicy(), held.now, jitter=dice)

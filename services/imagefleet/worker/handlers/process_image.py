@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from imagefleet.aws.objects import Headers
+from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import encoder_fingerprint
 from imagefleet.imaging.limits import Limits, decoding_bytes
@@ -43,10 +43,11 @@ async def run(job: JobContext) -> Completed:
     """One revision of one image."""
     payload: ProcessImage = job.payload
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
-        source = await fetch(job, payload, Path(folder))
+        source = Path(folder) / "source"
+        stored = await fetch(job, payload, source)
         async with room_for(job, source) as memory_bytes:
             rendered = await job.render(
-                source, payload.recipe, LIMITS, memory_bytes=memory_bytes, folder=Path(folder)
+                source, payload.recipe, LIMITS, memory_bytes=memory_bytes, known=stored
             )
         with rendered:
             variants = await save(job, payload, rendered)
@@ -88,9 +89,8 @@ def needs_much(source: Path) -> bool:
     return decoding_bytes(facts, source.stat().st_size, LIMITS) > GENERAL_MEMORY_BYTES
 
 
-async def fetch(job: JobContext, payload: ProcessImage, folder: Path) -> Path:
+async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:
     """Copy the original here; another one than was submitted can never be meant."""
-    source = folder / "source"
     stored = await job.originals.fetch_to_file(
         payload.source_key,
         source,
@@ -101,7 +101,7 @@ async def fetch(job: JobContext, payload: ProcessImage, folder: Path) -> Path:
         raise InputRejected(
             "source_changed", failure_sentence("source_changed"), f"sha256 {stored.sha256}"
         )
-    return source
+    return stored
 
 
 async def save(

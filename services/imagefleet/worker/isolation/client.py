@@ -97,9 +97,11 @@ class Renderer:
         scratch: Path,
         memory_bytes: int = GENERAL_MEMORY_BYTES,
         cancel: asyncio.Event | None = None,
+        known: tuple[int, str] | None = None,
     ) -> RenderedFiles:
         """Every variant of the recipe, as checked files in a folder of their own under `scratch`.
 
+        Length and hash of the source are `known` to who measured it; otherwise they are measured.
         The caller discards them; whenever this raises, there is nothing left to discard.
         """
         recipe = RECIPES.get(recipe_name)
@@ -110,7 +112,8 @@ class Renderer:
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
             report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
             try:
-                return await in_thread(partial(checked, report, recipe, files[SOURCE_FILE], folder))
+                given = known or files[SOURCE_FILE]
+                return await in_thread(partial(checked, report, recipe, given, folder))
             except UntrueError as error:
                 detail = f"a false report: {error}"
                 raise ChildCrashed(detail) from error

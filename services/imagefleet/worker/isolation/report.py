@@ -265,7 +265,9 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def checked(report: JsonObject, recipe: Recipe, source: int, folder: Path) -> RenderedFiles:
+def checked(
+    report: JsonObject, recipe: Recipe, source: int | tuple[int, str], folder: Path
+) -> RenderedFiles:
     """The report as values, or Untrue. Reads every file: call it from a thread."""
     try:
         claim = _RENDERING.validate_python(report, extra="forbid")
@@ -274,7 +276,8 @@ def checked(report: JsonObject, recipe: Recipe, source: int, folder: Path) -> Re
     if not _is_within_bounds(claim):
         message = "numbers or texts that no rendering has"
         raise UntrueError(message)
-    if (claim.source.bytes, claim.source.sha256) != _measured(source):
+    given = _measured(source) if isinstance(source, int) else source
+    if (claim.source.bytes, claim.source.sha256) != given:
         message = "not the source it was given"
         raise UntrueError(message)
     if len(claim.variants) != len(recipe.variants):
