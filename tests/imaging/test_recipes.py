@@ -25,7 +25,7 @@ def test_a_recipe_with_avif_is_slow_and_others_are_not() -> None:
 def test_hashes_are_what_the_ledger_remembers() -> None:
     """They change with the recipes, their encoders' options and the pipeline's version alone.
 
-    If this fails and none of those was meant to change, variants would be made again for nothing.
+    If this fails and none of those was meant to change, it would tell two of what is the same.
     """
     expected = {
         "default": "54720183fcabc66de7e2856ea92e5a7e",

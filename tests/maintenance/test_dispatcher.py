@@ -508,6 +508,32 @@ async def test_in_a_lane_only_those_have_room_that_listen_to_it(
     assert 4 == len(rung(fast))
 
 
+async def test_of_slow_jobs_nothing_is_announced_ahead(
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    pool: Pool,
+    lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+) -> None:
+    """It would only be received in vain until one of them ends."""
+    me = await a_worker(worker, type_slots={"noop": 2})
+    dispatcher = a_dispatcher(pool, lanes)
+    await submitted(api, 9)
+    assert 4 == await dispatcher.run_once()
+    for job_id in rung(fast):
+        await claim_job(worker, job_id, me)
+    async with superuser.transaction():
+        await superuser.execute("SET LOCAL session_replication_role = replica")  # time goes by
+        await superuser.execute(
+            "UPDATE jobs SET claimed_at = now() - interval '2 seconds' WHERE state = 'processing'"
+        )
+    for claim_no, job_id in enumerate(rung(fast)[:3]):
+        done = MadeJob(job_id=job_id, claim_no=1, worker_id=me)
+        await settle_job(worker, done, Completed())
+        assert [0, 0, 1][claim_no] == await dispatcher.run_once()
+
+
 async def test_a_suspect_is_announced_whatever_room_others_have(
     api: Connection,
     worker: Connection,

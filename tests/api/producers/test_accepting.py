@@ -189,18 +189,29 @@ async def test_no_request_waits_for_a_thread_and_a_plain_one_for_no_framework(
     assert calls["solve_dependencies"] > 0, "this counts nothing"
 
 
+@pytest.mark.parametrize(
+    ("keys", "statements"),
+    [([{}] * MANY, ALONE), ([{"Idempotency-Key": f"k{n}"} for n in range(MANY)], KEYED)],
+    ids=["no keys", "a key each"],
+)
 async def test_requests_of_one_moment_cost_what_one_does(
+    keys: list[dict[str, str]],
+    statements: list[str],
     running: Running,
     acme: httpx.AsyncClient,
     rival: httpx.AsyncClient,
     superuser: OpenConnection,
     asked: list[str],
 ) -> None:
-    answers = await together(running, superuser, [(acme, {}, {}), (rival, {}, {})] * (MANY // 2))
+    clients = (acme, rival)
+
+    answers = await together(
+        running, superuser, [(clients[n % 2], {}, key) for n, key in enumerate(keys)]
+    )
 
     assert {202} == {answer.status_code for answer in answers}
     assert MANY == len({answer.json()["jobId"] for answer in answers})
-    assert asked == [*ALONE, *ALONE]  # of the one that held them up, and of all of them
+    assert asked == [*ALONE, *statements]  # of the one that held them up, and of all of them
     tenants = await superuser.fetch("SELECT tenant_id FROM jobs")
     found = Counter(row["tenant_id"] for row in tenants)
     assert found == {"acme": 2 + MANY // 2, "rival": 1 + MANY // 2}
