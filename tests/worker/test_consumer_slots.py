@@ -184,6 +184,20 @@ async def test_two_lanes_never_use_the_same_room(
         assert 1 == len(fast.started + general.started)
 
 
+async def test_who_waited_for_the_claim_of_another_lane_claims_nothing_after_a_drain_began(
+    bench: Bench,
+) -> None:
+    own, job = TypeSlots({"noop": 1}), await bench.submit()
+    async with listening(bench, type_slots=own) as heard:
+        async with own.counted:
+            heard.ring(job)
+            await eventually(lambda: own.counted._waiters)
+            heard.drain.request("the test says so")
+        await eventually(lambda: heard.own.changed)
+
+    assert ([], [NOTHING]) == (heard.started, [*heard.changes.values()])
+
+
 async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_helps(
     bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,16 +269,16 @@ class Consumer:
     ) -> None:
         """Claim, and start what is ours; each start ends once."""
         unclaimed = self._ears.unclaimed
-        # Nothing new is begun any more, or nothing could be claimed: others may have them at once.
-        if drain.requested or not self._ears.lease.fresh:
-            unclaimed.give_back(queue, received)
-            return
         deliveries = await unclaimed.readable(queue, received)
         if not deliveries:
             return
         left: list[tuple[Delivery, ClaimAnswer]] = []
         try:
             async with self._ears.type_slots.counted:
+                # Nothing new is begun any more, or nothing could be claimed: others may have them.
+                if drain.requested or not self._ears.lease.fresh:
+                    unclaimed.give_back(queue, [delivery.received for delivery in deliveries])
+                    return
                 answers = await self._claim(lane, deliveries)
                 for delivery, answer in zip(deliveries, answers, strict=True):
                     self._ears.metrics.claimed(answer.verdict)
