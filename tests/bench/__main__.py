@@ -146,6 +146,7 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
         peers=given.peers,
     )
     parent = None if given.disk or given.long else roomy_memory()  # ten million rows are too many
+    told: dict[str, Any] = {}
     lines: list[Line] = []
     failed: list[str] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -161,16 +162,18 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
                 lines += done
                 failed += [] if done else [name]
                 progress.advance(shown)
-            return document(
-                lines,
-                rounds=given.rounds,
-                jobs=given.jobs,
-                quick=given.quick,
-                disk=parent is None,
-                not_measured=failed,
-                notes=ground.notes,
-                **await ground.promises(),
-            )
+                told = document(
+                    lines,
+                    rounds=given.rounds,
+                    jobs=given.jobs,
+                    quick=given.quick,
+                    disk=parent is None,
+                    not_measured=failed,
+                    notes=ground.notes,
+                    **await ground.promises(),
+                )
+                keep(told, given)  # what was measured is there, whatever becomes of the others
+    return told
 
 
 def _end_in_order() -> None:
@@ -196,15 +199,19 @@ async def _measured(
     return lines_of(row, rounds)
 
 
-def show(told: Mapping[str, Any], given: _Arguments, console: Console) -> None:
-    """The table, where it was asked for too."""
-    console.print(table([Line.read(line) for line in told["lines"]]))
-    for note in told["on"]["notes"]:
-        console.print(note, markup=False, highlight=False)
+def keep(told: Mapping[str, Any], given: _Arguments) -> None:
+    """Write it where it was asked for."""
     if given.json is not None:
         given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     if given.markdown is not None:
         given.markdown.write_text(markdown(told) + "\n", encoding="utf-8")
+
+
+def show(told: Mapping[str, Any], console: Console) -> None:
+    """The table, and what rows have to say beside it."""
+    console.print(table([Line.read(line) for line in told["lines"]]))
+    for note in told["on"]["notes"]:
+        console.print(note, markup=False, highlight=False)
 
 
 def main() -> int:
@@ -214,7 +221,9 @@ def main() -> int:
     if not console.is_terminal:
         console = Console(width=WIDE)
     if given.earlier is not None:
-        show(json.loads(given.earlier.read_text(encoding="utf-8")), given, console)
+        told = json.loads(given.earlier.read_text(encoding="utf-8"))
+        keep(told, given)
+        show(told, console)
         return 0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     # A worker that ends cuts its long poll in the middle of the proxy that counts.
@@ -224,7 +233,7 @@ def main() -> int:
     except (asyncio.CancelledError, KeyboardInterrupt):
         console.print("ended before its time")
         return 130
-    show(told, given, console)
+    show(told, console)
     for name in told["on"]["not_measured"]:
         console.print(f"{name}: NOT MEASURED, the reason stands above", style="red")
     return 1 if told["on"]["not_measured"] else 0

@@ -437,6 +437,8 @@ async def test_a_type_without_slots_is_not_announced_until_it_has_some_again(
         await live.look(pool)
         await dispatcher.run_once()
         assert announced == len(rung(fast))
+        # Nobody waits behind what nobody is to do.
+        assert slots == 2 or await room_of(api) > 0
 
     assert set(waiting) == set(rung(fast))
 
@@ -473,6 +475,16 @@ async def test_what_workers_have_no_room_for_waits_its_turn_and_who_submits_leav
     assert 3 == await dispatcher.run_once(), "one of an earlier release takes whatever comes"
 
 
+async def test_who_drains_has_no_room(
+    api: Connection, worker: Connection, pool: Pool, lanes: dict[Lane, FakeQueue]
+) -> None:
+    leaving, _ = [await a_worker(worker, type_slots={"noop": 1}) for _ in range(2)]
+    await start_drain(worker, leaving)
+    await submitted(api, 9)
+
+    assert 2 == await a_dispatcher(pool, lanes).run_once()
+
+
 async def test_in_a_lane_only_those_have_room_that_listen_to_it(
     api: Connection, worker: Connection, pool: Pool, lanes: dict[Lane, FakeQueue], fast: FakeQueue
 ) -> None:
@@ -494,6 +506,32 @@ async def test_in_a_lane_only_those_have_room_that_listen_to_it(
         await claim_job(worker, job_id, elsewhere)
     assert [1, 1, 0] == [await dispatcher.run_once() for _ in range(3)]
     assert 4 == len(rung(fast))
+
+
+async def test_of_slow_jobs_nothing_is_announced_ahead(
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    pool: Pool,
+    lanes: dict[Lane, FakeQueue],
+    fast: FakeQueue,
+) -> None:
+    """It would only be received in vain until one of them ends."""
+    me = await a_worker(worker, type_slots={"noop": 2})
+    dispatcher = a_dispatcher(pool, lanes)
+    await submitted(api, 9)
+    assert 4 == await dispatcher.run_once()
+    for job_id in rung(fast):
+        await claim_job(worker, job_id, me)
+    async with superuser.transaction():
+        await superuser.execute("SET LOCAL session_replication_role = replica")  # time goes by
+        await superuser.execute(
+            "UPDATE jobs SET claimed_at = now() - interval '2 seconds' WHERE state = 'processing'"
+        )
+    for claim_no, job_id in enumerate(rung(fast)[:3]):
+        done = MadeJob(job_id=job_id, claim_no=1, worker_id=me)
+        await settle_job(worker, done, Completed())
+        assert [0, 0, 1][claim_no] == await dispatcher.run_once()
 
 
 async def test_a_suspect_is_announced_whatever_room_others_have(

@@ -1,13 +1,16 @@
 """What a consumer begins where slots are turned, types are bound and suspects run alone."""
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from imagefleet.aws.queue import Received
-from imagefleet.jobs.model import JobState, Lane, Submission, new_job_id
+from imagefleet.jobs.model import ClaimAnswer, JobState, Lane, Submission, new_job_id
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.worker.consumer import PAUSE_AFTER_ERROR
 from imagefleet.worker.messages import BUSY_FOR
 from imagefleet.worker.slots import Solitude, TypeSlots
@@ -149,6 +152,36 @@ async def test_room_for_others_is_no_reason_to_ask_for_what_has_none(
         heard.started[0].leave()
         await heard.runs(2)
         assert [3, 1] == heard.own.asked
+
+
+async def test_two_lanes_never_use_the_same_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim is told what the one before it has left."""
+    own, two = TypeSlots({"noop": 1}), asyncio.Event()
+    claims = 0
+
+    async def claim_beside_another(*given: object, **named: object) -> list[ClaimAnswer]:
+        nonlocal claims
+        claims += 1
+        if claims == 2:
+            two.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await two.wait()
+        return await claim_jobs(*given, **named)  # type: ignore[arg-type]  # as it was asked
+
+    monkeypatch.setattr("imagefleet.worker.consumer.claim_jobs", claim_beside_another)
+    jobs = [await bench.submit(a_submission(lane=lane)) for lane in (Lane.FAST, Lane.GENERAL)]
+    async with (
+        listening(bench, type_slots=own) as fast,
+        listening(bench, lane=Lane.GENERAL, type_slots=own) as general,
+    ):
+        fast.ring(jobs[0])
+        general.ring(jobs[1])
+        await eventually(lambda: fast.own.changed or general.own.changed)
+
+        assert 1 == len(fast.started + general.started)
 
 
 async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_helps(

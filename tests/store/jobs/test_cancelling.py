@@ -3,7 +3,7 @@
 import pytest
 
 from imagefleet.errors import NotFound
-from imagefleet.jobs.lifecycle import ResultReason
+from imagefleet.jobs.lifecycle import Released, ResultReason
 from imagefleet.jobs.model import (
     CancelCode,
     JobState,
@@ -12,13 +12,16 @@ from imagefleet.jobs.model import (
     Verdict,
     new_job_id,
 )
+from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.settling import Settlement, settle_jobs
 from tests.support.factories import (
     a_job,
     a_submission,
+    a_worker,
     claim_job,
     push_rings_forward,
 )
@@ -91,6 +94,25 @@ async def test_a_flag_outlives_the_claim_until_the_job_is_settled_by_it(
     row = await job_row(worker, job.job_id)
     assert (Verdict.CANCELLED, JobState.PROCESSING) == (answer.verdict, row["state"])
     assert row["cancel_requested_at"] is not None
+
+
+async def test_a_flagged_job_that_ends_without_its_target_rings_who_is_next(
+    worker: Connection, superuser: Connection
+) -> None:
+    first, second = a_submission(target="photo"), a_submission(target="photo")
+    for submission in (first, second):
+        await submit_job(worker, submission)
+    await cancel_job(worker, first.job_id, code=CancelCode.CANCELLED, detail=None)
+    me = await a_worker(worker)
+    claim = (await claim_job(worker, first.job_id, me)).claim
+    assert claim is not None
+    assert not await due_now(worker, second.job_id), "the end of the first is to ring it"
+
+    flagged = Settlement.of(claim, Released(why="flagged"), RetryPolicy())
+    report = await settle_jobs(worker, me, [flagged])
+
+    assert [second.job_id] == [ring.job_id for ring in report.rings]
+    assert await due_now(worker, second.job_id)
 
 
 async def test_another_tenants_job_cannot_be_flagged(

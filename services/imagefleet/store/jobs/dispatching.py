@@ -115,6 +115,7 @@ async def look_at_fleet(
 
 
 # As many again are announced as there is room for, so that who ends one need not wait for a look.
+# Not of slow ones: what it holds is there for as long, and what is ahead would be received in vain.
 # What was announced longer ago is lost. A worker of an earlier release has no such bounds.
 LOOK_AT_TYPES: Final = """
 WITH announced AS MATERIALIZED (
@@ -129,14 +130,16 @@ WITH announced AS MATERIALIZED (
      GROUP BY lanes.lane, sent.type
 ),
 held AS MATERIALIZED (
-    SELECT jobs.locked_by, jobs.type, count(*) AS jobs
+    SELECT jobs.locked_by, jobs.type, count(*) AS jobs,
+           count(*) FILTER (WHERE jobs.claimed_at > now() - interval '1 second') AS young
       FROM jobs
      WHERE jobs.state = 'processing'
      GROUP BY jobs.locked_by, jobs.type
 ),
 place AS MATERIALIZED (
     SELECT workers.lanes, own.type, coalesce(turned.most, own.slots) AS slots,
-           greatest(2 * coalesce(turned.most, own.slots) - coalesce(held.jobs, 0), 0) AS room
+           greatest((1 + (coalesce(2 * held.young >= held.jobs, true))::int)
+                    * coalesce(turned.most, own.slots) - coalesce(held.jobs, 0), 0) AS room
       FROM workers
       CROSS JOIN LATERAL unnest(workers.types, workers.type_slots) AS own (type, slots)
       LEFT JOIN unnest($1::text[], $2::bigint[]) AS turned (type, most) ON turned.type = own.type
