@@ -6,7 +6,7 @@ and a pool that is full of polls would keep deletes and heartbeats waiting.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -120,8 +120,10 @@ class AwsSession:
         client = await self._opened(
             "s3", self._sdk.client("s3", endpoint_url=endpoint, config=config)
         )
-        for name in UNNAMED:
-            vars(client)["_ruleset_resolver"]._provider.ruleset.parameters.pop(name, None)  # noqa: SLF001 - there is no other way
+        with suppress(AttributeError, KeyError):  # an SDK of another making is slower, and works
+            rules = vars(client)["_ruleset_resolver"]._provider.ruleset  # noqa: SLF001 - no other way
+            for name in UNNAMED:
+                rules.parameters.pop(name, None)
         return client
 
     async def _open_cloudfront(self) -> "CloudFrontClient":
