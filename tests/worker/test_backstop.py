@@ -28,6 +28,7 @@ from tests.support.wires import Gate, gate_before
 STARTS_WITHIN = 30.0  # seconds; two cores may have much else to do
 HOLDS = timedelta(seconds=5)
 A_WHILE: JsonObject = {"milliseconds": 1500}
+ONE_SLOT = {"WORKER_FAST_SLOTS": "1", "WORKER_GENERAL_SLOTS": "0"}
 
 # A picture whose last bytes tell the planted decoder to compute and never to look up.
 SPINNING = saved(quadrants(40, 25)) + b"poison:spin"
@@ -48,9 +49,12 @@ UPDATE jobs SET locked_at = locked_at - fleet.lock_timeout + interval '30 second
 async def a_worker_killed_at_work(
     place: Place, api: Connection, superuser: Connection
 ) -> AsyncIterator[Submission]:
-    """Its job, which stays `processing`, and whose message stays invisible for long."""
+    """Its job, which stays `processing`, and whose message stays invisible for long.
+
+    It has no slot left: a receive of its own, still on its way, would take what comes next.
+    """
     submission = a_submission(target="photo", payload=A_WHILE)
-    async with running(place, "worker", started=False) as worker:
+    async with running(place, "worker", started=False, environment=ONE_SLOT) as worker:
         await worker.tells("worker.started", within=STARTS_WITHIN)
         await place.submit(api, submission)
         await eventually(lambda: is_in(superuser, submission.job_id, "processing"), within=10)

@@ -206,7 +206,7 @@ class Plain(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
         """Call the endpoint; one that takes more is the framework's affair."""
-        wants = self.dependant
+        wants = self.dependant  # codespell:ignore
         if wants.path_params or wants.query_params or wants.header_params or wants.body_params:
             return super().get_route_handler()
         asks = [
