@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import IO
 
 import pytest
@@ -207,11 +208,16 @@ def test_a_cancellation_that_no_signal_asked_for_is_an_error() -> None:
         run_until_signalled(main)
 
 
-def test_signals_mean_what_they_meant_before_once_a_process_has_ended() -> None:
+@pytest.mark.parametrize("meaning", [signal.SIG_IGN, signal.default_int_handler])
+def test_signals_mean_what_they_meant_before_once_a_process_has_ended(
+    meaning: signal.Handlers, request: pytest.FixtureRequest
+) -> None:
     async def main(_drain: Drain) -> None:
         assert signal.getsignal(signal.SIGTERM) is not before[0]
 
     numbers = (signal.SIGTERM, signal.SIGINT)
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, meaning)
     before = [signal.getsignal(number) for number in numbers]
     run_until_signalled(main)
 

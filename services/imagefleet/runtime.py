@@ -154,14 +154,16 @@ class _Signals:
         self._undertaker = Undertaker()
 
     def install(self) -> None:
+        self._before = {number: signal.getsignal(number) for number in self.NUMBERS}
         for number in self.NUMBERS:
             self._loop.add_signal_handler(number, self._received, number)
         if os.getpid() == INIT:
             self._bury()
 
     def remove(self) -> None:
-        for number in self.NUMBERS:
+        for number, before in self._before.items():  # a shell's background jobs ignore SIGINT
             self._loop.remove_signal_handler(number)
+            signal.signal(number, before or signal.SIG_DFL)
 
     def _bury(self) -> None:
         self._undertaker.look()
