@@ -36,8 +36,7 @@ async def is_cancellable(connection: Connection, job_id: JobId) -> bool:
 
     Each of those could be cancelled by another one, without end.
     """
-    cancellable: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
-    return cancellable
+    return bool(await connection.fetchval(IS_CANCELLABLE, job_id))
 
 
 FLAG_CANCEL: Final = """
@@ -281,8 +280,7 @@ async def count_chosen(
     """How many of a tenant's open jobs a walk would flag, among the newest of each state."""
     asked = (tenant_id, MOST_CHOSEN, lane, submitted_before)
     if job_type is None:
-        row = await connection.fetchrow(COUNT_CHOSEN, *asked)
+        (row,) = await connection.fetch(COUNT_CHOSEN, *asked)
     else:
-        row = await connection.fetchrow(COUNT_CHOSEN_OF_TYPE, *asked, job_type)
-    assert row is not None  # noqa: S101 - an aggregate has one row
+        (row,) = await connection.fetch(COUNT_CHOSEN_OF_TYPE, *asked, job_type)
     return Chosen(**dict(row))
