@@ -105,7 +105,7 @@ class EmbeddedPostgres(LocalServer):
         return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{name}"
 
     def _start(self) -> None:
-        self._lock = take(self.placement.lock_file)
+        self._lock = take(self.placement.folder / "lock")
         stop_orphan(self.placement.data)
         copy_software(self.placement)
         self._password = read_or_make_password(self.placement)
