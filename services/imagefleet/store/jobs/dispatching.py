@@ -137,6 +137,7 @@ WITH announced AS MATERIALIZED (
            WHERE rings.lane = lanes.lane AND rings.sends = times.sends
              AND rings.sent_at > now() - interval '15 seconds'
            LIMIT 5000) AS sent
+     WHERE lanes.lane <> 'quarantine'  -- a suspect is alone where it runs, and takes no room
      GROUP BY lanes.lane, sent.type
 ),
 held AS MATERIALIZED (
@@ -157,9 +158,11 @@ place AS MATERIALIZED (
      WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
        AND workers.beat_at > now() - interval '15 seconds'
 )
-SELECT ear.lane, place.type, sum(place.slots)::bigint AS slots, sum(place.room)::bigint AS room,
-       coalesce(max(announced.jobs), 0) AS announced,
-       (SELECT sum(every.room) FROM place AS every WHERE every.type = place.type)::bigint AS shared
+SELECT ear.lane, place.type, sum(place.slots)::bigint AS slots,
+       (sum(place.room) - coalesce(max(announced.jobs), 0))::bigint AS room,
+       ((SELECT sum(every.room) FROM place AS every WHERE every.type = place.type)
+        - coalesce((SELECT sum(every.jobs) FROM announced AS every
+                     WHERE every.type = place.type), 0))::bigint AS shared
   FROM place
   CROSS JOIN LATERAL unnest(place.lanes) AS ear (lane)
   LEFT JOIN announced ON announced.lane = ear.lane AND announced.type = place.type
@@ -177,10 +180,9 @@ class TypeRoom:
     slots: int
     """Of all living workers of the lane that take something new."""
     room: int
-    """How many more they may have announced, and not claimed."""
-    announced: int
+    """How many more may be announced there."""
     shared: int
-    """What there is room for in all lanes: most workers listen to several."""
+    """How many in all lanes: most workers listen to several."""
 
 
 async def look_at_types(connection: Connection, turned: Mapping[str, int]) -> list[TypeRoom]:
