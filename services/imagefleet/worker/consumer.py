@@ -263,6 +263,7 @@ class Consumer:
         deliveries = await unclaimed.readable(queue, received)
         if not deliveries:
             return
+        await self._ears.type_slots.answered()
         # Nothing new is begun any more, or nothing could be claimed: others may have them.
         if drain.requested or not self._ears.lease.fresh:
             unclaimed.give_back(queue, [delivery.received for delivery in deliveries])
