@@ -34,7 +34,7 @@ async def for_a_while(database: Database, seconds: float) -> float:
             ids = await submitted(database, AT_ONCE)
             turn = time.monotonic()
             for at in range(0, len(ids), BATCH):
-                await ended(worker, worker_id, ids[at : at + BATCH])
+                await ended(worker, ids[at : at + BATCH], worker_id=worker_id)
             turns.append((turn - begun, time.monotonic() - turn))
     last = [took for at, took in turns if at >= 0.75 * turns[-1][0]]
     return len(last) * AT_ONCE / sum(last)
