@@ -220,7 +220,6 @@ def main() -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDE)
-    told: dict[str, Any] = {}
     if given.earlier is not None:
         told = json.loads(given.earlier.read_text(encoding="utf-8"))
         keep(told, given)
@@ -229,6 +228,12 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     # A worker that ends cuts its long poll in the middle of the proxy that counts.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    return run_and_show(given, console)
+
+
+def run_and_show(given: _Arguments, console: Console) -> int:
+    """What was measured is shown, though the rest was not waited for."""
+    told: dict[str, Any] = {}
     try:
         uvloop.run(run(given, console, told))  # as every process of ours runs
     except (asyncio.CancelledError, KeyboardInterrupt):

@@ -18,7 +18,7 @@ from tests.support.factories import a_worker
 
 BATCH: Final = 10
 AT_ONCE: Final = 1_000  # jobs submitted before their turn; the clock stands meanwhile
-SHORT: Final = 30.0  # seconds
+SHORT: Final = 20.0  # seconds
 LONG: Final = 600.0
 HELD: Final = "a held snapshot"
 FREE: Final = "nobody's snapshot"
@@ -63,7 +63,7 @@ async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
 
 ROW: Final = Row(
     name="snapshot",
-    about="claim and settle under a snapshot that is held for half a minute (--long: ten)",
+    about="claim and settle under a snapshot that is held for twenty seconds (--long: ten minutes)",
     figures=[
         Figure(
             title="claim + settle under a held snapshot",
