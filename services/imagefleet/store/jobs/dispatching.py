@@ -359,8 +359,8 @@ async def read_manners(connection: Connection, job_ids: Sequence[JobId]) -> dict
     }
 
 
-# From the earliest on that was found: what was before it is gone, but stays in the index for as long
-# as somebody's snapshot. Who comes before it meanwhile is found by the next look.
+# From the earliest on that was found: what was before it is gone, but stays in the index as long as
+# somebody's snapshot. Who comes before it meanwhile is found by the next look.
 TAKE_RINGS: Final = f"""
 SELECT turn.place, {RINGING}
   FROM unnest($2::text[], $3::text[], $4::integer[], $5::timestamptz[], $6::integer[])
