@@ -55,7 +55,7 @@ class Emulator:
 def running_ministack() -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory(prefix="imagefleet-test-aws-") as state,
-        EmbeddedAws(Path(state), region=REGION) as emulator,
+        EmbeddedAws(Path(state)) as emulator,
     ):
         yield emulator.url
 
