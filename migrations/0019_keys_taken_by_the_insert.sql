@@ -6,13 +6,18 @@
 
 SET lock_timeout = '2s';
 
-CREATE FUNCTION take_key(number bigint, tenant text, key text, waits boolean) RETURNS boolean
+CREATE FUNCTION take_key(number bigint, tenant text, key text, alone boolean, waits boolean)
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, public AS $$
 BEGIN
-    IF waits THEN
+    IF NOT waits THEN
+        IF NOT pg_try_advisory_xact_lock(number) THEN
+            RETURN false;
+        END IF;
+    ELSIF alone THEN
         PERFORM pg_advisory_xact_lock(number);
-    ELSIF NOT pg_try_advisory_xact_lock(number) THEN
-        RETURN false;
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(number);
     END IF;
     RETURN NOT EXISTS (
         SELECT FROM idempotency_aliases AS aliases

@@ -47,7 +47,7 @@ KEEPING: Final = (
         "PERFORM pg_advisory_xact_lock(number)",
         "PERFORM pg_advisory_xact_lock_shared(number)",
         "jobs/test_taken_keys.py",
-        ("test_an_alias_that_was_written_after_the_statement_began_is_seen",),
+        ("test_a_first_upload_sees_the_alias_that_it_waited_for_and_leaves_nothing",),
     ),
     Mutation(
         "who waited for a key sees what was there before",
@@ -63,8 +63,8 @@ KEEPING: Final = (
     Mutation(
         "keys are taken as they come",
         "jobs/submissions.py",
-        "          replay_reason text, traceparent text, tracestate text)\n     ORDER BY number\n",
-        "          replay_reason text, traceparent text, tracestate text)\n",
+        "     ORDER BY number, alone DESC\n",
+        "",
         "jobs/test_taken_keys.py",
         ("test_keys_are_taken_in_the_order_of_their_numbers_before_anything_is_written",),
     ),

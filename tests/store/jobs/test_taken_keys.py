@@ -53,7 +53,7 @@ async def test_keys_are_taken_in_the_order_of_their_numbers_before_anything_is_w
 
     transaction = driver_of(worker).transaction()
     await transaction.start()
-    await submit_job(worker, a_submission(idempotency_key=keys[1]))
+    await submit_job(worker, a_submission(idempotency_key=keys[1], dedup_key="other"))
     async with meanwhile(superuser, worker, api, submit_jobs(api, batch)) as task:
         mine = driver_of(api).get_server_pid()
         taken = [row["key"] for row in await superuser.fetch(TAKEN_BY, mine, keys)]
@@ -76,7 +76,7 @@ async def test_a_key_is_waited_for_before_its_target_is_taken(
 
     transaction = driver_of(worker).transaction()
     await transaction.start()
-    await submit_job(worker, a_submission(idempotency_key="k"))
+    await submit_job(worker, a_submission(idempotency_key="k", dedup_key="d"))
     asks = submit_job(api, a_submission(idempotency_key="k", target="photo"))
     async with meanwhile(superuser, worker, api, asks) as task:
         free = await superuser.fetch("SELECT target FROM targets FOR UPDATE SKIP LOCKED")
@@ -96,7 +96,7 @@ async def test_an_alias_that_was_written_after_the_statement_began_is_seen(
 
     transaction = driver_of(worker).transaction()
     await transaction.start()
-    await submit_job(worker, a_submission(idempotency_key=first))
+    await submit_job(worker, a_submission(idempotency_key=first, dedup_key="other"))
     async with meanwhile(superuser, worker, api, submit_jobs(api, batch)) as task:
         await submit_job(superuser, a_submission(idempotency_key=second, dedup_key="d"))
         await transaction.rollback()

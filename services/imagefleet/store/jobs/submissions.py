@@ -131,15 +131,17 @@ def _number(row: str) -> str:
 
 TAKE_PLACES: Final = f"""
 WITH locked AS MATERIALIZED (
-    SELECT count(pg_advisory_xact_lock(keys.number)) AS keys
-      FROM (SELECT {_number("keyed")} AS number
-              FROM unnest($1::text[], $2::text[]) AS keyed (tenant_id, idempotency_key)
-             ORDER BY number) AS keys
+    SELECT count(CASE WHEN keys.alone THEN pg_advisory_xact_lock(keys.number)
+                      ELSE pg_advisory_xact_lock_shared(keys.number) END) AS keys
+      FROM (SELECT {_number("keyed")} AS number, keyed.alone
+              FROM unnest($1::text[], $2::text[], $3::boolean[])
+                   AS keyed (tenant_id, idempotency_key, alone)
+             ORDER BY number, keyed.alone DESC) AS keys
 )
 INSERT INTO targets (tenant_id, target, next_seq)
 SELECT wanted.tenant_id, wanted.target, 1 + wanted.jobs
   FROM locked
-  CROSS JOIN unnest($3::text[], $4::text[], $5::bigint[]) AS wanted (tenant_id, target, jobs)
+  CROSS JOIN unnest($4::text[], $5::text[], $6::bigint[]) AS wanted (tenant_id, target, jobs)
  ORDER BY wanted.tenant_id, wanted.target
     ON CONFLICT (tenant_id, target)
     DO UPDATE SET next_seq = targets.next_seq + excluded.next_seq - 1
@@ -158,6 +160,7 @@ async def _take_places(
         TAKE_PLACES,
         [job.tenant_id for job in submissions],
         [job.idempotency_key for job in submissions],
+        [job.dedup_key is not None or job.replay_of is not None for job in submissions],
         [tenant for tenant, _ in counts],
         [target for _, target in counts],
         list(counts.values()),
@@ -169,8 +172,11 @@ async def _take_places(
 # One job, and what is written with it, in one statement: `ACCEPTING`, more of it, `ANSWERING`.
 ACCEPTING: Final = f"""
 WITH asked AS MATERIALIZED (
-    -- Every writer takes keys in the order of their numbers, and before anything else.
-    SELECT asked.*, {_number("asked")} AS number
+    -- Every writer takes keys in the order of their numbers, and before anything else. A request
+    -- that may be answered with a job of another key decides alone what becomes of its own: with
+    -- two keys it meets two unique indexes, and only a lock makes both decisions one.
+    SELECT asked.*, {_number("asked")} AS number,
+           coalesce(asked.dedup_key, asked.replay_of::text) IS NOT NULL AS alone
       FROM jsonb_to_recordset($1::jsonb) AS asked (
           id uuid, tenant_id text, type text, lane text, priority integer, run_at timestamptz,
           target text, target_seq bigint, preempts boolean, services text[],
@@ -178,13 +184,13 @@ WITH asked AS MATERIALIZED (
           idempotency_key text, fingerprint text, dedup_key text, correlation_id text,
           parent_job_id uuid, created_by text, replay_of uuid, generation integer,
           replay_reason text, traceparent text, tracestate text)
-     ORDER BY number
+     ORDER BY number, alone DESC
 ),
 new AS MATERIALIZED (
     SELECT *
       FROM asked
      WHERE asked.idempotency_key IS NULL
-        OR take_key(asked.number, asked.tenant_id, asked.idempotency_key, $2)
+        OR take_key(asked.number, asked.tenant_id, asked.idempotency_key, asked.alone, $2)
 ),
 accepted AS (
     INSERT INTO jobs (id, tenant_id, type, lane, priority, run_at, target, target_seq, preempts,
