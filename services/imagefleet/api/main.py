@@ -4,6 +4,7 @@ The drain: the port closes, requests that run may finish within the grace, those
 answered at once; then the doorbell rings for what was accepted last, and the rest is closed.
 """
 
+import gc
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -11,9 +12,10 @@ from typing import Final
 
 import structlog
 from fastapi import FastAPI
+from starlette.middleware.exceptions import ExceptionMiddleware
 
 from imagefleet.api.http import errors
-from imagefleet.api.http.auth import Keys
+from imagefleet.api.http.auth import Direct, Keys
 from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
@@ -107,6 +109,7 @@ async def main(
         async with supervise(drain) as parts:
             parts.start("watcher", watcher.run(drain))
             parts.start("http", server.run(drain))
+            gc.freeze()  # what is there now stays, and is not looked through again and again
             if listening is not None:
                 listening(server)
 
@@ -191,4 +194,6 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
         app.state.looks = Looks()
         for part in OPERATORS:
             app.include_router(part.router)
+    # Without the framework's net around it: ours tells a bug, too.
+    app.middleware_stack = ExceptionMiddleware(Direct(app), app.exception_handlers)
     return app

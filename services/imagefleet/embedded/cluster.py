@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict
 
-from imagefleet.embedded.machine import write_private
+from imagefleet.embedded.machine import make_passable, write_private
 from imagefleet.errors import Misconfigured
 
 # Owns no files on a sane machine. Not `postgres`: that account owns the machine's real clusters,
@@ -80,19 +80,13 @@ class Placement:
     def password_file(self) -> Path:
         return self.folder / "password"
 
-    @property
-    def lock_file(self) -> Path:
-        return self.folder / "lock"
-
 
 def choose_placement(
     state: Path, *, account_name: str = DEFAULT_ACCOUNT, system_folder: Path = SYSTEM_FOLDER
 ) -> Placement:
     """Make the server's folder below `state` and decide the rest, the same on every start."""
     folder = state.resolve() / "postgres"
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        folder.chmod(0o711)
+    make_passable(folder)
     recorded = folder / "home"
     home = Path(recorded.read_text()) if recorded.exists() else folder
     account = _account(home / "data", account_name)
@@ -107,17 +101,13 @@ def choose_placement(
 
 def can_reach(account: Account, path: Path) -> bool:
     """Whether the account may pass every folder on the way and enter, or execute, the last."""
-    if not account.switch:
-        return True
-    return all(_has_right(account, step, stat.S_IXOTH) for step in path.parents) and _has_right(
-        account, path, stat.S_IXOTH
-    )
+    return not account.switch or all(_may_pass(account, step) for step in (*path.parents, path))
 
 
-def _has_right(account: Account, path: Path, right: int) -> bool:
+def _may_pass(account: Account, path: Path) -> bool:
     entry = path.stat()
     shift = 6 if entry.st_uid == account.uid else 3 if entry.st_gid == account.gid else 0
-    return bool(entry.st_mode & (right << shift))
+    return bool(entry.st_mode & (stat.S_IXOTH << shift))
 
 
 def _account(data: Path, name: str) -> Account:
@@ -141,9 +131,7 @@ def _account(data: Path, name: str) -> Account:
 def _home_elsewhere(system_folder: Path, folder: Path) -> Path:
     home = system_folder / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     for made in (system_folder, home):
-        if not made.exists():
-            made.mkdir()
-            made.chmod(0o711)
+        make_passable(made)
     return home
 
 

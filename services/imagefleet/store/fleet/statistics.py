@@ -13,8 +13,7 @@ from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, Lane
 from imagefleet.store.database import Connection
 
 READ_QUEUE_HEALTH: Final = """
-SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
-       now() - health.oldest_due AS oldest_age
+SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due
   FROM job_queue_health AS health
  ORDER BY health.type, health.lane, health.state
 """
@@ -25,21 +24,10 @@ async def read_queue_health(connection: Connection) -> list[DepthView]:
     return [DepthView.of(row) for row in await connection.fetch(READ_QUEUE_HEALTH)]
 
 
-LIST_TAKEN: Final = """
-SELECT DISTINCT lanes.lane, types.type
-  FROM workers, unnest(workers.lanes) AS lanes (lane), unnest(workers.types) AS types (type)
- WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
-"""
-
-
-async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
-    """The lanes and types that living workers take; whatever else waits is unroutable."""
-    return frozenset((row["lane"], row["type"]) for row in await connection.fetch(LIST_TAKEN))
-
-
 LIST_STUCK: Final = """
-SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.claimed_at,
-       stuck.last_progress_at, stuck.locked_by, stuck.host, stuck.beat_at
+SELECT stuck.id AS job_id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts,
+       stuck.claimed_at, stuck.last_progress_at, stuck.locked_by AS worker_id, stuck.host,
+       stuck.beat_at
   FROM stuck_jobs AS stuck
  ORDER BY stuck.claimed_at
  LIMIT $1
@@ -58,12 +46,11 @@ SELECT count(*) FROM stuck_jobs
 
 async def count_stuck(connection: Connection) -> int:
     """How many jobs run for longer than any type may."""
-    stuck: int = await connection.fetchval(COUNT_STUCK)
-    return stuck
+    return int(await connection.fetchval(COUNT_STUCK))
 
 
 LIST_FAILURES: Final = """
-SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
+SELECT recent.type, recent.failure_code AS code, recent.failures, recent.latest_failure AS latest
   FROM recent_failures AS recent
  ORDER BY recent.failures DESC, recent.type, recent.failure_code
  LIMIT $1
@@ -174,8 +161,7 @@ class Room:
 
 async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room:
     """Whether anybody could take such a job now."""
-    row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
-    assert row is not None  # noqa: S101 - an aggregate has one row
+    (row,) = await connection.fetch(ROOM_FOR_JOB, lane, job_type)
     return Room(**dict(row))
 
 

@@ -23,7 +23,6 @@ from imagefleet.store.jobs.rescue import WAIT_BRIEFLY
 _ENDS: Final = """
 SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
        attempts.worker_id, attempts.duration, attempts.queue_time, attempts.outcome, attempts.why,
-       attempts.ended_by,
        (SELECT count(*) FROM attempts AS earlier
          WHERE earlier.job_id = attempts.job_id AND earlier.claim_no < attempts.claim_no
            AND earlier.charged)
@@ -32,11 +31,15 @@ SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, at
        jobs.max_attempts, jobs.correlation_id, jobs.traceparent
 """
 
-FIND_OWN_ENDS: Final = f"""
+_ENDS_OF_JOBS: Final = f"""
 {_ENDS}
   FROM attempts
   JOIN jobs ON jobs.id = attempts.job_id
  WHERE attempts.job_id = ANY ($1::uuid[])
+"""
+
+FIND_OWN_ENDS: Final = f"""
+{_ENDS_OF_JOBS}
    AND attempts.worker_id = $2
    AND attempts.outcome IN ('completed', 'retried', 'failed', 'released')
 """
@@ -49,12 +52,7 @@ async def find_own_ends(
     return [_end_of(row) for row in await connection.fetch(FIND_OWN_ENDS, list(job_ids), worker_id)]
 
 
-FIND_CLAIMED_ENDS: Final = f"""
-{_ENDS}
-  FROM attempts
-  JOIN jobs ON jobs.id = attempts.job_id
- WHERE attempts.job_id = ANY ($1::uuid[]) AND attempts.ended_by = $2
-"""
+FIND_CLAIMED_ENDS: Final = f"{_ENDS_OF_JOBS} AND attempts.ended_by = $2"
 
 
 async def find_claimed_ends(
@@ -105,5 +103,4 @@ def _end_of(row: Record) -> Ended:
     given_back = row["outcome"] == "rescued" and row["why"] == "worker_lost"
     failed = JobState.FAILED_RETRYABLE if given_back else JobState.FAILED
     columns = dict(row) | {"lane": Lane(row["lane"]), "state": _LEAVES.get(row["outcome"], failed)}
-    del columns["ended_by"]
     return Ended(**columns)
