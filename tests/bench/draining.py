@@ -30,6 +30,7 @@ import boto3  # type: ignore[import-untyped]  # stubs are of the asynchronous on
 
 from imagefleet.jobs.model import Lane
 from tests.bench.ground import Ground, submitted, until_over
+from tests.bench.images import another, photo
 from tests.bench.processes import ended, started
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.emulators import CREDENTIALS, REGION
@@ -187,6 +188,26 @@ def _rates(tried: Mapping[Way, float]) -> str:
     return ", ".join(f"{way}: {rate:.0f}/s" for way, rate in tried.items())
 
 
+async def rendered(ground: Ground, pictures: int, workers: int) -> float:
+    """Pictures a second of so many workers together, each with one child."""
+    async with ground.place() as place, AsyncExitStack() as stack:
+        content = photo()
+        async with place.database.connect("api") as api:
+            for _ in range(pictures):
+                await place.upload(api, uuid4(), another(content))
+        await stack.enter_async_context(started(place, "maintenance", ground.folder))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                opening = started(place, "worker", ground.folder, {"RENDER_CHILDREN": "1"})
+                group.create_task(stack.enter_async_context(opening))
+        await until_over(place.database, within=WITHIN)
+        async with place.database.connect("owner") as owner:
+            row = await owner.fetchrow(SECONDS)
+        assert row is not None
+        assert row["jobs"] == pictures, f"{row['jobs']} of {pictures} pictures were made"
+        return pictures / float(row["seconds"])
+
+
 @asynccontextmanager
 async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
     jobs = asked.jobs_of(ROWS["drain"])
@@ -216,6 +237,16 @@ async def sides_of_two(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
 
     async def so_many(workers: int, name: str) -> Measured:
         return {name: await ours(ground, jobs, {}, workers)}
+
+    yield {TWO: partial(so_many, 2, TWO), ONE: partial(so_many, 1, ONE)}
+
+
+@asynccontextmanager
+async def sides_of_pictures(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
+    pictures = max(2, asked.jobs_of(ROWS["pictures"]))
+
+    async def so_many(workers: int, name: str) -> Measured:
+        return {name: await rendered(ground, pictures, workers)}
 
     yield {TWO: partial(so_many, 2, TWO), ONE: partial(so_many, 1, ONE)}
 
@@ -263,4 +294,19 @@ _TWO: Final = Row(
     open=sides_of_two,
     jobs=3_000,
 )
-ROWS: Final = {row.name: row for row in (_DRAIN, _TWO)}
+_PICTURES: Final = Row(
+    name="pictures",
+    about="12-megapixel JPEGs, two workers of one child each beside one",
+    figures=[
+        Figure(
+            title="12-megapixel JPEGs, two workers of one child",
+            unit="pictures/s",
+            ours=TWO,
+            other=ONE,
+            at_least=2 / 1.15,
+        ),
+    ],
+    open=sides_of_pictures,
+    jobs=40,
+)
+ROWS: Final = {row.name: row for row in (_DRAIN, _TWO, _PICTURES)}

@@ -25,6 +25,13 @@ SELECT max((SELECT count(*) FROM attempts AS other
   FROM attempts AS one
 """
 BY_WORKER = "SELECT count(*) FROM attempts WHERE outcome = 'completed' GROUP BY worker_id"
+AFTER_THE_FIRST_WAS_DONE = """
+SELECT count(*)
+  FROM attempts
+ WHERE claimed_at > (SELECT min(ends.last)
+                       FROM (SELECT max(ended_at) AS last FROM attempts
+                              WHERE outcome = 'completed' GROUP BY worker_id) AS ends)
+"""
 HELD = """
 SELECT count(*) FROM jobs JOIN workers ON workers.id = jobs.locked_by
  WHERE workers.pid = $1 AND jobs.state = 'processing'
@@ -74,6 +81,8 @@ async def test_no_worker_holds_more_pictures_than_it_has_children_and_one_more(
     shares = [row["count"] for row in await superuser.fetch(BY_WORKER)]
     assert FLOOD == sum(shares)
     assert FLOOD / 4 <= min(shares) < FLOOD
+    # They end together: who has nothing left leaves nothing to the other that it could have made.
+    assert 2 >= await superuser.fetchval(AFTER_THE_FIRST_WAS_DONE)
 
 
 async def test_while_maintenance_is_away_what_has_no_room_keeps_its_message(
