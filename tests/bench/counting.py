@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -19,6 +20,7 @@ from aiohttp import web
 
 from imagefleet.aws.queue import LONGEST_WAIT
 from imagefleet.jobs.model import Lane
+from imagefleet.telemetry.logs import _is_word
 from tests.bench import posting
 from tests.bench.ground import Ground, until_over
 from tests.bench.processes import started, unlimited_key
@@ -137,7 +139,8 @@ async def of_a_job(
             await _all_sent(database)
         else:
             await fleet.enter_async_context(started(place, "maintenance", ground.folder))
-        await fleet.enter_async_context(started(place, "worker", ground.folder, environment))
+        worker = started(place, "worker", ground.folder, environment)
+        log = (await fleet.enter_async_context(worker)).log
         if not ahead:
             await submit(api.url, key, jobs)
         await until_over(database)
@@ -152,6 +155,7 @@ async def of_a_job(
             f"requests, {name}": requests / jobs,
             f"statements, {name}": calls.statements / jobs,
             f"round trips, {name}": calls.trips / jobs,
+            f"log values searched for secrets, {name}": searched(log) / jobs,
         }
 
 
@@ -162,6 +166,12 @@ async def _all_sent(database: Database) -> None:
             return bool(await owner.fetchval(UNSENT) == 0)
 
         await eventually(nothing_waits, within=60)
+
+
+def searched(log: Path) -> int:
+    """In how many values of its lines secrets were looked for: in all that are no words."""
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return sum(not _is_word(value) for line in lines for value in line.values())
 
 
 async def of_an_idle_worker(ground: Ground) -> Measured:
@@ -222,12 +232,16 @@ async def of_a_post(ground: Ground, jobs: int) -> Measured:
             started(place, "maintenance", ground.folder),
             started(place, "api", ground.folder) as api,
         ):
-            port = int(api.url.rpartition(":")[2])
+            port, log = int(api.url.rpartition(":")[2]), api.log
             await posting.asked(posting.ONE, port, key, posting.CONNECTIONS)
             calls = await calls_of(database.server, "api", database.name)
             await posting.asked(posting.ONE, port, key, jobs)
             calls = (await calls_of(database.server, "api", database.name)).since(calls)
-        return {"round trips, POST": calls.trips / jobs}
+        requests = posting.CONNECTIONS + jobs
+        return {
+            "round trips, POST": calls.trips / jobs,
+            "log values, POST": searched(log) / requests,
+        }
 
 
 @asynccontextmanager
@@ -256,6 +270,7 @@ ROW: Final = Row(
         _of_a_job("requests", AHEAD, 0.33),
         _of_a_job("statements", AHEAD, 0.3),
         _of_a_job("round trips", AHEAD),
+        _of_a_job("log values searched for secrets", AHEAD, 0.1),
         _of_a_job("requests", "one slot"),
         _of_a_job("statements", "one slot"),
         _of_a_job("round trips", "one slot", 2.5),
@@ -275,6 +290,12 @@ ROW: Final = Row(
             unit="",
             ours="round trips, POST",
             at_most=1,
+        ),
+        Figure(
+            title="log values searched for secrets a POST /v1/jobs",
+            unit="",
+            ours="log values, POST",
+            at_most=0.1,
         ),
         Figure(
             title="receives of an idle worker a day",
