@@ -57,7 +57,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = MappingProxyType(
 
 
 class EmbeddedPostgres(LocalServer):
-    """One server on one state folder."""
+    """One server on one state folder; started again it listens where it did."""
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class EmbeddedPostgres(LocalServer):
             state, account_name=account_name, system_folder=system_folder
         )
         self.port = port or 0
-        self._port_choices = PORT_CHOICES if port is None else 1
         self._socket_folder = _usable_socket_folder(socket_folder)
         self._settings = {**DEFAULT_SETTINGS, **settings}
         self._password = ""
@@ -113,14 +112,13 @@ class EmbeddedPostgres(LocalServer):
             watchdog.close()
 
     def _launch_on_a_port(self) -> None:
-        for choice in range(1, self._port_choices + 1):
-            if self._port_choices > 1:
-                self.port = free_port()
+        choices = [self.port] if self.port else [0] * PORT_CHOICES
+        while choices:
+            self.port = choices.pop() or free_port()
             try:
                 self._launch()
             except Misconfigured as error:
-                taken = "Address already in use" in str(error)
-                if not taken or choice == self._port_choices:
+                if "Address already in use" not in str(error) or not choices:
                     raise
                 self._end_processes()
             else:
