@@ -1,4 +1,4 @@
-"""S3: one bucket. Of a body two parts are held at most, and every byte is checked on its way."""
+"""S3: one bucket. A stream is never whole in memory, and every byte is checked on its way."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -103,10 +103,10 @@ class Objects:
         S3 refuses what does not have the hash, where that is known beforehand.
         """
         writing = self._writing(key, headers, only_new=True)
-        whole = await asyncio.to_thread(in_one_part, body)
+        whole = await asyncio.to_thread(in_one_part, body, sha256)
         if whole is None:
             return await writing.run(of_body(body))
-        return await writing.put_whole(whole, sha256)
+        return await writing.put_whole(whole)
 
     async def fetch_to_file(
         self, key: str, target: Path | int, *, max_bytes: int, expected_etag: str | None = None

@@ -188,6 +188,7 @@ class Intake:
             head = await _head_of(file)
             facts = await self._judged(by, head[:HEAD_BYTES], declared)
             whole = _whole(head, file, facts)
+            del head  # it is as large as all else of an upload, and is passed on first
             if key is None:
                 digest = await digest_of(whole)
                 return Arrived(Stored(bytes=digest.bytes, sha256=digest.sha256, etag=""), facts)
@@ -211,6 +212,7 @@ async def _whole(
 ) -> AsyncIterator[bytes]:
     size_bytes = len(head)
     yield head
+    del head
     async for chunk in rest:
         size_bytes += len(chunk)
         yield chunk
