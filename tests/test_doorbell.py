@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imagefleet import doorbell as doorbell_module
+from imagefleet.aws.queue import Failures, Message
 from imagefleet.doorbell import Doorbell, Quota, ring_jobs
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, Lane, Ring, new_job_id, parse_message
@@ -76,6 +77,25 @@ async def test_a_message_carries_the_trace_and_the_tenant(api: Connection) -> No
     assert ring.announced_at == parse_message(message.body).announced_at
     assert {"traceparent": ring.traceparent} == message.attributes
     assert ring.tenant_id == message.group
+
+
+@pytest.mark.parametrize(("rings", "parts"), [(7, [7]), (47, [20, 20, 7]), (100, [30] * 3 + [10])])
+async def test_many_are_sent_in_requests_of_ten(
+    api: Connection, monkeypatch: pytest.MonkeyPatch, rings: int, parts: list[int]
+) -> None:
+    """All but the last, however many calls share them."""
+    queue, sent = FakeQueue(), list[int]()
+    send = queue.send
+
+    async def counted(messages: Sequence[Message]) -> Failures:
+        sent.append(len(messages))
+        return await send(messages)
+
+    monkeypatch.setattr(queue, "send", counted)
+
+    await ring_jobs({Lane.FAST: queue.as_queue()}, [await submitted(api)] * rings)
+
+    assert parts == sent
 
 
 async def test_each_lane_has_its_queue_and_one_that_fails_hurts_no_other(api: Connection) -> None:

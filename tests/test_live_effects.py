@@ -214,8 +214,7 @@ def window_of(place: Place, *, gap: float) -> float:
     """How many are announced in a lane that finishes a hundred a second, looked at so seldom."""
     window = Window(place.bench.equipment.live.now.horizon)
     for look in range(1, 50):
-        window.look(look * gap, announced=0, held=16, free=0)
-        window.sent(round(100 * gap))
+        window.look(look * gap, announced=0, held=16, free=0, finished=100)
     return window.size
 
 

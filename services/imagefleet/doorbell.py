@@ -49,7 +49,8 @@ async def ring_jobs(queues: Mapping[Lane, Queue], rings: Sequence[Ring]) -> list
     sent: list[Ring] = []
     for lane, queue in queues.items():
         of_lane = [ring for ring in rings if ring.lane is lane]
-        size = max(MOST_ENTRIES, math.ceil(len(of_lane) / CALLS_AT_ONCE))
+        tens = max(1, math.ceil(len(of_lane) / MOST_ENTRIES / CALLS_AT_ONCE))
+        size = tens * MOST_ENTRIES  # or each part would end in a smaller request
         parts = [of_lane[start : start + size] for start in range(0, len(of_lane), size)]
         for taken in await asyncio.gather(*(_send(lane, queue, part) for part in parts)):
             sent += taken

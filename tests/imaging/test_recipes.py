@@ -18,10 +18,6 @@ def test_the_default_recipe_makes_four_sizes_in_two_formats() -> None:
     assert {(name, side, form) for name, side in sides.items() for form in formats} == made
 
 
-def test_a_recipe_with_avif_is_slow_and_others_are_not() -> None:
-    assert {"avif"} == {recipe.name for recipe in RECIPES.values() if recipe.slow}
-
-
 def test_hashes_are_what_the_ledger_remembers() -> None:
     """They change with the recipes, their encoders' options and the pipeline's version alone.
 

@@ -17,6 +17,7 @@ from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.live_settings import turn, turn_back
 from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.store.fleet.workers import start_drain
+from imagefleet.store.jobs.claims import NO_ROOM, claim_jobs
 from imagefleet.store.jobs.rings import confirm_rings, rings_for
 from imagefleet.store.jobs.submissions import submit_job
 from tests.maintenance.dispatching import SPARE, a_dispatcher, rung, submitted
@@ -285,6 +286,41 @@ async def test_what_is_claimed_and_done_makes_room(
         await settle_job(worker, MadeJob(job_id=job_id, claim_no=1, worker_id=me), Completed())
     assert 3 <= await dispatcher.run_once() <= 6
     assert {1} == {*Counter(rung(fast)).values()}
+
+
+async def test_what_came_back_for_want_of_room_was_not_finished(
+    api: Connection,
+    worker: Connection,
+    superuser: Connection,
+    fast: FakeQueue,
+    dispatcher: Dispatcher,
+    me: WorkerId,
+) -> None:
+    """A lane of slow jobs is not quick because workers receive more than they have room for."""
+    await submitted(api, 50)
+    await dispatcher.run_once()
+    answers = await claim_jobs(
+        worker, rung(fast), worker_id=me, lanes=[Lane.FAST], types=["noop"], rooms={"noop": 0}
+    )
+    assert {NO_ROOM} == {answer.why for answer in answers}
+
+    assert ROOM == await dispatcher.run_once()
+    assert ROOM == (await expect_messages(api))[Lane.FAST].window
+    await a_job(worker, superuser, state=JobState.COMPLETED)
+    await dispatcher.run_once()
+    assert ROOM < (await expect_messages(api))[Lane.FAST].window
+
+
+async def test_of_many_whole_requests_are_sent(
+    api: Connection, worker: Connection, dispatcher: Dispatcher
+) -> None:
+    """What is left of ten is for the next look, which is soon."""
+    for _ in range(2):
+        await a_worker(worker)
+    await submitted(api, 50)
+
+    assert 3 * SLOTS[Lane.FAST] + SPARE == 13
+    assert [10, 3, 0] == [await dispatcher.run_once() for _ in range(3)]
 
 
 async def test_room_is_told_only_while_nobody_waits(

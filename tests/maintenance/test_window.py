@@ -17,29 +17,28 @@ SPARE = AS_BUILT.spare
 def test_an_idle_lane_takes_its_free_slots_and_a_few() -> None:
     window = Window()
 
-    assert window.look(0, announced=0, held=0, free=16) == 16 + SPARE
+    assert window.look(0, announced=0, held=0, free=16, finished=0) == 16 + SPARE
     assert window.lately == LATELY
 
 
 def test_slow_jobs_that_fill_the_slots_do_not_widen_the_window() -> None:
     """Sixteen are claimed at once, and none is finished: the lane is not quick."""
     window = Window()
-    window.look(0, announced=0, held=0, free=16)
-    window.sent(20)
+    window.look(0, announced=0, held=0, free=16, finished=0)
 
-    room = window.look(LOOK, announced=4, held=16, free=0)
+    room = window.look(LOOK, announced=4, held=16, free=0, finished=0)
 
     assert (window.rate, window.size, room) == (0, SPARE, 0)
 
 
 def test_quick_jobs_widen_it_within_a_second() -> None:
-    window, announced, now = Window(), 0, 0.0
-    sizes = []
+    window, now = Window(), 0.0
+    sizes: list[int] = []
     for _ in range(6):
-        room = window.look(now, announced=announced, held=0, free=16)
+        # All that was announced is claimed and done by the next look.
+        window.look(now, announced=0, held=0, free=16, finished=sum(sizes))
         sizes.append(window.size)
-        window.sent(room)
-        announced, now = 0, now + LOOK  # all of them are claimed and done by the next look
+        now += LOOK
 
     assert sizes[0] == 20
     assert sizes[-1] > 15 * 20
@@ -47,27 +46,14 @@ def test_quick_jobs_widen_it_within_a_second() -> None:
 
 
 def test_a_window_holds_about_a_second_of_what_the_lane_finishes() -> None:
-    """A hundred a second, whatever more was announced."""
-    window, announced = Window(), 0
+    """A hundred a second, whatever more is announced."""
+    window = Window()
     for look in range(50):
-        room = window.look(look * LOOK, announced=announced, held=16, free=0)
-        window.sent(room)
-        announced = max(0, announced + room - 20)
+        window.look(look * LOOK, announced=20 * look, held=16, free=0, finished=100)
 
     assert window.rate == pytest.approx(100, rel=0.1)
     assert window.size == pytest.approx(100 + SPARE, rel=0.1)
     assert window.lately.total_seconds() == pytest.approx(3.12, rel=0.1)
-
-
-def test_what_was_lost_was_not_finished() -> None:
-    window = Window()
-    window.look(0, announced=0, held=0, free=16)
-    window.sent(20)
-    window.look(LOOK, announced=20, held=0, free=16)
-    window.lost(20)
-
-    assert window.look(2 * LOOK, announced=0, held=0, free=16) == 16 + SPARE
-    assert window.rate == 0
 
 
 def test_jobs_that_end_together_keep_their_window_in_between() -> None:
@@ -75,9 +61,8 @@ def test_jobs_that_end_together_keep_their_window_in_between() -> None:
     window = Window()
     sizes = []
     for look in range(60):
-        ended = 16 if look % 8 == 0 else 0
-        window.sent(ended)
-        window.look(look * LOOK, announced=SPARE, held=16, free=0)
+        finished = 16 if look % 8 < 5 else 0  # within the last second
+        window.look(look * LOOK, announced=SPARE, held=16, free=0, finished=finished)
         sizes.append(window.size)
 
     assert 16 * 3 / 5 <= min(sizes[30:]) <= max(sizes[30:]) <= SPARE + 16
@@ -86,14 +71,12 @@ def test_jobs_that_end_together_keep_their_window_in_between() -> None:
 def test_a_dispatcher_that_looks_late_looks_further_ahead() -> None:
     window = Window()
     for look in range(10):
-        window.sent(100)
-        window.look(look * 1.0, announced=0, held=0, free=0)
+        window.look(look * 1.0, announced=0, held=0, free=0, finished=100)
     assert window.size >= 2.5 * 100
 
     for look in range(10):
-        window.sent(1000)
-        window.look(10 + look * 30.0, announced=0, held=0, free=0)
-    assert window.size <= 5 * 1000 + SPARE
+        window.look(10 + look * 30.0, announced=0, held=0, free=0, finished=100)
+    assert window.size <= 5 * 100 + SPARE
 
 
 def test_of_a_crowd_that_came_at_once_and_one_that_came_after_it_the_latter_is_next() -> None:

@@ -99,12 +99,23 @@ WORKING: Final = (
     Mutation(
         "more of a type is claimed than there is room for",
         f"{WORKER}/consumer.py",
-        "rooms=self._ears.type_slots.rooms,",
+        "rooms=rooms,",
         "rooms={},",
         "worker/test_consumer_slots.py",
         (
             "test_only_so_many_of_a_type_begin_and_others_are_not_held_up",
             "test_what_has_no_room_is_not_asked_for_until_there_is_some",
+        ),
+    ),
+    Mutation(
+        "what a claim on its way may take is promised to another lane",
+        f"{WORKER}/slots.py",
+        "        self._taken.update(rooms)\n",
+        "",
+        "worker/test_consumer_slots.py",
+        (
+            "test_two_lanes_claim_at_once_and_never_use_the_same_room",
+            "test_a_claim_that_hangs_holds_up_no_other_lane_and_keeps_its_room",
         ),
     ),
     Mutation(

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from typing import TypeAlias
 import aiohttp
 from aiohttp import web
 
-from imagefleet.aws.calls import Call, Service
+from imagefleet.aws.calls import Call, CallWatcher, Service
 from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.settings.slices import Aws
 from tests.support.emulators import REGION
@@ -55,15 +55,12 @@ def settings_for(
 
 
 @dataclass(slots=True)
-class Heard:
+class Heard(CallWatcher):
     """Watches calls and keeps what it heard."""
 
     ended_calls: list[tuple[Call, str | None]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent_requests: Counter[tuple[Service, str]] = field(default_factory=Counter)
-
-    def during(self, call: Call) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def ended(self, call: Call, seconds: float, error_code: str | None) -> None:
         self.ended_calls.append((call, error_code))

@@ -250,8 +250,7 @@ def move_fleet(metrics: WorkerMetrics | MaintenanceMetrics) -> None:
 
 
 def sample_everything(metrics: MaintenanceMetrics) -> None:
-    metrics.depths_sampled({"noop": 3})
-    metrics.states_sampled((name, "queued", 2) for name in ("unheard_of", "noop", "another"))
+    metrics.depths_sampled((name, "queued", 2) for name in ("unheard_of", "noop", "another"))
     metrics.ages_sampled(
         (job_type, "queued", timedelta(seconds=age))
         for job_type, age in (("unheard_of", 1), ("noop", -5), ("another", 2))
@@ -442,10 +441,11 @@ def test_samples_are_shown_by_the_one_who_took_them_and_vanish_with_the_election
 
 def test_a_job_type_that_has_no_jobs_any_more_is_shown_as_zero() -> None:
     metrics = maintenance_metrics()
-    metrics.depths_sampled({"noop": 3, "stranger": 1, "another": 2})
-    metrics.depths_sampled({"stranger": 1, "another": 2})
+    strangers = [("stranger", "queued", 1), ("another", "failed_retryable", 2)]
+    metrics.depths_sampled([("noop", "queued", 3), *strangers])
+    metrics.depths_sampled([("noop", "processing", 3), *strangers])
 
-    assert 0 == value(metrics, "job_queue_depth{job_type=noop}")
+    assert 0 == value(metrics, "job_queue_depth{job_type=noop}"), "what runs does not wait"
     assert 3 == value(metrics, "job_queue_depth{job_type=other}")
 
 

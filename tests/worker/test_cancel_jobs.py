@@ -9,7 +9,7 @@ import pytest
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.bulk import CancelWalk
-from imagefleet.jobs.kinds import BUILT_IN
+from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
 from imagefleet.jobs.lifecycle import Completed, Outcome, Released
 from imagefleet.jobs.model import (
     CancelCode,
@@ -356,7 +356,7 @@ async def test_a_count_before_says_what_a_walk_would_flag(
     await some_jobs(api, 1, type="delete_image", preempts=True)
     await some_jobs(api, 5, tenant_id=RIVAL)
 
-    chosen = await count_chosen(operator, TENANT, **wishes)
+    chosen = await count_chosen(operator, TENANT, CancelJobs(**wishes))
 
     assert (jobs, True) == (chosen.jobs, chosen.complete)
 

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from imagefleet.aws.queue import Received
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import ClaimAnswer, JobState, Lane, Submission, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import claim_jobs
@@ -154,21 +154,17 @@ async def test_room_for_others_is_no_reason_to_ask_for_what_has_none(
         assert [3, 1] == heard.own.asked
 
 
-async def test_two_lanes_never_use_the_same_room(
+async def test_two_lanes_claim_at_once_and_never_use_the_same_room(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim is told what the one before it has left."""
-    own, two = TypeSlots({"noop": 1}), asyncio.Event()
-    claims = 0
+    """What one may take is nobody else's until it is answered."""
+    own, rooms, two = TypeSlots({"noop": 1}), list[object](), asyncio.Event()
 
     async def claim_beside_another(*given: object, **named: object) -> list[ClaimAnswer]:
-        nonlocal claims
-        claims += 1
-        if claims == 2:
+        rooms.append(named["rooms"])
+        if len(rooms) == 2:
             two.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await two.wait()
+        await two.wait()
         return await claim_jobs(*given, **named)  # type: ignore[arg-type]  # as it was asked
 
     monkeypatch.setattr("imagefleet.worker.consumer.claim_jobs", claim_beside_another)
@@ -181,21 +177,50 @@ async def test_two_lanes_never_use_the_same_room(
         general.ring(jobs[1])
         await eventually(lambda: fast.own.changed or general.own.changed)
 
+        assert [{"noop": 1}, {"noop": 0}] == rooms[:2]
         assert 1 == len(fast.started + general.started)
 
 
-async def test_who_waited_for_the_claim_of_another_lane_claims_nothing_after_a_drain_began(
-    bench: Bench,
+async def test_a_claim_that_hangs_holds_up_no_other_lane_and_keeps_its_room(
+    bench: Bench, superuser: Connection
 ) -> None:
-    own, job = TypeSlots({"noop": 1}), await bench.submit()
+    await a_dispatcher_looks(superuser)
+    own = TypeSlots({"noop": 2})
+    stuck = await bench.submit(a_submission(lane=Lane.GENERAL))
+    two = [await bench.submit() for _ in range(2)]
+    async with (
+        listening(bench, type_slots=own) as fast,
+        listening(bench, lane=Lane.GENERAL, type_slots=own) as general,
+    ):
+        async with superuser.transaction():
+            await superuser.execute("SELECT FROM rings WHERE job_id = $1 FOR UPDATE", stuck.job_id)
+            general.ring(stuck)
+            await eventually(lambda: own.rooms == {"noop": 1})
+            fast.ring(*two)
+            await fast.runs(1)
+            await eventually(lambda: fast.own.deleted)
+            assert (1, 0, {"noop": 0}) == (len(fast.started), len(general.started), own.rooms)
+
+        await general.runs(1)
+        assert 1 == len(fast.started)
+        fast.started[0].leave()
+        general.started[0].leave()
+        assert {"noop": 2} == own.rooms
+
+
+async def test_a_claim_that_fails_gives_its_room_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def claim(*_: object, **_wishes: object) -> None:
+        raise Unavailable("database_unavailable", "gone")
+
+    own = TypeSlots({"noop": 1})
     async with listening(bench, type_slots=own) as heard:
-        async with own.counted:
-            heard.ring(job)
-            await eventually(lambda: own.counted._waiters)
-            heard.drain.request("the test says so")
+        monkeypatch.setattr("imagefleet.worker.consumer.claim_jobs", claim)
+        heard.ring(await bench.submit())
         await eventually(lambda: heard.own.changed)
 
-    assert ([], [NOTHING]) == (heard.started, [*heard.changes.values()])
+    assert {"noop": 1} == own.rooms
 
 
 async def test_what_comes_to_its_own_lane_does_not_wait_for_room_in_that_it_helps(

@@ -111,30 +111,18 @@ class Call:
     """The name of the queue or bucket, or the id of the distribution."""
 
 
-class CallWatcher(Protocol):
-    """Somebody who watches every call, for metrics and traces. Must not raise."""
+class CallWatcher:
+    """Nobody. Who watches every call, for metrics and traces, is one of these; must not raise."""
 
-    def during(self, call: Call) -> AbstractContextManager[None]:
+    def during(self, call: Call) -> AbstractContextManager[None]:  # noqa: ARG002 - for who watches
         """Surround the call, with a span for instance; sees the translated error pass by."""
+        return nullcontext()
 
     def ended(self, call: Call, seconds: float, error_code: str | None) -> None:
         """Hear how the call went; None is an answer, including an expected refusal."""
 
     def sent(self, service: Service, operation: str) -> None:
         """Count one HTTP request, of which a call that is retried costs several."""
-
-
-class Unobserved:
-    """Nobody watches."""
-
-    def during(self, call: Call) -> AbstractContextManager[None]:  # noqa: ARG002 - of the protocol
-        return nullcontext()
-
-    def ended(self, call: Call, seconds: float, error_code: str | None) -> None:
-        pass
-
-    def sent(self, service: Service, operation: str) -> None:
-        pass
 
 
 class Line:
@@ -235,7 +223,7 @@ class AwsCounts(Protocol):
         """Count one HTTP request."""
 
 
-class AwsCalls:
+class AwsCalls(CallWatcher):
     """The watcher of a session: what it sees becomes metrics, and spans of traces."""
 
     def __init__(self, metrics: AwsCounts, tracing: "Tracing") -> None:

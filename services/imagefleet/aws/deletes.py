@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from imagefleet.aws.calls import Line
+from imagefleet.errors import Unavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
@@ -16,6 +17,7 @@ MOST_DELETES: Final = 1000  # of one call
 MOST_ALONE: Final = 100  # of one call: when S3 refuses everything, asking a thousand times is worse
 TRIES_ALONE: Final = 2  # after the one with the others
 PAUSE: Final = 0.1  # seconds before a try alone, doubled each time
+REMAINS: Final = "Not everything could be deleted yet."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,6 +37,14 @@ class Deleted:
     """The error code of each that is still there."""
     errors: int = 0
     """Refusals of single versions, whether they were deleted in the end or not."""
+
+    def in_all(self) -> int:
+        """How many were deleted; Unavailable unless it is all of them."""
+        if self.failures:
+            version, code = min(self.failures.items())
+            detail = f"{len(self.failures)} versions were refused, {version.key} with {code}"
+            raise Unavailable("objects_remain", REMAINS, detail)
+        return len(self.deleted)
 
 
 class Deletes:

@@ -15,7 +15,7 @@ import aioboto3
 from aiobotocore.client import AioBaseClient
 from aiobotocore.config import AioConfig
 
-from imagefleet.aws.calls import CallWatcher, Line, Service, Unobserved
+from imagefleet.aws.calls import CallWatcher, Line, Service
 from imagefleet.aws.edge import Edge
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import LONGEST_WAIT, Queue
@@ -50,7 +50,7 @@ async def open_session(
 ) -> AsyncIterator["AwsSession"]:
     """Give a session for the life of a process; its end closes every client."""
     async with AsyncExitStack() as stack:
-        yield AwsSession(settings, stack, calls or Unobserved(), credentials)
+        yield AwsSession(settings, stack, calls or CallWatcher(), credentials)
 
 
 class AwsSession:

@@ -37,7 +37,7 @@ from imagefleet.cli.verbs import (
     open_api,
 )
 from imagefleet.client.api import ApiClient, Document, Reply
-from imagefleet.errors import Misconfigured, RequestRejected, Unavailable
+from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobView
 
@@ -254,8 +254,6 @@ async def _watch(job_id: str, *, as_json: bool) -> JobView:
                     seen = _told_if_new(job, seen, as_json=as_json)
                     if seen.over:
                         return seen
-            except RequestRejected:
-                raise
             except (httpx.HTTPError, Unavailable):
                 pass  # a proxy that cuts streams off, or an API that restarts
             seen = _told_if_new(await _look(client, job_id, seen), seen, as_json=as_json)

@@ -65,11 +65,10 @@ class ApiClient:
         name: str,
         recipe: str | None = None,
         reference: str | None = None,
-        idempotency_key: str | None = None,
     ) -> AcceptedImage:
         """Upload an image; what comes back is the promise that it will be made."""
         parameters = {"recipe": recipe, "reference": reference}
-        return await self._upload("POST", "/v1/images", content, name, parameters, idempotency_key)
+        return await self._upload("POST", "/v1/images", content, name, parameters)
 
     async def replace_image(
         self, image_id: str, content: Path, *, recipe: str | None = None
@@ -156,12 +155,11 @@ class ApiClient:
         content: bytes | Path,
         name: str,
         parameters: Mapping[str, str | None],
-        key: str | None = None,
     ) -> AcceptedImage:
         headers = {
             "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
             "Content-Length": str(_length(content)),
-            "Idempotency-Key": key or str(uuid.uuid4()),
+            "Idempotency-Key": str(uuid.uuid4()),
         }
         request = _Request(method, path, parameters, headers, content)
         return (await self._read(AcceptedImage, request)).shape

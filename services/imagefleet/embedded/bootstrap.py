@@ -12,7 +12,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 import aioboto3
@@ -32,6 +32,7 @@ from imagefleet.embedded.topology import (
 if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_s3.client import S3Client
     from types_aiobotocore_s3.literals import BucketLocationConstraintType
+    from types_aiobotocore_s3.type_defs import CORSRuleTypeDef, LifecycleRuleTypeDef
     from types_aiobotocore_sqs.client import SQSClient
     from types_aiobotocore_sqs.literals import QueueAttributeNameType
 
@@ -83,11 +84,9 @@ async def apply(
     credentials: Credentials | None = None,
     prefix: str = PREFIX,
     api_domain: str = "api.invalid",
-    form_origins: Sequence[str] = ("*",),
-    topology: Topology | None = None,
 ) -> InPlace:
     """Make what is missing and tell what there is."""
-    topology = topology or described()
+    topology = described()
     session = aioboto3.Session(
         region_name=region,
         aws_access_key_id=credentials.key_id if credentials else None,
@@ -99,7 +98,7 @@ async def apply(
                 urls, arns = await _ensure_queues(sqs, topology, prefix)
         with translated("s3"):
             async with session.client("s3", endpoint_url=endpoints.s3, config=CONFIG) as s3:
-                buckets = await _ensure_buckets(s3, topology, prefix, region, form_origins)
+                buckets = await _ensure_buckets(s3, topology, prefix, region)
         served = buckets[topology.edge.served_bucket]
         distribution_id = await _publish(
             session, endpoints, topology.edge, prefix=prefix, bucket=served, api_domain=api_domain
@@ -170,11 +169,7 @@ def _attributes(
 
 
 async def _ensure_buckets(
-    client: "S3Client",
-    topology: Topology,
-    prefix: str,
-    region: str,
-    form_origins: Sequence[str],
+    client: "S3Client", topology: Topology, prefix: str, region: str
 ) -> dict[str, str]:
     names = {key: f"{prefix}-{key}" for key in topology.buckets}
     for key, description in topology.buckets.items():
@@ -182,7 +177,7 @@ async def _ensure_buckets(
         await _close_to_the_public(client, names[key])
         await _forget_unfinished_uploads(client, names[key], topology.abort_multipart_after_days)
         if description.takes_forms:
-            await _allow_forms(client, names[key], form_origins)
+            await _allow_forms(client, names[key])
     return names
 
 
@@ -217,36 +212,26 @@ async def _close_to_the_public(client: "S3Client", bucket: str) -> None:
 
 
 async def _forget_unfinished_uploads(client: "S3Client", bucket: str, days: int) -> None:
+    rule: LifecycleRuleTypeDef = {
+        "ID": "abort-multipart-uploads",
+        "Status": "Enabled",
+        "Filter": {"Prefix": ""},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
+    }
     await client.put_bucket_lifecycle_configuration(
-        Bucket=bucket,
-        LifecycleConfiguration={
-            "Rules": [
-                {
-                    "ID": "abort-multipart-uploads",
-                    "Status": "Enabled",
-                    "Filter": {"Prefix": ""},
-                    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
-                }
-            ]
-        },
+        Bucket=bucket, LifecycleConfiguration={"Rules": [rule]}
     )
 
 
-async def _allow_forms(client: "S3Client", bucket: str, origins: Sequence[str]) -> None:
-    await client.put_bucket_cors(
-        Bucket=bucket,
-        CORSConfiguration={
-            "CORSRules": [
-                {
-                    "AllowedMethods": ["POST"],
-                    "AllowedOrigins": list(origins),
-                    "AllowedHeaders": ["*"],
-                    "ExposeHeaders": ["ETag"],
-                    "MaxAgeSeconds": 3600,
-                }
-            ]
-        },
-    )
+async def _allow_forms(client: "S3Client", bucket: str) -> None:
+    rule: CORSRuleTypeDef = {
+        "AllowedMethods": ["POST"],
+        "AllowedOrigins": ["*"],
+        "AllowedHeaders": ["*"],
+        "ExposeHeaders": ["ETag"],
+        "MaxAgeSeconds": 3600,
+    }
+    await client.put_bucket_cors(Bucket=bucket, CORSConfiguration={"CORSRules": [rule]})
 
 
 def _readable_by(distribution_arn: str, bucket: str) -> str:
@@ -281,10 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--api-domain", default="api.invalid", help="who answers the stable URLs")
     given = parser.parse_args(arguments, namespace=_BootstrapArguments())
     cloudfront = given.cloudfront_endpoint or given.endpoint
-    endpoints = Endpoints(
-        sqs=given.endpoint,
-        s3=given.endpoint,
-        cloudfront=None if cloudfront == "none" else cloudfront,
+    endpoints = replace(
+        Endpoints.all_at(given.endpoint), cloudfront=None if cloudfront == "none" else cloudfront
     )
     applied = asyncio.run(
         apply(endpoints, region=given.region, prefix=given.prefix, api_domain=given.api_domain)

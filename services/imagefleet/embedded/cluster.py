@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict
 
-from imagefleet.embedded.machine import write_private
+from imagefleet.embedded.machine import make_passable, write_private
 from imagefleet.errors import Misconfigured
 
 # Owns no files on a sane machine. Not `postgres`: that account owns the machine's real clusters,
@@ -90,9 +90,7 @@ def choose_placement(
 ) -> Placement:
     """Make the server's folder below `state` and decide the rest, the same on every start."""
     folder = state.resolve() / "postgres"
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        folder.chmod(0o711)
+    make_passable(folder)
     recorded = folder / "home"
     home = Path(recorded.read_text()) if recorded.exists() else folder
     account = _account(home / "data", account_name)
@@ -141,9 +139,7 @@ def _account(data: Path, name: str) -> Account:
 def _home_elsewhere(system_folder: Path, folder: Path) -> Path:
     home = system_folder / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     for made in (system_folder, home):
-        if not made.exists():
-            made.mkdir()
-            made.chmod(0o711)
+        make_passable(made)
     return home
 
 

@@ -93,16 +93,11 @@ class EmbeddedAws(LocalServer):
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
 
-    def start(self) -> None:
+    def _start(self) -> None:
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         self._lock = take(self.folder / "lock", within=TAKE_WITHIN)
-        try:
-            cache = self._cache or usable_cache(self.folder / "software")
-            python = emulator_python(cache, say=self._say)
-            self._launch_on_a_port(python)
-        except BaseException:
-            self.stop()
-            raise
+        cache = self._cache or usable_cache(self.folder / "software")
+        self._launch_on_a_port(emulator_python(cache, say=self._say))
 
     def stop(self) -> None:
         """Let it write its state down and end."""

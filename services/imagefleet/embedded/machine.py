@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from imagefleet.errors import Misconfigured
@@ -89,9 +88,7 @@ class StateFolder:
         write_private(self.key_file(name), secret)
 
     def _make(self) -> None:
-        if not self.path.exists():
-            self.path.mkdir(parents=True)
-            self.path.chmod(0o711)  # Postgres may run under another account, which passes through
+        make_passable(self.path)
         # Nobody commits passwords because the folder happens to lie in a checkout.
         ignored = self.path / ".gitignore"
         if not ignored.exists():
@@ -107,6 +104,13 @@ class StateFolder:
             f"{self.path} is in use by another `imagefleet up` (process {holder}): "
             "stop that one, or choose another folder with --state-dir"
         )
+
+
+def make_passable(folder: Path) -> None:
+    """Make a folder that is missing; Postgres may run under another account, and passes through."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o711)
 
 
 def write_private(path: Path, text: str) -> None:
@@ -140,12 +144,7 @@ class LocalServer(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -154,9 +153,17 @@ class LocalServer(ABC):
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    @abstractmethod
     def start(self) -> None:
         """Return once it answers; whatever fails leaves nothing running."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Lock the folder, and return once it answers."""
 
     @abstractmethod
     def stop(self) -> None:

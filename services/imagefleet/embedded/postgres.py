@@ -104,20 +104,16 @@ class EmbeddedPostgres(LocalServer):
         name = quote(database, safe="")
         return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{name}"
 
-    def start(self) -> None:
+    def _start(self) -> None:
         self._lock = take(self.placement.lock_file)
-        try:
-            stop_orphan(self.placement.data)
-            copy_software(self.placement)
-            self._password = read_or_make_password(self.placement)
-            if not self.placement.data.exists():
-                durable = self._settings.get("fsync") != "off"
-                make_cluster(self.placement, self._password, durable=durable)
-            refuse_another_major_version(self.placement)
-            self._launch_on_a_port()
-        except BaseException:
-            self.stop()
-            raise
+        stop_orphan(self.placement.data)
+        copy_software(self.placement)
+        self._password = read_or_make_password(self.placement)
+        if not self.placement.data.exists():
+            durable = self._settings.get("fsync") != "off"
+            make_cluster(self.placement, self._password, durable=durable)
+        refuse_another_major_version(self.placement)
+        self._launch_on_a_port()
 
     def stop(self) -> None:
         """End all sessions and shut down cleanly; an unclean end is repaired by the next start."""

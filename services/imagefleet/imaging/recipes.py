@@ -53,20 +53,13 @@ class Fit(StrEnum):
     CONTAIN = "contain"  # the whole picture in the middle of a box of exactly this size
 
 
-class Focus(StrEnum):
-    CENTRE = "centre"
-
-
-class Upscaling(StrEnum):
-    NEVER = "never"  # a smaller source keeps its size, and the variant says not_enlarged
-
-
-class Metadata(StrEnum):
-    STRIP = "strip"  # nothing but pixels
-
-
-class Animation(StrEnum):
-    FIRST_FRAME = "first_frame"
+# In what no two variants differ; their hash has always said so.
+_ALIKE = {
+    "focus": "centre",
+    "upscaling": "never",  # a smaller source keeps its size, and the variant says not_enlarged
+    "metadata": "strip",  # nothing but pixels
+    "animation": "first_frame",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +72,6 @@ class VariantSpec:
     format: ImageFormat
     quality: int
     fit: Fit = Fit.INSIDE
-    focus: Focus = Focus.CENTRE
-    upscaling: Upscaling = Upscaling.NEVER
-    metadata: Metadata = Metadata.STRIP
-    animation: Animation = Animation.FIRST_FRAME
 
     def __post_init__(self) -> None:
         if self.format not in ENCODERS:
@@ -111,18 +100,13 @@ class Recipe:
         """32 hexadecimal digits that change with anything that can change an output byte."""
         content = {
             "pipeline": _PIPELINE_VERSION,
-            "variants": [asdict(variant) for variant in self.variants],
+            "variants": [{**asdict(variant), **_ALIKE} for variant in self.variants],
             "encoders": {
                 variant.format: dict(ENCODERS[variant.format]) for variant in self.variants
             },
         }
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:32]
-
-    @property
-    def slow(self) -> bool:
-        """Whether it costs several times what a WebP recipe does, and should queue elsewhere."""
-        return any(variant.format is ImageFormat.AVIF for variant in self.variants)
 
 
 _SIDES = MappingProxyType({"thumb": 200, "small": 640, "medium": 1280, "large": 1920})

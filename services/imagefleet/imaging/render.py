@@ -45,34 +45,25 @@ def render(
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
     """
     try:
-        return _render(source, recipe, limits, sink, checkpoint)
+        data = read(source, limits)
+        work = open_file(data, examine(data, limits), recipe, limits)
+        for step in STEPS:
+            checkpoint()
+            work = step(work)
+        made: list[VariantFacts] = []
+        picture = work.picture
+        for level, picture in cascade(work):
+            made += _make(level, picture, work, sink, checkpoint)
+        order = [(spec.name, spec.format) for spec in recipe.variants]
+        made.sort(key=lambda variant: order.index((variant.name, variant.format)))
+        return Rendering(
+            source=_source(data, work),
+            placeholder=_placeholder(picture),
+            variants=tuple(made),
+        )
     except MemoryError as fault:
         sentence = "The image needs more memory to process than it may have."
         raise InputRejected("memory", sentence) from fault
-
-
-def _render(
-    source: bytes | Path | BinaryIO,
-    recipe: Recipe,
-    limits: Limits,
-    sink: Sink,
-    checkpoint: Checkpoint,
-) -> Rendering:
-    data = read(source, limits)
-    work = open_file(data, examine(data, limits), recipe, limits)
-    for step in STEPS:
-        checkpoint()
-        work = step(work)
-    variants: list[VariantFacts] = []
-    picture = work.picture
-    for level, picture in cascade(work):
-        variants += _make(level, picture, work, sink, checkpoint)
-    order = [(spec.name, spec.format) for spec in recipe.variants]
-    return Rendering(
-        source=_source(data, work),
-        placeholder=_placeholder(picture),
-        variants=tuple(sorted(variants, key=lambda made: order.index((made.name, made.format)))),
-    )
 
 
 def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:

@@ -19,7 +19,6 @@ FORMATS: Final = ("jpeg", "png", "webp", "gif")
 ORIENTATION: Final = 0x0112
 LIES_ON_ITS_SIDE: Final = 6
 GIF_FRAMES: Final = 3
-MAX_PIXELS: Final = 50_000_000
 RINGS: Final = 12
 PHOTO: Final = (2560, 1920)
 GOLDEN: Final = 137.5  # degrees of hue between neighbours, so that no two look alike
@@ -47,28 +46,25 @@ def sample(number: int) -> Sample:
     kind = FORMATS[number % len(FORMATS)]
     width, height = SIZES[number % len(SIZES)]
     picture = _drawn(number, width, height, "RGBA" if kind in {"png", "webp"} else "RGB")
-    out = io.BytesIO()
     match kind:
         case "jpeg":
-            exif = Image.Exif()
-            exif[ORIENTATION] = LIES_ON_ITS_SIDE
-            picture.save(out, "JPEG", quality=88, exif=exif)
+            content = _saved(picture, "JPEG", quality=88, exif=_lying())
         case "png":
-            picture.save(out, "PNG", compress_level=1)
+            content = _saved(picture, "PNG", compress_level=1)
         case "webp":
-            picture.save(out, "WEBP", quality=85, method=0)
+            content = _saved(picture, "WEBP", quality=85, method=0)
         case _:
-            frames = [
+            first, *others = (
                 picture.rotate(90 * turn).quantize(64, Image.Quantize.FASTOCTREE)
                 for turn in range(GIF_FRAMES)
-            ]
-            frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=200)
-    return Sample(f"sample-{number:03}.{ImageFormat(kind).extension}", out.getvalue())
+            )
+            content = _saved(first, "GIF", save_all=True, append_images=others, duration=200)
+    return Sample(f"sample-{number:03}.{ImageFormat(kind).extension}", content)
 
 
 def decode(content: bytes) -> Decoded:
     """Read every pixel; InputRejected when that is not possible."""
-    with reading(MAX_PIXELS):
+    with reading(Limits().max_pixels):
         picture = open_image(content)
         picture.load()
     return Decoded((picture.format or "").lower(), picture.width, picture.height)
@@ -121,10 +117,8 @@ def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:
 def _small_ones() -> Iterator[bytes]:
     """One small picture a format, with everything in it that takes a path of its own."""
     colours = Image.new("RGBA", (16, 16), (200, 100, 50, 128))
-    exif = Image.Exif()
-    exif[0x0112] = 6
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    tagged = {"exif": exif, "icc_profile": profile}
+    tagged = {"exif": _lying(), "icc_profile": profile}
     yield _saved(colours.convert("RGB"), "JPEG", progressive=True, **tagged)
     yield _saved(colours.convert("CMYK"), "JPEG")
     yield _saved(colours, "PNG", **tagged)
@@ -137,6 +131,12 @@ def _small_ones() -> Iterator[bytes]:
     yield _saved(colours, "AVIF", max_threads=1, **tagged)
     frames = [Image.new("RGB", (16, 16), "navy")]
     yield _saved(colours.convert("RGB"), "MPO", save_all=True, append_images=frames)
+
+
+def _lying() -> Image.Exif:
+    exif = Image.Exif()
+    exif[ORIENTATION] = LIES_ON_ITS_SIDE
+    return exif
 
 
 def _saved(picture: Image.Image, pillow_format: str, **options: object) -> bytes:

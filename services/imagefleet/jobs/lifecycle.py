@@ -38,6 +38,7 @@ class Transition:
 
 _WORKER: Final = frozenset({Actor.WORKER})
 _WORKER_OR_RESCUER: Final = frozenset({Actor.WORKER, Actor.MAINTENANCE})
+_GIVEN_UP: Final = "permanent error, attempts exhausted, cancelled, poison"
 
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(None, JobState.QUEUED, frozenset(Actor), "submit, replay, follow-up"),
@@ -48,18 +49,8 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(
         JobState.PROCESSING, JobState.FAILED_RETRYABLE, _WORKER_OR_RESCUER, "retry, release, rescue"
     ),
-    Transition(
-        JobState.PROCESSING,
-        JobState.FAILED,
-        _WORKER_OR_RESCUER,
-        "permanent error, attempts exhausted, cancelled, poison",
-    ),
-    Transition(
-        JobState.FAILED_RETRYABLE,
-        JobState.FAILED,
-        _WORKER_OR_RESCUER,
-        "permanent error, attempts exhausted, cancelled, poison",
-    ),
+    Transition(JobState.PROCESSING, JobState.FAILED, _WORKER_OR_RESCUER, _GIVEN_UP),
+    Transition(JobState.FAILED_RETRYABLE, JobState.FAILED, _WORKER_OR_RESCUER, _GIVEN_UP),
 )
 
 

@@ -32,20 +32,13 @@ class Bookkeeper:
     """Holds the office if it can, and keeps the book while it does."""
 
     def __init__(
-        self,
-        pool: Pool,
-        holder: UUID,
-        metrics: MaintenanceMetrics,
-        *,
-        rest: Rest,
-        again: timedelta = PROVE_AGAIN,
+        self, pool: Pool, holder: UUID, metrics: MaintenanceMetrics, *, rest: Rest
     ) -> None:
-        """Every hour is proven once it is over, and once more in each span of `again`."""
+        """Every hour is proven once it is over, and once more in each span of PROVE_AGAIN."""
         self.office = Office(OFFICE, pool, holder)
         self._pool = pool
         self._metrics = metrics
         self._rest = rest
-        self._again = again
         self._opened_jobs: int | None = None
 
     async def fold(self) -> int:
@@ -75,7 +68,7 @@ class Bookkeeper:
                 return False
             async with self._pool.use("prove") as connection:
                 proof = await prove_hour(
-                    connection, every=self._again, page=PAGE, between=self._between_pages
+                    connection, every=PROVE_AGAIN, page=PAGE, between=self._between_pages
                 )
             self._tell(proof)
             hours += proof is not None

@@ -182,16 +182,13 @@ class DeadLetterSweeper:
                 received = await self._dead_letters.receive(most=10, wait=WAIT)
                 if not received:
                     break
-                judgements = await self._judge(received)
+                async with self._pool.use("judge_messages") as connection:
+                    judgements = await judge_messages(connection, [read(each) for each in received])
                 by_finding.update(judgement.found.value for judgement in judgements)
                 staying += await self._clear(received, judgements)
         finally:
             await self._dead_letters.change_visibility([(receipt, AT_ONCE) for receipt in staying])
         return by_finding
-
-    async def _judge(self, received: Sequence[Received]) -> list[Finding]:
-        async with self._pool.use("judge_messages") as connection:
-            return await judge_messages(connection, [read(message) for message in received])
 
     async def _clear(
         self, received: Sequence[Received], judgements: Sequence[Finding]

@@ -15,8 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.aws.objects import Deleted, Objects
-from imagefleet.errors import Unavailable
+from imagefleet.aws.objects import Objects
 from imagefleet.jobs.images import originals_prefix, outputs_prefix
 from imagefleet.maintenance.duties import Period
 from imagefleet.store.database import Pool
@@ -95,8 +94,8 @@ class DeletionKeeper:
 
     async def _empty(self, image_id: UUID) -> int:
         """Empty one image's prefixes; how many versions that deleted."""
-        outputs = _all(await self._outputs.delete_all(outputs_prefix(image_id)))
-        originals = _all(await self._originals.delete_all(originals_prefix(image_id)))
+        outputs = (await self._outputs.delete_all(outputs_prefix(image_id))).in_all()
+        originals = (await self._originals.delete_all(originals_prefix(image_id))).in_all()
         async with self._pool.use("record_emptied_again") as connection:
             # What was public for a moment may have been kept by the edge.
             await record_emptied_again(connection, image_id, owes=outputs > 0)
@@ -104,12 +103,3 @@ class DeletionKeeper:
             told = {"outputs": outputs, "originals": originals}
             log.warning("image.emptied_again", image_id=str(image_id), **told)
         return outputs + originals
-
-
-def _all(answer: Deleted) -> int:
-    """How many were deleted; Unavailable unless it is all of them."""
-    if answer.failures:
-        version, code = min(answer.failures.items())
-        detail = f"{len(answer.failures)} versions were refused, {version.key} with {code}"
-        raise Unavailable("objects_remain", "Not everything could be deleted yet.", detail)
-    return len(answer.deleted)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.aws.queue import Queue
+from imagefleet.aws.queue import MOST_ENTRIES, Queue
 from imagefleet.doorbell import ring_jobs
 from imagefleet.jobs.model import JobId, Lane, Ring
 from imagefleet.live import Live
@@ -176,18 +176,25 @@ class Dispatcher:
         if self._now() < work.rests_until:
             return 0
         window = work.window
-        lost = await self._forget_lost(lane, fleet, work)
+        await self._forget_lost(lane, fleet, work)
         async with self._pool.use("count_announced") as connection:
             announced = await count_announced(
                 connection, lane, within=window.lately, limit=4 * window.size + self._batch
             )
-        window.lost(lost)
-        room = window.look(self._now(), announced=announced, held=fleet.held, free=fleet.free)
+        room = window.look(
+            self._now(),
+            announced=announced,
+            held=fleet.held,
+            free=fleet.free,
+            finished=fleet.finished,
+        )
         levels = await self._find_levels(lane, work)
         ready, full, most_of = await self._chooser.ready(lane, levels, fleet, holds)
         everybody = work.behind == FIRST_PLACE
         work.turns.arrive({level.tenant_id: None for level in ready}, complete=everybody)
         most = min(room, self._batch)
+        if most > MOST_ENTRIES:  # what is left of a request is for the next look
+            most -= most % MOST_ENTRIES
         sent, waiting = await self._announce(lane, work, ready, most, most_of)
         full += [level for level in ready if self._chooser.is_full(lane, level)]
         work.busy = announced > 0 or bool(ready or full)
@@ -205,9 +212,9 @@ class Dispatcher:
             )
         return sent
 
-    async def _forget_lost(self, lane: Lane, fleet: LaneFleet, work: LaneWork) -> int:
+    async def _forget_lost(self, lane: Lane, fleet: LaneFleet, work: LaneWork) -> None:
         if self._now() < work.forget_lost_at:
-            return 0
+            return
         work.forget_lost_at = self._now() + FORGET_LOST_EVERY
         silent, heard = fleet.silent_at, fleet.heard_at
         # Where there were messages since, what was not heard may only stand deep: as many are given
@@ -218,7 +225,6 @@ class Dispatcher:
             lost = await forget_lost(connection, lane, silent=silent, heard=heard, limit=limit)
         if lost:
             log.warning("ring.lost", lane=lane, jobs=lost)
-        return lost
 
     async def _find_levels(self, lane: Lane, work: LaneWork) -> list[Level]:
         """What waits in a lane; where there is more than one look reads, the next one goes on."""
@@ -290,7 +296,6 @@ class Dispatcher:
                 await confirm_rings(connection, took)
         else:
             work.rests_until = self._now() + REST_AFTER_REFUSAL
-        work.window.sent(len(took))
         self.unreached = None if took else "nothing was taken"
         log.info("job.rung", lane=lane, due=len(rings), sent=len(took))
         return took

@@ -6,8 +6,7 @@ fails, or takes too long, shows nothing until it succeeds again, and costs no ot
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
@@ -17,14 +16,14 @@ import structlog
 
 from imagefleet.aws.queue import Queue, QueueDepth
 from imagefleet.errors import FleetError, Unavailable
-from imagefleet.jobs.model import JobState, Lane
+from imagefleet.jobs.model import Lane
 from imagefleet.live import Live
 from imagefleet.maintenance.duties import Office
 from imagefleet.maintenance.sweeper import WALK_EVERY
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.reports import sample_invalidations
 from imagefleet.store.fleet.breakers import list_breakers
-from imagefleet.store.fleet.ledger import OpenJobs, read_ledger, sample_depths, sample_oldest
+from imagefleet.store.fleet.ledger import read_ledger, sample_depths, sample_oldest
 from imagefleet.store.fleet.statistics import (
     ExpectedMessages,
     count_stuck,
@@ -141,8 +140,7 @@ class Sampler:
 
     async def _take_depths(self, connection: Connection) -> None:
         depths = await sample_depths(connection)
-        self._metrics.depths_sampled(_waiting(depths))
-        self._metrics.states_sampled((depth.type, depth.state, depth.jobs) for depth in depths)
+        self._metrics.depths_sampled((depth.type, depth.state, depth.jobs) for depth in depths)
 
     async def _take_oldest(self, connection: Connection) -> None:
         oldest = await sample_oldest(connection)
@@ -216,11 +214,3 @@ class Sampler:
             code = error.code if isinstance(error, Unavailable) else "sqs_timeout"
             log.warning("sample.incomplete", lane=lane, code=code)
             return None
-
-
-def _waiting(depths: Sequence[OpenJobs]) -> Counter[str]:
-    waiting: Counter[str] = Counter()
-    for depth in depths:
-        if depth.state != JobState.PROCESSING:
-            waiting[depth.type] += depth.jobs
-    return waiting

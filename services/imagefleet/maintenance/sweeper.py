@@ -29,7 +29,6 @@ from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 PERIOD: Final = timedelta(minutes=1)
 WALK_EVERY: Final = timedelta(hours=6)
-GRACE: Final = timedelta(days=1)
 LONGEST: Final = timedelta(seconds=45)  # of one period, but for a call that is under way
 LONGEST_ON_VERSIONS: Final = timedelta(seconds=15)
 LONGEST_ON_UPLOADS: Final = timedelta(seconds=5)
@@ -68,8 +67,8 @@ class Sweeper:
         *,
         has_edge: bool,
         rest: Rest,
-        grace: timedelta = GRACE,
-        deletes: bool = True,
+        grace: timedelta,
+        deletes: bool,
         older_than: timedelta = OLDER_THAN,
         period: timedelta = PERIOD,
         walk_every: timedelta = WALK_EVERY,

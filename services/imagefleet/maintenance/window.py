@@ -29,7 +29,6 @@ from imagefleet.store.jobs.dispatching import (
 )
 from imagefleet.store.jobs.rings import URGENT
 
-SHORT: Final = 1.0  # seconds: follows a lane that becomes quick within a few looks
 LONG: Final = 5.0  # seconds: bridges the gaps between jobs that end together
 LATELY: Final = timedelta(minutes=10)  # at the most, in a lane of jobs that take as long
 MANNERS_ARE_GOOD_FOR: Final = 30.0  # seconds
@@ -45,9 +44,6 @@ class Window:
         self._finished: deque[tuple[float, int]] = deque()
         self._looked_at: float | None = None
         self._gap = 0.0
-        self._announced = 0
-        self._held = 0
-        self._sent = 0
         self.size = horizon().spare
         self.rate = 0.0
         """Jobs that the lane's workers finish a second."""
@@ -66,35 +62,23 @@ class Window:
         least, most = ahead.shortest.total_seconds(), ahead.longest.total_seconds()
         return min(most, max(least, ahead.looks * self._gap))
 
-    def look(self, now: float, *, announced: int, held: int, free: int) -> int:
+    def look(self, now: float, *, announced: int, held: int, free: int, finished: int) -> int:
         """Take what a look found; how many more may be announced now.
 
-        What was announced and is not any more was claimed, and what was claimed and is not held was
-        finished. Claims alone would take a batch of slow jobs that fills the slots for a quick one.
+        Finished is what ran and ended within the last second. What was claimed tells nothing: a
+        batch of slow jobs that fills the slots would look quick, and so would what had no room.
         """
         if self._looked_at is not None:
-            gap = now - self._looked_at
-            self._gap = max(gap, 0.8 * self._gap)
-            claimed = self._announced + self._sent - announced
-            self._finished.append((now, max(0, claimed - (held - self._held))))
-        self._looked_at, self._sent = now, 0
-        self._announced, self._held = announced, held
-        while self._finished and self._finished[0][0] <= now - LONG:
+            self._gap = max(now - self._looked_at, 0.8 * self._gap)
+        self._looked_at = now
+        self._finished.append((now, finished))
+        while self._finished[0][0] <= now - LONG:
             self._finished.popleft()
-        long = sum(jobs for _, jobs in self._finished) / LONG
-        short = sum(jobs for at, jobs in self._finished if at > now - SHORT) / SHORT
+        long = sum(jobs for _, jobs in self._finished) / len(self._finished)
         # All slots may have ended their jobs together: that alone is no quick lane.
-        self.rate = max(long, short - (held + free))
+        self.rate = max(long, finished - (held + free))
         self.size = free + math.ceil(self._horizon * self.rate) + self._ahead().spare
         return max(0, self.size - announced)
-
-    def sent(self, jobs: int) -> None:
-        """Count what was announced since."""
-        self._sent += jobs
-
-    def lost(self, jobs: int) -> None:
-        """Take it that these were announced and never heard: nobody claimed them."""
-        self._announced -= jobs
 
 
 class TenantTurns:

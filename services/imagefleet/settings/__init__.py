@@ -44,8 +44,6 @@ __all__ = [
     "Maintenance",
     "MaintenanceSettings",
     "Person",
-    "Process",
-    "Reaching",
     "Retry",
     "Roles",
     "Slice",
@@ -60,31 +58,27 @@ __all__ = [
 
 
 class Process(BaseModel):
-    """The slices of one process."""
+    """What a process needs that jobs go through, beside its own slices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Reaching(Process):
-    """What a process needs that jobs go through, beside its own."""
 
     database: Database
     aws: Aws
 
 
-class ApiSettings(Reaching):
+class ApiSettings(Process):
     api: Api
     retry: Retry
     telemetry: Telemetry
 
 
-class WorkerSettings(Reaching):
+class WorkerSettings(Process):
     worker: Worker
     retry: Retry
     telemetry: Telemetry
 
 
-class MaintenanceSettings(Reaching):
+class MaintenanceSettings(Process):
     maintenance: Maintenance
     retry: Retry
     telemetry: Telemetry

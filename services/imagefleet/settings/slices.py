@@ -7,7 +7,7 @@ Service of that name.
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from imagefleet.jobs.model import Lane
@@ -29,7 +29,7 @@ from imagefleet.settings.values import (
     Switch,
     Text,
     WebUrl,
-    lower,
+    read_as,
 )
 
 
@@ -274,12 +274,12 @@ class Telemetry(Slice):
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        BeforeValidator(lower),
+        read_as(str.lower),
         Form("debug, info, warning or error"),
     ] = Field("info", validation_alias="LOG_LEVEL")
     """The least important lines that are written."""
     log_format: Annotated[
-        Literal["json", "console"], BeforeValidator(lower), Form("json or console")
+        Literal["json", "console"], read_as(str.lower), Form("json or console")
     ] = Field("json", validation_alias="LOG_FORMAT")
     """One JSON object a line, or lines for a person at a terminal."""
     health_host: Text = Field("127.0.0.1", validation_alias="HEALTH_LISTEN_HOST")

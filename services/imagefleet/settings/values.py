@@ -1,6 +1,7 @@
 """What the values of variables look like, and how each kind of them is read."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -20,6 +21,8 @@ from pydantic import (
 
 from imagefleet.jobs.model import Lane
 
+Network: TypeAlias = IPv4Network | IPv6Network
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -28,29 +31,28 @@ class Form:
     text: str
 
 
-def _seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
+def read_as(reading: Callable[[str], object]) -> BeforeValidator:
+    """Read what a variable has as this; what was made by a program is taken as it is."""
+    return BeforeValidator(lambda value: reading(value) if isinstance(value, str) else value)
+
+
+def _seconds(value: str) -> timedelta:
     try:
         return timedelta(seconds=float(value))
     except OverflowError as error:  # inf, or more days than a timedelta holds
         raise ValueError from error
 
 
-def _names(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+def _listed(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _networks(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    return tuple(ip_network(network.strip()) for network in value.split(",") if network.strip())
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_listed(value)))
 
 
-def lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
+def _networks(value: str) -> tuple[Network, ...]:
+    return tuple(ip_network(network) for network in _listed(value))
 
 
 def _web_url(value: str) -> str:
@@ -78,16 +80,10 @@ class BreakerNumbers(BaseModel):
     open_seconds: Annotated[float, Field(ge=1, le=86_400)] | None = None
 
 
-def _breakers(value: object) -> object:
-    return json.loads(value) if isinstance(value, str) else value  # its fault is a ValueError
-
-
-Network: TypeAlias = IPv4Network | IPv6Network
-
 Text = Annotated[str, Form("text")]
 Count = Annotated[int, Form("a whole number")]
 Switch = Annotated[bool, Form("true or false")]
-Seconds = Annotated[timedelta, BeforeValidator(_seconds), Form("seconds")]
+Seconds = Annotated[timedelta, read_as(_seconds), Form("seconds")]
 Port = Annotated[
     int, annotated_types.Interval(ge=0, le=65535), Form("a port number, from 0 to 65535")
 ]
@@ -97,19 +93,19 @@ DatabaseUrl = Annotated[
     AfterValidator(_database_url),
     Form("postgresql://user:password@host:port/database"),
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(_names), Form("names separated by commas")]
+Names = Annotated[tuple[str, ...], read_as(_names), Form("names separated by commas")]
 Networks = Annotated[
     tuple[Network, ...],
-    BeforeValidator(_networks),
+    read_as(_networks),
     Form("networks such as 10.0.0.0/8, separated by commas"),
 ]
 Lanes = Annotated[
     tuple[Lane, ...],
-    BeforeValidator(_names),
+    read_as(_names),
     Form(f"one or more of {', '.join(Lane)}, separated by commas"),
 ]
 Breakers = Annotated[
     dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], BreakerNumbers],
-    BeforeValidator(_breakers),
+    read_as(json.loads),  # its fault is a ValueError
     Form('JSON such as {"s3": {"failures": 20, "ratio": 0.5}}'),
 ]

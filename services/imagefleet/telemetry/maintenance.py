@@ -1,12 +1,13 @@
 """The series of the maintenance process: what it did, and what the elected sampler saw."""
 
 from collections import Counter as Tally
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from imagefleet.jobs.model import Lane
+from imagefleet.jobs.model import JobState, Lane
 from imagefleet.telemetry.metrics import AWS_SECONDS, FleetMetrics
 from imagefleet.telemetry.plain import names
 from imagefleet.telemetry.series import Values
@@ -14,29 +15,40 @@ from imagefleet.telemetry.series import Values
 DARK_SECONDS: Final = (1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 LEDGER: Final = ("accepted", "open", "completed", "failed", "pruned", "missing")
 # What is looked at in one go, and shown or not shown together.
-SAMPLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+SAMPLES: Final[Mapping[str, Sequence[tuple[str, ...]]]] = MappingProxyType(
     {
-        "depths": ("job_queue_depth", "jobs_open"),
-        "oldest": ("oldest_job_age_seconds",),
-        "stuck": ("jobs_stuck",),
-        "rings": (
-            "rings_announced",
-            "ring_window",
-            "oldest_ring_age_seconds",
-            "dispatcher_silence_seconds",
-        ),
-        "queues": ("sqs_messages", "queue_drift"),
-        "letters": ("dead_letters_unacknowledged",),
-        "edge": (
-            "invalidations_owed",
-            "invalidation_oldest_age_seconds",
-            "invalidation_paths_in_flight",
-            "invalidation_paths_this_month",
-        ),
-        "walk": ("missing_objects",),
-        "breakers": ("breaker_open", "breaker_trips_total"),
-        "ledger": tuple(f"ledger_{account}" for account in LEDGER),
-        "behind": ("upkeep_behind_seconds",),
+        "depths": [
+            ("job_queue_depth", "jobs that wait", "job_type"),
+            ("jobs_open", "jobs that are not over", "job_type", "state"),
+        ],
+        "oldest": [
+            ("oldest_job_age_seconds", "how long the oldest has been due", "job_type", "state")
+        ],
+        "stuck": [("jobs_stuck", "jobs that run for longer than any type may")],
+        "rings": [
+            ("rings_announced", "jobs that have a message and were not claimed yet", "lane"),
+            ("ring_window", "how many jobs may be announced at a time", "lane"),
+            ("oldest_ring_age_seconds", "how long the first has waited for its turn", "lane"),
+            ("dispatcher_silence_seconds", "how long ago a dispatcher looked at a lane", "lane"),
+        ],
+        "queues": [
+            ("sqs_messages", "messages, by SQS's estimate", "lane", "state"),
+            ("queue_drift", "jobs that should have a message minus messages", "lane"),
+        ],
+        "letters": [("dead_letters_unacknowledged", "dead letters nobody has acknowledged")],
+        "edge": [
+            ("invalidations_owed", "images whose invalidation is not complete"),
+            ("invalidation_oldest_age_seconds", "age of the oldest owed invalidation"),
+            ("invalidation_paths_in_flight", "paths that CloudFront works on"),
+            ("invalidation_paths_this_month", "paths sent in this month of UTC"),
+        ],
+        "walk": [("missing_objects", "objects that rows name and S3 does not have")],
+        "breakers": [
+            ("breaker_open", "1 while calls of the service are held back", "service"),
+            ("breaker_trips_total", "how often the service's breaker opened", "service"),
+        ],
+        "ledger": [(f"ledger_{name}", f"the conservation ledger: {name}") for name in LEDGER],
+        "behind": [("upkeep_behind_seconds", "how long a step's oldest work is overdue", "step")],
     }
 )
 
@@ -65,28 +77,7 @@ class MaintenanceMetrics(FleetMetrics):
         self._upkept = self._counter(
             "upkeep_done_total", "pieces of work that a step of upkeep has done", "step"
         )
-        self._samples = self._sampled(
-            ("job_queue_depth", "jobs that wait", "job_type"),
-            ("jobs_open", "jobs that are not over", "job_type", "state"),
-            ("oldest_job_age_seconds", "how long the oldest has been due", "job_type", "state"),
-            ("jobs_stuck", "jobs that run for longer than any type may"),
-            ("rings_announced", "jobs that have a message and were not claimed yet", "lane"),
-            ("ring_window", "how many jobs may be announced at a time", "lane"),
-            ("oldest_ring_age_seconds", "how long the first has waited for its turn", "lane"),
-            ("dispatcher_silence_seconds", "how long ago a dispatcher looked at a lane", "lane"),
-            ("sqs_messages", "messages, by SQS's estimate", "lane", "state"),
-            ("queue_drift", "jobs that should have a message minus messages", "lane"),
-            ("dead_letters_unacknowledged", "dead letters nobody has acknowledged"),
-            ("invalidations_owed", "images whose invalidation is not complete"),
-            ("invalidation_oldest_age_seconds", "age of the oldest owed invalidation"),
-            ("invalidation_paths_in_flight", "paths that CloudFront works on"),
-            ("invalidation_paths_this_month", "paths sent in this month of UTC"),
-            ("missing_objects", "objects that rows name and S3 does not have"),
-            ("upkeep_behind_seconds", "how long a step's oldest work is overdue", "step"),
-            ("breaker_open", "1 while calls of the service are held back", "service"),
-            ("breaker_trips_total", "how often the service's breaker opened", "service"),
-            *((f"ledger_{account}", f"the conservation ledger: {account}") for account in LEDGER),
-        )
+        self._samples = self._sampled(*chain.from_iterable(SAMPLES.values()))
 
     def rescued(self, jobs: int) -> None:
         """Count jobs that were taken from a dead worker."""
@@ -116,19 +107,16 @@ class MaintenanceMetrics(FleetMetrics):
         if pieces:
             self._upkept.labels(step).inc(pieces)
 
-    def depths_sampled(self, jobs: Mapping[str, int]) -> None:
-        """Take how many jobs wait, by type; a registered type without any is shown as 0."""
-        depths = Tally(dict.fromkeys(self._job_types, 0))
-        for job_type, waiting in jobs.items():
-            depths[self._type(job_type)] += waiting
-        self._samples.show("job_queue_depth", {(name,): count for name, count in depths.items()})
-
-    def states_sampled(self, depths: Iterable[tuple[str, str, int]]) -> None:
-        """Take type, state, and how many jobs there are."""
-        jobs: dict[tuple[str, ...], float] = {}
+    def depths_sampled(self, depths: Iterable[tuple[str, str, int]]) -> None:
+        """Take type, state, and how many jobs there are; of a registered type also that none is."""
+        waiting: Tally[tuple[str, ...]] = Tally({(name,): 0 for name in self._job_types})
+        jobs: Tally[tuple[str, ...]] = Tally()
         for job_type, state, count in depths:
-            where = (self._type(job_type), state)
-            jobs[where] = jobs.get(where, 0) + count
+            name = self._type(job_type)
+            jobs[name, state] += count
+            if state != JobState.PROCESSING:
+                waiting[(name,)] += count
+        self._samples.show("job_queue_depth", waiting)
         self._samples.show("jobs_open", jobs)
 
     def ages_sampled(self, oldest: Iterable[tuple[str, str, timedelta]]) -> None:
@@ -197,7 +185,7 @@ class MaintenanceMetrics(FleetMetrics):
 
     def unsampled(self, sample: str) -> None:
         """Show nothing of this one of SAMPLES: a look at it failed, or a new one begins."""
-        self._samples.forget(*SAMPLES[sample])
+        self._samples.forget(*(name for name, *_ in SAMPLES[sample]))
 
     def unelected(self) -> None:
         """Show no samples: another process takes them now."""

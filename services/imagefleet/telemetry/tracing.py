@@ -105,11 +105,8 @@ def _is_tracestate(text: str) -> bool:
 class Tracing:
     """What makes spans; nothing is recorded without a tracer."""
 
-    def __init__(
-        self, tracer: Tracer | None = None, *, dice: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
-        self._dice = dice
         self.share: Callable[[], float] = lambda: 1.0
         """Of the traces that begin here, those that are recorded at all."""
 
@@ -134,7 +131,7 @@ class Tracing:
         if parent is not None or get_current_span().get_span_context().is_valid:
             return False
         share = self.share()
-        return share < 1 and self._dice() >= share
+        return share < 1 and random.random() >= share  # noqa: S311 - guards nothing
 
     def child(
         self, name: str, kind: Kind = "internal", attributes: Attributes | None = None

@@ -120,16 +120,16 @@ class Consumer:
         What waits there meanwhile is for workers that have some. And for what needs none we ask now
         and then, for as much as there are slots: it may lie behind what has no room.
         """
-        if self._crowd:
-            await _end_of(taking)
-        if self._crowd:
-            room = await self._ears.type_slots.more(self._crowd, WITHOUT_ROOM_FOR)
-            return await self._slots.reserve(min(room or MOST_AT_ONCE, MOST_AT_ONCE))
-        reserved = await self._slots.reserve(MOST_AT_ONCE)
-        if self._crowd:  # as is known by now of what was claimed meanwhile
-            self._slots.give_back(reserved)
-            return await self._reserve(taking)
-        return reserved
+        while True:
+            if self._crowd:
+                await _end_of(taking)
+            most, crowd = MOST_AT_ONCE, self._crowd
+            if crowd:
+                most = await self._ears.type_slots.more(crowd, WITHOUT_ROOM_FOR, most=most)
+            reserved = await self._slots.reserve(most)
+            if crowd or not self._crowd:
+                return reserved
+            self._slots.give_back(reserved)  # by what is known by now of what was claimed meanwhile
 
     async def _hear(self, reserved: int, drain: Drain) -> Brought | None:
         """Receive, and free the slots for which nothing came."""
@@ -272,29 +272,22 @@ class Consumer:
         deliveries = await unclaimed.readable(queue, received)
         if not deliveries:
             return
-        left: list[tuple[Delivery, ClaimAnswer]] = []
+        # Nothing new is begun any more, or nothing could be claimed: others may have them.
+        if drain.requested or not self._ears.lease.fresh:
+            unclaimed.give_back(queue, [delivery.received for delivery in deliveries])
+            return
         try:
-            async with self._ears.type_slots.counted:
-                # Nothing new is begun any more, or nothing could be claimed: others may have them.
-                if drain.requested or not self._ears.lease.fresh:
-                    unclaimed.give_back(queue, [delivery.received for delivery in deliveries])
-                    return
-                answers = await self._claim(lane, deliveries)
-                for delivery, answer in zip(deliveries, answers, strict=True):
-                    self._ears.metrics.claimed(answer.verdict)
-                    if answer.claim is None:
-                        left.append((delivery, answer))
-                    else:
-                        self._ears.hearing.claimed(lane, delivery.message)
-                        self._start(answer.claim, delivery, ended)
+            answers = await self._claim(lane, deliveries, ended)
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
             lost = [delivery.received for delivery in deliveries]
             unclaimed.give_back(queue, lost, CONTENDED_FOR)
             raise
         self._find_out(lane, answers)
-        for delivery, answer in left:
-            await unclaimed.dismiss(delivery, answer)
+        for delivery, answer in zip(deliveries, answers, strict=True):
+            self._ears.metrics.claimed(answer.verdict)
+            if answer.claim is None:
+                await unclaimed.dismiss(delivery, answer)
 
     def _find_out(self, lane: Lane, answers: Sequence[ClaimAnswer]) -> None:
         """It is crowded once something had no room, until something comes that had."""
@@ -308,25 +301,32 @@ class Consumer:
         elif crowd:
             self._helps_from = self._now() + WITHOUT_ROOM_FOR
 
-    async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
-        """Claim what there is room for, and tell whose claims that ended."""
+    async def _claim(
+        self, lane: Lane, deliveries: Sequence[Delivery], ended: Callable[[], None]
+    ) -> list[ClaimAnswer]:
+        """Claim what there is room for, tell whose claims that ended, and start it."""
         job_ids = [delivery.message.job_id for delivery in deliveries]
         async with self._ears.pool.use("claim") as connection:
-            try:
-                answers = await claim_jobs(
-                    connection,
-                    job_ids,
-                    worker_id=self._ears.worker_id,
-                    lanes=[lane],
-                    types=self._ears.types,
-                    rooms=self._ears.type_slots.rooms,
-                )
-            except ClaimLost:  # an answer
-                raise
-            except BaseException:
-                self._ears.takeovers.not_answered(job_ids)
-                raise
-        self._ears.takeovers.tell(answer.ended for answer in answers if answer.ended is not None)
+            with self._ears.type_slots.kept(len(job_ids)) as rooms:
+                try:
+                    answers = await claim_jobs(
+                        connection,
+                        job_ids,
+                        worker_id=self._ears.worker_id,
+                        lanes=[lane],
+                        types=self._ears.types,
+                        rooms=rooms,
+                    )
+                except ClaimLost:  # an answer
+                    raise
+                except BaseException:
+                    self._ears.takeovers.not_answered(job_ids)
+                    raise
+                self._ears.takeovers.tell(each.ended for each in answers if each.ended is not None)
+                for delivery, answer in zip(deliveries, answers, strict=True):
+                    if answer.claim is not None:
+                        self._ears.hearing.claimed(lane, delivery.message)
+                        self._start(answer.claim, delivery, ended)
         return answers
 
     def _start(self, claim: Claim, delivery: Delivery, ended: Callable[[], None]) -> None:

@@ -16,8 +16,8 @@ job was claimed says that those announced well before it should have come throug
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -113,15 +113,17 @@ class Slots:
 
 
 class TypeSlots:
-    """How many jobs of a type run at once: of those that compute, and those that were turned."""
+    """How many jobs of a type run at once: of those that compute, and those that were turned.
+
+    What a claim may take is taken out before it is sent, and what it did not take comes back with
+    its answer: claims of several lanes are on their way at once, and share what there is.
+    """
 
     def __init__(self, own: Mapping[str, int] = NO_BOUNDS) -> None:
         """Bind these types unless operators say something else; all others have every slot."""
-        self.counted = asyncio.Lock()
-        """Held from asking for rooms until what was claimed is counted."""
         self.own = own
         self._most = own
-        self._busy: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
         self._more = asyncio.Event()
 
     def use(self, turned: Mapping[str, int]) -> None:
@@ -132,17 +134,17 @@ class TypeSlots:
     @property
     def rooms(self) -> dict[str, int]:
         """How many more jobs of each of these types may begin."""
-        return {name: max(0, most - self._busy[name]) for name, most in self._most.items()}
+        return {name: max(0, most - self._taken[name]) for name, most in self._most.items()}
 
     @property
     def full(self) -> frozenset[str]:
         """Of which of them none may."""
         return frozenset(name for name, room in self.rooms.items() if not room)
 
-    async def more(self, types: Collection[str], within: float) -> int:
-        """Return how much room there is for these as soon as there is any; 0 if it took too long.
+    async def more(self, types: Collection[str], within: float, *, most: int) -> int:
+        """Return how much room there is for these as soon as there is any.
 
-        And 0 where one of them is not bound any more.
+        And `most` if it took too long, or where one of them is not bound any more.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -150,15 +152,26 @@ class TypeSlots:
                     self._more.clear()
                     await self._more.wait()
         rooms = self.rooms
-        return sum(rooms[name] for name in types) if rooms.keys() >= set(types) else 0
+        return min(sum(rooms.get(name, most) for name in types), most) or most
+
+    @contextmanager
+    def kept(self, most: int) -> Iterator[dict[str, int]]:
+        """Keep room for a claim of so many, until it is answered and what it took is counted."""
+        rooms = {name: min(room, most) for name, room in self.rooms.items()}
+        self._taken.update(rooms)
+        try:
+            yield rooms
+        finally:
+            self._taken.subtract(rooms)
+            self._more.set()
 
     def occupy(self, job_type: str) -> None:
         """Count one that was claimed."""
-        self._busy[job_type] += 1
+        self._taken[job_type] += 1
 
     def leave(self, job_type: str) -> None:
         """Count one less."""
-        self._busy[job_type] -= 1
+        self._taken[job_type] -= 1
         self._more.set()
 
 

@@ -340,10 +340,13 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         # Every open job of the tenant, as there are fewer than are counted.
         "what cancelling would flag": Case(
-            lambda c: count_chosen(c, TENANT), "operator", 10_000 + PROCESSING + 10, 20_000
+            lambda c: count_chosen(c, TENANT, CancelJobs()),
+            "operator",
+            10_000 + PROCESSING + 10,
+            20_000,
         ),
         "what cancelling a rare type would flag": Case(
-            lambda c: count_chosen(c, TENANT, job_type="rare"), "operator", 10, 30
+            lambda c: count_chosen(c, TENANT, CancelJobs(job_type="rare")), "operator", 10, 30
         ),
         "how long a walk is": Case(
             lambda c: count_walk(c, TENANT, None), "worker", QUEUED + PROCESSING, 1000

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -45,14 +45,6 @@ FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
 
-Tenant = Annotated[TenantId | None, Query(pattern=TENANT)]
-JobType = Annotated[str | None, Query(alias="jobType", pattern=TYPE)]
-LettersReason = Annotated[str | None, Query(pattern=CODE)]
-Fingerprint = Annotated[str | None, Query(pattern=FINGERPRINT)]
-Everything = Annotated[bool, Query(alias="all", description="Also what was dealt with.")]
-ByTenant = Annotated[bool, Query(alias="byTenant", description="Each tenant's by themselves.")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
-
 router = APIRouter()
 
 
@@ -63,6 +55,36 @@ class LetterChoice(Incoming):
     job_type: Annotated[str, Field(pattern=TYPE)] | None = None
     reason: Annotated[str, Field(pattern=CODE)] | None = None
     fingerprint: Annotated[str, Field(pattern=FINGERPRINT)] | None = None
+
+    def filters(self) -> LetterFilter:
+        """As the store knows them."""
+        return LetterFilter(
+            tenant_id=self.tenant,
+            type=self.job_type,
+            reason=self.reason,
+            fingerprint=self.fingerprint,
+        )
+
+
+class LetterQuery(LetterChoice):
+    """The same in a query."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Listing(LetterQuery):
+    """The open ones, or with `all` the history."""
+
+    everything: Annotated[bool, Field(alias="all", description="Also what was dealt with.")] = False
+    limit: Annotated[int, Field(ge=1, le=MOST_ON_A_PAGE)] = 50
+    cursor: UUID | None = None
+
+
+class Grouping(LetterQuery):
+    """The open ones by their faults."""
+
+    by_tenant: Annotated[bool, Field(description="Each tenant's by themselves.")] = False
+    limit: Annotated[int, Field(ge=1, le=MOST_ON_A_PAGE)] = 50
 
 
 class _Chosen(Incoming):
@@ -97,29 +119,15 @@ class ReplayRequest(_Chosen):
 
 @router.get("/v1/operator/dead-letters", **described("List dead letters", LetterPage, 404))
 async def find_letters(
-    _key: Operator,
-    tools: ToolsHere,
-    tenant: Tenant = None,
-    job_type: JobType = None,
-    reason: LettersReason = None,
-    fingerprint: Fingerprint = None,
-    everything: Everything = False,  # noqa: FBT002 - a parameter of the query
-    limit: Limit = 50,
-    cursor: UUID | None = None,
+    _key: Operator, tools: ToolsHere, asked: Annotated[Listing, Query()]
 ) -> Response:
     """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint."""
-    chosen = LetterFilter(
-        tenant_id=tenant,
-        type=job_type,
-        reason=reason,
-        fingerprint=fingerprint,
-        open_only=not everything,
-    )
+    chosen = replace(asked.filters(), open_only=not asked.everything)
     async with tools.operating("list_dead_letters", "dead_letters") as connection:
-        after = await _letter_of(connection, cursor)
-        letters = await list_dead_letters(connection, chosen, after=after, limit=limit + 1)
-    page = letters[:limit]
-    more = page[-1].id if len(letters) > limit else None
+        after = await _letter_of(connection, asked.cursor)
+        letters = await list_dead_letters(connection, chosen, after=after, limit=asked.limit + 1)
+    page = letters[: asked.limit]
+    more = page[-1].id if len(letters) > asked.limit else None
     return answer(LetterPage(letters=page, next_cursor=more))
 
 
@@ -128,19 +136,13 @@ async def find_letters(
     **described("Group the open dead letters by fault", LetterGroups),
 )
 async def find_groups(
-    _key: Operator,
-    tools: ToolsHere,
-    tenant: Tenant = None,
-    job_type: JobType = None,
-    reason: LettersReason = None,
-    fingerprint: Fingerprint = None,
-    by_tenant: ByTenant = False,  # noqa: FBT002 - a parameter of the query
-    limit: Limit = 50,
+    _key: Operator, tools: ToolsHere, asked: Annotated[Grouping, Query()]
 ) -> Response:
     """One fault has one fingerprint; the most frequent first, each with an example."""
-    chosen = LetterFilter(tenant_id=tenant, type=job_type, reason=reason, fingerprint=fingerprint)
     async with tools.operating("group_dead_letters", "dead_letters") as connection:
-        groups = await group_dead_letters(connection, chosen, by_tenant=by_tenant, limit=limit)
+        groups = await group_dead_letters(
+            connection, asked.filters(), by_tenant=asked.by_tenant, limit=asked.limit
+        )
     return answer(LetterGroups(groups=groups))
 
 
@@ -165,7 +167,7 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
         ids: Sequence[UUID] = asked.ids or ()
         more = False
         if asked.filter is not None:
-            chosen = _choice(asked.filter)
+            chosen = asked.filter.filters()
             letters = await list_dead_letters(acting.connection, chosen, limit=asked.limit + 1)
             ids, more = [each.id for each in letters[: asked.limit]], len(letters) > asked.limit
         count = await acknowledge_dead_letters(acting.connection, ids, by=who(key), note=asked.note)
@@ -227,7 +229,7 @@ async def _replayed(
         replayed = await replay_letters(connection, asked.ids or (), order, tools.kinds)
         return ReplayBatch(replayed=replayed)
     after = await _letter_of(connection, asked.after)
-    chosen = replace(_choice(asked.filter), died_until=asked.died_until)
+    chosen = replace(asked.filter.filters(), died_until=asked.died_until)
     return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
 
 
@@ -255,12 +257,3 @@ def _act(
 
 async def _letter_of(connection: Connection, letter_id: UUID | None) -> WholeLetter | None:
     return None if letter_id is None else await get_dead_letter(connection, letter_id)
-
-
-def _choice(chosen: LetterChoice) -> LetterFilter:
-    return LetterFilter(
-        tenant_id=chosen.tenant,
-        type=chosen.job_type,
-        reason=chosen.reason,
-        fingerprint=chosen.fingerprint,
-    )

@@ -38,13 +38,12 @@ from imagefleet.store.fleet.statistics import (
     expect_messages,
     list_failures,
     list_stuck,
-    list_taken,
     load_of_lanes,
     read_queue_health,
     read_throughput,
 )
 from imagefleet.store.fleet.tenants import rank_tenants
-from imagefleet.store.jobs.inspection import count_prunable
+from imagefleet.store.jobs.inspection import count_prunable, list_taken
 from imagefleet.store.letters.letters import count_unacknowledged
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds

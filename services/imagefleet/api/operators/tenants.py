@@ -142,19 +142,14 @@ async def cancel_all(
 ) -> Response:
     """Submit one job that cancels what is open, or with `dryRun` only say how much that is."""
     asked = await read_json(request, NewCancellation)
+    wanted = CancelJobs(**asked.model_dump(exclude={"dry_run"}))
     tenant_id = TenantId(tenant)
     async with tools.operating("count_chosen", "jobs") as connection:
         await require_tenant(connection, tenant_id)
-        chosen = await count_chosen(
-            connection,
-            tenant_id,
-            job_type=asked.job_type,
-            lane=asked.lane,
-            submitted_before=asked.submitted_before,
-        )
+        chosen = await count_chosen(connection, tenant_id, wanted)
     if asked.dry_run:
         return answer(_counted(chosen), 200)
-    submission = _cancelling(request, tools, key, tenant_id, asked)
+    submission = _cancelling(request, tools, key, tenant_id, wanted)
     async with tools.acting("submit_job", "jobs", request, key) as acting:
         submitted = await submit_job(acting.connection, submission)
         await ring_first(acting.connection, submitted.job_id)
@@ -176,15 +171,10 @@ async def cancel_all(
 
 
 def _cancelling(
-    request: Request, tools: Tools, key: ApiKey, tenant_id: TenantId, asked: NewCancellation
+    request: Request, tools: Tools, key: ApiKey, tenant_id: TenantId, wanted: CancelJobs
 ) -> Submission:
     """Each order is a walk of its own: one that has begun passes over what was submitted since."""
-    payload = CancelJobs(
-        job_type=asked.job_type,
-        lane=asked.lane,
-        submitted_before=asked.submitted_before,
-        reason=asked.reason,
-    ).model_dump(mode="json", exclude_none=True)
+    payload = wanted.model_dump(mode="json", exclude_none=True)
     digest = fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload)
     kind = tools.kinds["cancel_jobs"]
     return draft(request, kind, by=key, on_behalf_of=tenant_id).whole(

@@ -10,7 +10,6 @@ invalidation may not be in effect yet.
 """
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -97,7 +96,7 @@ class Cache:
     def __init__(
         self,
         *,
-        clock: Clock = time.monotonic,
+        clock: Clock = monotonic,
         most_bytes: int = MOST_BYTES,
         most_entries: int = MOST_ENTRIES,
     ) -> None:
@@ -143,14 +142,12 @@ class Cache:
 
     def keep(self, fill: Fill, answer: EdgeAnswer, seconds: float) -> Kept | None:
         """Keep an answer, in place of an older one; None when it must not be kept, or cannot."""
-        if seconds <= 0 or not fill.may_keep(answer):
-            if fill.may_keep(answer):
-                self._drop(fill.path)
+        if not fill.may_keep(answer):
             return None
+        self._drop(fill.path)
         now = self._clock()
         kept = Kept(fill.path, answer, kept_at=now, fresh_until=now + seconds)
-        self._drop(fill.path)
-        if kept.bytes > self._most_bytes:
+        if seconds <= 0 or kept.bytes > self._most_bytes:
             return None
         self._kept[fill.path] = kept
         self.bytes += kept.bytes
@@ -168,37 +165,30 @@ class Cache:
             kept.kept_at = now
         return True
 
-    def forget(self, items: Iterable[str]) -> int:
-        """Apply one invalidation: paths, paths that end in `*`, and `#tags`; how many it hit."""
-        hit = 0
+    def forget(self, items: Iterable[str]) -> None:
+        """Apply one invalidation: paths, paths that end in `*`, and `#tags`."""
         for item in items:
             if item.startswith("#"):
-                hit += self._forget_tag(item[1:].lower())
+                self._forget_tag(item[1:].lower())
             else:
-                hit += self._forget_path(item if item.startswith("/") else f"/{item}")
-        return hit
+                self._forget_path(item if item.startswith("/") else f"/{item}")
 
-    def forget_everything(self) -> None:
-        """Begin anew, as another distribution would."""
-        self._forget_path("/*")
-
-    def _forget_tag(self, tag: str) -> int:
+    def _forget_tag(self, tag: str) -> None:
         for fill in self._fills:
             fill.tags.add(tag)
-        return self._drop_all(p for p, kept in self._kept.items() if tag in kept.answer.tags)
+        self._drop_all(path for path, kept in self._kept.items() if tag in kept.answer.tags)
 
-    def _forget_path(self, item: str) -> int:
+    def _forget_path(self, item: str) -> None:
         for fill in self._fills:
             fill.overtaken = fill.overtaken or names(item, fill.path)
-        if not item.endswith("*"):
-            return self._drop_all([item] if item in self._kept else ())
-        return self._drop_all(path for path in self._kept if names(item, path))
+        if item.endswith("*"):
+            self._drop_all(path for path in self._kept if names(item, path))
+        else:
+            self._drop(item)
 
-    def _drop_all(self, paths: Iterable[str]) -> int:
-        dropped = list(paths)
-        for path in dropped:
+    def _drop_all(self, paths: Iterable[str]) -> None:
+        for path in list(paths):
             self._drop(path)
-        return len(dropped)
 
     def _drop(self, path: str) -> None:
         kept = self._kept.pop(path, None)
@@ -252,7 +242,7 @@ class Invalidations:
                 for item in page["InvalidationList"].get("Items", ())
             ]
             if distribution != self._watched:
-                self._cache.forget_everything()
+                self._cache.forget(["/*"])
                 self._known = set(listed)
                 self._watched = distribution
                 self._cache.open()

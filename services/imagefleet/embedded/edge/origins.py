@@ -3,11 +3,11 @@
 CloudFront keeps an answer for as long as its origin says, within what the cache policy allows.
 """
 
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -46,14 +46,12 @@ class Policy:
         return min(max(seconds, self.minimum), self.maximum)
 
 
+_OPTIMIZED: Final = Policy(minimum=1, default=86_400, maximum=31_536_000)
+
 # AWS's managed policies, by the ids that are the same in every account.
 MANAGED: Final[Mapping[str, Policy]] = {
-    "658327ea-f89d-4fab-a63d-7e88639e58f6": Policy(  # CachingOptimized
-        minimum=1, default=86_400, maximum=31_536_000
-    ),
-    "b2884449-e4de-46a7-ac36-70bc7f1ddd6d": Policy(  # CachingOptimizedForUncompressedObjects
-        minimum=1, default=86_400, maximum=31_536_000
-    ),
+    "658327ea-f89d-4fab-a63d-7e88639e58f6": _OPTIMIZED,  # CachingOptimized
+    "b2884449-e4de-46a7-ac36-70bc7f1ddd6d": _OPTIMIZED,  # CachingOptimizedForUncompressedObjects
     "83da9c7e-98b4-4e11-a168-04f0df8e2c65": Policy(  # UseOriginCacheControlHeaders
         minimum=0, default=0, maximum=31_536_000
     ),
@@ -171,7 +169,7 @@ class Origins:
         self._s3 = s3
         self._bucket = bucket
         self._api_url = api_url
-        self._pointers = _pattern(description.pointers_path)
+        self._pointers = description.pointers_path
         self._served_policy = _policy(description.served_cache_policy)
         self._pointers_policy = _policy(description.pointers_cache_policy)
 
@@ -215,7 +213,8 @@ class Origins:
         )
 
     def _is_pointer(self, path: str) -> bool:
-        return self._pointers.fullmatch(path) is not None
+        """By a behaviour's path pattern: `*` is anything, `?` one character."""
+        return fnmatchcase(path, self._pointers)
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
@@ -233,12 +232,6 @@ async def _whole(response: Response) -> bytes | None:
         if len(body) > LARGEST_BODY:
             return None
     return bytes(body)
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    """A behaviour's path pattern: `*` is anything, `?` one character."""
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(c, re.escape(c)) for c in path), re.DOTALL)
 
 
 def _policy(policy_id: str) -> Policy:

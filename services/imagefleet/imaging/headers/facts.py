@@ -1,5 +1,6 @@
 """What a header can tell, how its bytes are read, and the one EXIF field that is obeyed."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,7 +85,7 @@ def orientation_of(tiff: bytes) -> int:
     order = byte_orders.get(tiff[:2])
     if order is None:
         return 1
-    try:
+    with suppress(HeadEnded):
         directory = uint(tiff, 4, 4, order)
         entries = min(uint(tiff, directory, 2, order), _MAX_ENTRIES)
         for index in range(entries):
@@ -92,6 +93,4 @@ def orientation_of(tiff: bytes) -> int:
             if uint(entry, 0, 2, order) == _ORIENTATION and uint(entry, 2, 2, order) == _SHORT:
                 value = uint(entry, 8, 2, order)
                 return value if 1 <= value <= 8 else 1  # noqa: PLR2004 - EXIF's own range
-    except HeadEnded:
-        return 1
     return 1

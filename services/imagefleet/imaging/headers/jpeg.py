@@ -9,6 +9,7 @@ phones append contain them too.
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from imagefleet.imaging.headers.facts import (
@@ -140,13 +141,11 @@ def count_scans(data: bytes, stop_after: int = 1_000) -> int:
     scans = 0
     if not data.startswith(_SOI):
         return scans
-    try:
+    with suppress(HeadEnded):
         for segment in segments(data):
             scans += segment.marker == _SOS
             if scans > stop_after:
                 break
-    except HeadEnded:
-        pass
     return scans
 
 
@@ -202,7 +201,7 @@ def ends_in_many_places(data: bytes) -> bool:
     channels do not come together. (What a progressive one refines later is no pixel of its own.)
     """
     channels = 0
-    try:
+    with suppress(HeadEnded):
         for segment in segments(data):
             if segment.marker in _FRAMES:
                 channels = uint(data, segment.start + 5, 1)
@@ -212,8 +211,6 @@ def ends_in_many_places(data: bytes) -> bool:
                 own = uint(data, segment.start, 1)
                 if own < channels and uint(data, segment.start + 1 + 2 * own, 1) == 0:
                     return True
-    except HeadEnded:
-        pass
     return False
 
 
@@ -226,7 +223,7 @@ def check_restarts(data: bytes) -> None:
     if not data.startswith(_SOI):
         return
     frame, interval, units, coded_from = b"", 0, 0, 0
-    try:
+    with suppress(HeadEnded):  # the decoder's to judge
         for segment in segments(data):
             if units:
                 _check_scan(data, coded_from, segment.at, units, interval)
@@ -238,8 +235,6 @@ def check_restarts(data: bytes) -> None:
             elif segment.marker == _SOS and frame and interval:
                 units = _units(frame, data[segment.start : segment.end])
                 coded_from = segment.end
-    except HeadEnded:
-        return  # the decoder's to judge
 
 
 def _check_scan(data: bytes, start: int, end: int, units: int, interval: int) -> None:

@@ -5,7 +5,7 @@ from typing import Self
 from uuid import UUID
 
 from imagefleet.jobs.model import Lane, PauseScope
-from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
+from imagefleet.jobs.shapes.shape import Row, RunView, Seconds, Shape
 
 
 class PauseKey(Shape):
@@ -189,20 +189,10 @@ class LedgerView(Shape):
     drift: list[DriftView]
 
 
-class PruneRunView(Shape):
+class PruneRunView(RunView):
     """One period in which a maintenance process pruned."""
 
-    period_start: datetime
-    started_at: datetime
-    finished_at: datetime | None = None
     jobs: int | None = None
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """The number is there once it was over, if this release can read it."""
-        jobs = (row["report"] or {}).get("jobs")
-        told = {"jobs": jobs if isinstance(jobs, int) else None}
-        return super().of(dict(row) | told)
 
 
 class PruneView(Shape):

@@ -4,7 +4,7 @@ A shape is camelCase outside, leaves out what has no value, and never changes on
 """
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Protocol, Self
 from uuid import UUID
 
@@ -49,6 +49,21 @@ class Shape(BaseModel):
     def encoded(self) -> bytes:
         """The JSON that is sent."""
         return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+class RunView(Shape):
+    """One period of what maintenance does now and then; its numbers are there once it was over."""
+
+    period_start: datetime
+    started_at: datetime
+    finished_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With those numbers of its report that this release can read."""
+        told = row["report"] or {}
+        numbers = {name: told[name] for name in cls.model_fields if isinstance(told.get(name), int)}
+        return super().of(numbers | dict(row))
 
 
 class JobLinks(Shape):

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import Field
 
 from imagefleet.jobs.images import Bucket
-from imagefleet.jobs.shapes.shape import Row, Shape
+from imagefleet.jobs.shapes.shape import RunView, Shape
 
 
 class MissingView(Shape):
@@ -93,28 +93,14 @@ class WalkView(Shape):
     held_back: int
 
 
-class SweepRunView(Shape):
+class SweepRunView(RunView):
     """One period in which a maintenance process swept; the numbers are there once it was over."""
 
-    period_start: datetime
-    started_at: datetime
-    finished_at: datetime | None = None
     revisions: int | None = None
     uploads: int | None = None
     listed: int | None = None
     objects: int | None = None
     bytes: int | None = None
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """With those numbers of its report that this release can read."""
-        told = row["report"] or {}
-        numbers = {
-            name: told[name]
-            for name in ("revisions", "uploads", "listed", "objects", "bytes")
-            if isinstance(told.get(name), int)
-        }
-        return super().of(dict(row) | numbers)
 
 
 class SweepView(Shape):

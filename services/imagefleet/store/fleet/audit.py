@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from imagefleet.errors import NotFound
@@ -18,8 +18,7 @@ from imagefleet.jobs.shapes.rules import AuditLines, AuditLineView
 from imagefleet.store.database import Connection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actor:
+class Actor(NamedTuple):
     """Who acts."""
 
     name: str
@@ -29,8 +28,7 @@ class Actor:
     """Where the request came from; none: where the session at Postgres does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class Act(NamedTuple):
     """What was done, to what, and why."""
 
     action: str
@@ -50,7 +48,8 @@ BEGIN_ACT: Final = """
 SELECT set_config('imagefleet.acting', 'yes', true)
 """
 
-# Who is at Postgres himself is known by where his session comes from.
+# The fields of an Actor and of an Act. Who is at Postgres himself is known by where his session
+# comes from.
 RECORD_ACT: Final = """
 INSERT INTO audit (actor, key_id, address, action, kind, name, tenant_id, before, after, reason)
 VALUES ($1, $2, coalesce($3, host(inet_client_addr())), $4, $5, $6, $7, $8, $9, $10)
@@ -75,8 +74,7 @@ SELECT to_regclass('audit') IS NOT NULL
 
 async def has_audit(connection: Connection) -> bool:
     """Whether this database has one already: before 0013 there is none."""
-    exists: bool = await connection.fetchval(HAS_AUDIT)
-    return exists
+    return bool(await connection.fetchval(HAS_AUDIT))
 
 
 class Acting:
@@ -95,19 +93,7 @@ class Acting:
     async def record(self, act: Act) -> None:
         """Write it down; it stands or falls with what was done."""
         self._told = True
-        await self.connection.execute(
-            RECORD_ACT,
-            self._by.name,
-            self._by.key_id,
-            self._by.address,
-            act.action,
-            act.kind,
-            act.name,
-            act.tenant_id,
-            act.before,
-            act.after,
-            act.reason,
-        )
+        await self.connection.execute(RECORD_ACT, *self._by, *act)
 
     def found_nothing(self) -> None:
         """Say that the statements have answered that nothing was changed.
@@ -197,6 +183,9 @@ LIST_AUDIT_BY_AN_ACTOR: Final = f"{_LOOK} AND audit.actor = $6 {_FIND}"
 LIST_AUDIT_BY_A_KEY: Final = f"{_LOOK} AND audit.key_id = $7 {_FIND}"
 LIST_AUDIT_OF_A_TENANT: Final = f"{_LOOK} AND audit.tenant_id = $11 {_FIND}"
 
+_ASKED: Final = ("actor", "key_id", "action", "kind", "name", "tenant_id")
+"""What all of them are given as $6 to $11."""
+
 FIND_LINE: Final = """
 SELECT audit.at FROM audit WHERE audit.id = $1
 """
@@ -213,20 +202,11 @@ async def list_audit(
             raise NotFound(_LINE)
         if before is None or at < before:
             before, line = at, after
-    statement, is_exact = _by_index(chosen)
+    asked = {name: getattr(chosen, name) for name in _ASKED}
+    statement, is_exact = _by_index({name for name, what in asked.items() if what is not None})
+    most = limit + 1 if is_exact else MOST_LOOKED_AT
     rows = await connection.fetch(
-        statement,
-        before,
-        line,
-        chosen.since,
-        limit + 1 if is_exact else MOST_LOOKED_AT,
-        limit + 1,
-        chosen.actor,
-        chosen.key_id,
-        chosen.action,
-        chosen.kind,
-        chosen.name,
-        chosen.tenant_id,
+        statement, before, line, chosen.since, most, limit + 1, *asked.values()
     )
     looked, last = rows[0]["looked"], rows[0]["last"]
     lines = [AuditLineView.of(row) for row in rows if row["id"] is not None]
@@ -236,13 +216,8 @@ async def list_audit(
     return AuditLines(lines=lines, next_cursor=more)
 
 
-def _by_index(chosen: AuditFilter) -> tuple[str, bool]:
+def _by_index(asked: set[str]) -> tuple[str, bool]:
     """The statement whose index tells the most, and whether it tells everything."""
-    asked = {
-        name
-        for name in ("actor", "key_id", "action", "kind", "name", "tenant_id")
-        if getattr(chosen, name) is not None
-    }
     for known, statement in (
         ({"kind", "name"}, LIST_AUDIT_ON_A_THING),
         ({"key_id"}, LIST_AUDIT_BY_A_KEY),

@@ -54,8 +54,7 @@ async def fold_entries(connection: Connection, *, limit: int) -> int:
 
     Of two who fold at once, one finds nothing left.
     """
-    folded: int = await connection.fetchval(FOLD_ENTRIES, limit)
-    return folded
+    return int(await connection.fetchval(FOLD_ENTRIES, limit))
 
 
 # One entry alone is a sum already.
@@ -79,8 +78,7 @@ SELECT count(*) FROM folded
 
 async def fold_ledger(connection: Connection, *, limit: int) -> int:
     """Replace many small entries by their sum, and how many; the totals stay the same."""
-    folded: int = await connection.fetchval(FOLD_LEDGER, limit)
-    return folded
+    return int(await connection.fetchval(FOLD_LEDGER, limit))
 
 
 FORGET_EMPTY_COUNTS: Final = f"""
@@ -188,8 +186,7 @@ async def prove_hour(
     page; what it raises ends the proof without a trace.
     """
     async with connection.transaction(isolation="repeatable_read"):
-        row = await connection.fetchrow(READ_PROGRESS)
-        assert row is not None  # noqa: S101 - made by the migration
+        (row,) = await connection.fetch(READ_PROGRESS)
         opening, until, closed = row["opening"], row["proven_until"], row["closed"]
         hour = await _next_hour(connection, until)
         if hour is not None and (opening or hour <= closed):

@@ -81,8 +81,7 @@ async def finish_period(
 
 
 LIST_PRUNE_RUNS: Final = """
-SELECT periods.period_start, periods.holder, periods.started_at, periods.finished_at,
-       periods.report
+SELECT periods.period_start, periods.started_at, periods.finished_at, periods.report
   FROM periods
  WHERE periods.name = 'prune'
  ORDER BY periods.period_start DESC

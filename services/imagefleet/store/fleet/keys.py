@@ -6,7 +6,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 from uuid import UUID, uuid4
@@ -67,19 +67,14 @@ async def create_key(
     async with acting(connection, by) as act:
         quota = await connection.fetchval(CREATE_TENANT, tenant_id)
         if quota is not None:
-            made = _act("create", "tenant", tenant_id, tenant_id, reason)
-            await act.record(replace(made, after={"max_open_jobs": quota}))
+            has = {"max_open_jobs": quota}
+            await act.record(Act("create", "tenant", tenant_id, tenant_id, None, has, reason))
         expires_at = await connection.fetchval(
             CREATE_KEY, key_id, tenant_id, name, digest_of(secret), list(scopes), expires_in
         )
-        after = {"name": name, "scopes": list(scopes), "expires_at": expires_at}
-        made = _act("create", "key", str(key_id), tenant_id, reason)
-        await act.record(replace(made, after=after))
+        has = {"name": name, "scopes": list(scopes), "expires_at": expires_at}
+        await act.record(Act("create", "key", str(key_id), tenant_id, None, has, reason))
     return secret
-
-
-def _act(action: str, kind: str, name: str, tenant_id: TenantId, reason: str | None) -> Act:
-    return Act(action=action, kind=kind, name=name, tenant_id=tenant_id, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,5 +165,5 @@ async def revoke_key(
             return  # it has ended before, and that was told then
         after = dict(row)
         tenant_id = TenantId(after.pop("tenant_id"))
-        ended = _act("revoke", "key", str(key_id), tenant_id, reason)
-        await act.record(replace(ended, before=after | {"revoked_at": None}, after=after))
+        before = after | {"revoked_at": None}
+        await act.record(Act("revoke", "key", str(key_id), tenant_id, before, after, reason))

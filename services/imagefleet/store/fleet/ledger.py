@@ -58,8 +58,7 @@ async def read_balance(connection: Connection) -> Ledger:
     """Tell whether anything was lost, by the book; by counting all jobs until it is open."""
     if (ledger := await read_ledger(connection)) is not None:
         return ledger
-    row = await connection.fetchrow(READ_BALANCE)
-    assert row is not None  # noqa: S101 - an aggregate has one row
+    (row,) = await connection.fetch(READ_BALANCE)
     return Ledger(**row)
 
 

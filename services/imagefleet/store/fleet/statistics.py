@@ -13,8 +13,7 @@ from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, Lane
 from imagefleet.store.database import Connection
 
 READ_QUEUE_HEALTH: Final = """
-SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
-       now() - health.oldest_due AS oldest_age
+SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due
   FROM job_queue_health AS health
  ORDER BY health.type, health.lane, health.state
 """
@@ -23,18 +22,6 @@ SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due,
 async def read_queue_health(connection: Connection) -> list[DepthView]:
     """Open jobs by type, state and lane; reads every open job."""
     return [DepthView.of(row) for row in await connection.fetch(READ_QUEUE_HEALTH)]
-
-
-LIST_TAKEN: Final = """
-SELECT DISTINCT lanes.lane, types.type
-  FROM workers, unnest(workers.lanes) AS lanes (lane), unnest(workers.types) AS types (type)
- WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
-"""
-
-
-async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
-    """The lanes and types that living workers take; whatever else waits is unroutable."""
-    return frozenset((row["lane"], row["type"]) for row in await connection.fetch(LIST_TAKEN))
 
 
 LIST_STUCK: Final = """
@@ -58,8 +45,7 @@ SELECT count(*) FROM stuck_jobs
 
 async def count_stuck(connection: Connection) -> int:
     """How many jobs run for longer than any type may."""
-    stuck: int = await connection.fetchval(COUNT_STUCK)
-    return stuck
+    return int(await connection.fetchval(COUNT_STUCK))
 
 
 LIST_FAILURES: Final = """
@@ -174,8 +160,7 @@ class Room:
 
 async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room:
     """Whether anybody could take such a job now."""
-    row = await connection.fetchrow(ROOM_FOR_JOB, lane, job_type)
-    assert row is not None  # noqa: S101 - an aggregate has one row
+    (row,) = await connection.fetch(ROOM_FOR_JOB, lane, job_type)
     return Room(**dict(row))
 
 

@@ -82,7 +82,7 @@ SELECT workers.id AS worker_id, workers.host, workers.pid, workers.version, work
   FROM workers
  WHERE workers.dead_at IS NULL OR ($1 AND workers.dead_at > now() - interval '1 day')
  ORDER BY workers.dead_at DESC NULLS FIRST, workers.started_at, workers.id
- LIMIT $2
+ LIMIT 1000
 """
 
 
@@ -96,11 +96,9 @@ SELECT jobs.locked_by, jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.lane, 
 """
 
 
-async def list_workers(
-    connection: Connection, *, with_dead: bool = False, limit: int = 1000
-) -> list[WorkerView]:
+async def list_workers(connection: Connection, *, with_dead: bool = False) -> list[WorkerView]:
     """The living workers, and with `with_dead` those that ended within the last day."""
-    rows = await connection.fetch(LIST_WORKERS, with_dead, limit)
+    rows = await connection.fetch(LIST_WORKERS, with_dead)
     held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
     by_worker: dict[WorkerId, list[HeldJobView]] = {}
     for row in held:

@@ -278,18 +278,14 @@ marked AS (
        SET swept_at = now()
       FROM gone
      WHERE image_revisions.image_id = gone.image_id AND image_revisions.revision = gone.revision
-),
-unlisted AS (
-    DELETE FROM variants
-     USING gone
-     WHERE variants.image_id = gone.image_id AND variants.revision = gone.revision
 )
-SELECT count(*) FROM gone
+DELETE FROM variants
+ USING gone
+ WHERE variants.image_id = gone.image_id AND variants.revision = gone.revision
 """
 
 
-async def record_swept(connection: Connection, swept: Sequence[Superseded]) -> int:
-    """Forget the objects of these revisions; how many were not forgotten before."""
+async def record_swept(connection: Connection, swept: Sequence[Superseded]) -> None:
+    """Forget the objects of these revisions, but for what was forgotten before."""
     images = [old.image_id for old in swept]
-    gone: int = await connection.fetchval(RECORD_SWEPT, images, [old.revision for old in swept])
-    return gone
+    await connection.execute(RECORD_SWEPT, images, [old.revision for old in swept])

@@ -36,8 +36,7 @@ SELECT count(*) FROM forgotten
 
 async def forget_uploads(connection: Connection, *, expired_for: timedelta, limit: int) -> int:
     """Close the gate of uploads that expired that long ago and became nothing; how many."""
-    forgotten: int = await connection.fetchval(FORGET_UPLOADS, expired_for, limit)
-    return forgotten
+    return int(await connection.fetchval(FORGET_UPLOADS, expired_for, limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +244,7 @@ SELECT count(*)
 
 async def count_superseded(connection: Connection, *, most: int) -> int:
     """How many revisions are neither shown nor swept; `most` or more are one."""
-    waiting: int = await connection.fetchval(COUNT_SUPERSEDED, most)
-    return waiting
+    return int(await connection.fetchval(COUNT_SUPERSEDED, most))
 
 
 # Of most minutes there is nothing to tell.

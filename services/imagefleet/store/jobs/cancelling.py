@@ -13,7 +13,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.bulk import CancelWalk, type_walked
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.lifecycle import ResultReason
-from imagefleet.jobs.model import CancelCode, Claim, JobId, Lane, Ring, TenantId
+from imagefleet.jobs.model import CancelCode, Claim, JobId, Ring, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
@@ -36,8 +36,7 @@ async def is_cancellable(connection: Connection, job_id: JobId) -> bool:
 
     Each of those could be cancelled by another one, without end.
     """
-    cancellable: bool = await connection.fetchval(IS_CANCELLABLE, job_id)
-    return cancellable
+    return bool(await connection.fetchval(IS_CANCELLABLE, job_id))
 
 
 FLAG_CANCEL: Final = """
@@ -270,19 +269,11 @@ class Chosen:
     """False: there are more open jobs than were looked at."""
 
 
-async def count_chosen(
-    connection: Connection,
-    tenant_id: TenantId,
-    *,
-    job_type: str | None = None,
-    lane: Lane | None = None,
-    submitted_before: datetime | None = None,
-) -> Chosen:
+async def count_chosen(connection: Connection, tenant_id: TenantId, wanted: CancelJobs) -> Chosen:
     """How many of a tenant's open jobs a walk would flag, among the newest of each state."""
-    asked = (tenant_id, MOST_CHOSEN, lane, submitted_before)
-    if job_type is None:
-        row = await connection.fetchrow(COUNT_CHOSEN, *asked)
+    asked = (tenant_id, MOST_CHOSEN, wanted.lane, wanted.submitted_before)
+    if wanted.job_type is None:
+        (row,) = await connection.fetch(COUNT_CHOSEN, *asked)
     else:
-        row = await connection.fetchrow(COUNT_CHOSEN_OF_TYPE, *asked, job_type)
-    assert row is not None  # noqa: S101 - an aggregate has one row
+        (row,) = await connection.fetch(COUNT_CHOSEN_OF_TYPE, *asked, wanted.job_type)
     return Chosen(**dict(row))

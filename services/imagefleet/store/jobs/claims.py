@@ -125,12 +125,12 @@ able AS MATERIALIZED (
       FROM judged
 ),
 chosen AS MATERIALIZED (
-    -- Of some types, $6, the worker has room for so many more only, $7: the most urgent and oldest.
+    -- Of some types the worker has room for so many more only, $6: the most urgent and oldest.
     -- What is too much is announced again by a dispatcher; where there is none the message stays.
     SELECT able.*,
            CASE WHEN able.second_verdict = 'claimed' AND row_number() OVER (
                     PARTITION BY able.second_verdict, able.type ORDER BY able.priority, able.id
-                ) > ($7::integer[])[array_position($6::text[], able.type)]
+                ) > ($6::integer[])[array_position($3::text[], able.type)]
                 THEN CASE WHEN able.state <> 'processing' AND EXISTS (
                               SELECT FROM lanes
                                WHERE lanes.lane = able.lane
@@ -325,8 +325,7 @@ async def claim_jobs(
         list(types),
         worker_id,
         failure_sentence("attempts_exhausted"),
-        list(rooms),
-        list(rooms.values()),
+        [rooms.get(name) for name in types],
     )
     if rows and not rows[0]["alive"]:
         raise ClaimLost.of_worker(worker_id)

@@ -48,7 +48,8 @@ async def leave_lanes(connection: Connection, holder: UUID) -> None:
 
 
 # Slots minus claims held, as they are this moment; general slots that help `fast` are not free for
-# `general`. One row a living worker and one for every job that runs: the fleet, never its backlog.
+# `general`. One row a living worker, one for every job that runs, and one for every attempt of the
+# last second: the fleet, never its backlog.
 LOOK_AT_FLEET: Final = """
 WITH ears AS MATERIALIZED (
     SELECT ear.lane, ear.slots, ear.silent_at, ear.heard_at, workers.types,
@@ -61,8 +62,14 @@ WITH ears AS MATERIALIZED (
 running AS MATERIALIZED (
     SELECT jobs.lane, count(*) AS jobs FROM jobs WHERE jobs.state = 'processing' GROUP BY jobs.lane
 ),
+ended AS MATERIALIZED (
+    SELECT attempts.lane, count(*) AS jobs
+      FROM attempts
+     WHERE attempts.ended_at > now() - interval '1 second'
+     GROUP BY attempts.lane
+),
 lane AS MATERIALIZED (
-    SELECT lanes.lane, coalesce(running.jobs, 0) AS held,
+    SELECT lanes.lane, coalesce(running.jobs, 0) AS held, coalesce(ended.jobs, 0) AS finished,
            coalesce((SELECT sum(least(ears.slots, turned.most))
                        FROM ears
                        LEFT JOIN unnest($1::text[], $2::bigint[]) AS turned (lane, most)
@@ -70,8 +77,9 @@ lane AS MATERIALIZED (
                       WHERE ears.lane = lanes.lane AND ears.takes), 0) AS slots
       FROM lanes
       LEFT JOIN running ON running.lane = lanes.lane
+      LEFT JOIN ended ON ended.lane = lanes.lane
 )
-SELECT lane.lane, lane.held,
+SELECT lane.lane, lane.held, lane.finished,
        greatest(lane.slots - lane.held
                 - CASE lane.lane WHEN 'general' THEN greatest(fast.held - fast.slots, 0) ELSE 0 END,
                 0)::bigint AS free,
@@ -92,6 +100,8 @@ class LaneFleet:
     lane: Lane
     held: int
     """Jobs that run in it."""
+    finished: int
+    """Attempts that ended within the last second, whatever came of them."""
     free: int
     """Slots of living workers that take something new."""
     types: frozenset[str]

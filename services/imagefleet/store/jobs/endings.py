@@ -208,20 +208,15 @@ async def complete_jobs(
 
 
 async def end_claims(
-    connection: Connection,
-    endings: Sequence[tuple[Held, Outcome]],
-    *,
-    retried_as: str = "retried",
-    failed_as: str = "failed",
-    ended_by: UUID | None = None,
+    connection: Connection, endings: Sequence[tuple[Held, Outcome]], ended_by: UUID | None = None
 ) -> list[Ended]:
     """Write what does not complete of it; the claims are locked by this transaction.
 
-    `ended_by` is who writes it, where that is not the holder. What it returns is to be told once
-    the transaction is committed, and not before.
+    `ended_by` is who rescues them, where it is not the holder who writes it. What it returns is to
+    be told once the transaction is committed, and not before.
     """
     chosen = [
-        (held.fence, _wanted(held, outcome, retried_as, failed_as))
+        (held.fence, _wanted(held, outcome, rescued=ended_by is not None))
         for held, outcome in endings
         if not isinstance(outcome, Completed)
     ]
@@ -244,9 +239,7 @@ async def _write(
     ]
 
 
-def _wanted(
-    held: Held, outcome: Retry | Failed | Released, retried_as: str, failed_as: str
-) -> dict[str, object]:
+def _wanted(held: Held, outcome: Retry | Failed | Released, *, rescued: bool) -> dict[str, object]:
     """What is to be written of it, by the names of the columns."""
     row: dict[str, object] = {
         "state": JobState.FAILED if isinstance(outcome, Failed) else JobState.FAILED_RETRYABLE,
@@ -261,9 +254,9 @@ def _wanted(
     code, message, detail = outcome.code, outcome.message, outcome.detail
     row |= {"why": code, "code": code, "message": message, "detail": detail}
     if isinstance(outcome, Failed):
-        return row | {"outcome": failed_as}
+        return row | {"outcome": "rescued" if rescued else "failed"}
     changed = {"lane": outcome.lane, "charged": outcome.charged, "crashed": outcome.crashed}
-    return row | {"outcome": retried_as} | changed
+    return row | {"outcome": "rescued" if rescued else "retried"} | changed
 
 
 FREE_TARGETS: Final = f"""

@@ -160,17 +160,21 @@ async def count_prunable(connection: Connection, *, most: int) -> tuple[timedelt
 
     As the pruner sees it: a job with an open dead letter is kept.
     """
-    row = await connection.fetchrow(COUNT_PRUNABLE, most)
-    assert row is not None  # noqa: S101 - the fleet has one row
+    (row,) = await connection.fetch(COUNT_PRUNABLE, most)
     return row["retention"], row["prunable"]
 
 
-LIVING_WORKERS: Final = """
-SELECT coalesce(array_agg(DISTINCT lanes.lane), '{}') AS lanes,
-       coalesce(array_agg(DISTINCT types.type), '{}') AS types
+LIST_TAKEN: Final = """
+SELECT DISTINCT lanes.lane, types.type
   FROM workers, unnest(workers.lanes) AS lanes (lane), unnest(workers.types) AS types (type)
  WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
 """
+
+
+async def list_taken(connection: Connection) -> frozenset[tuple[str, str]]:
+    """The lanes and types that living workers take; whatever else waits is unroutable."""
+    return frozenset((row["lane"], row["type"]) for row in await connection.fetch(LIST_TAKEN))
+
 
 MOST_AHEAD: Final = 1000
 
@@ -262,8 +266,8 @@ class Explanation:
 
 async def explain_job(connection: Connection, job_id: JobId) -> Explanation:
     """Why does this job not run? The CASE that the claim obeys, asked for the living workers."""
-    living = await connection.fetchrow(LIVING_WORKERS)
-    lanes, types = (living["lanes"], living["types"]) if living is not None else ([], [])
+    taken = await list_taken(connection)
+    lanes, types = sorted({lane for lane, _ in taken}), sorted({name for _, name in taken})
     row = await connection.fetchrow(EXPLAIN_JOB, job_id, lanes, types, MOST_AHEAD)
     if row is None:
         raise NotFound("job")

@@ -144,9 +144,7 @@ async def _rescue_in_transaction(
 
 
 async def _take_back(connection: Connection, by: UUID, endings: _Endings) -> _TakenBack:
-    ended = await end_claims(
-        connection, endings, retried_as="rescued", failed_as="rescued", ended_by=by
-    )
+    ended = await end_claims(connection, endings, by)
     job_ids = [held.job_id for held, _ in endings]
     return ended, await free_targets(connection, job_ids, job_ids)
 

@@ -264,8 +264,7 @@ class HeadsRung:
 
 async def ring_heads(connection: Connection, after: JobId, *, limit: int) -> HeadsRung:
     """Ring the first of each free target on a page of parked rows that nobody has rung."""
-    row = await connection.fetchrow(RING_HEADS, after, limit)
-    assert row is not None  # noqa: S101 - a SELECT without FROM has one row
+    (row,) = await connection.fetch(RING_HEADS, after, limit)
     return HeadsRung(**dict(row))
 
 

@@ -23,7 +23,6 @@ from imagefleet.store.jobs.rescue import WAIT_BRIEFLY
 _ENDS: Final = """
 SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, attempts.lane,
        attempts.worker_id, attempts.duration, attempts.queue_time, attempts.outcome, attempts.why,
-       attempts.ended_by,
        (SELECT count(*) FROM attempts AS earlier
          WHERE earlier.job_id = attempts.job_id AND earlier.claim_no < attempts.claim_no
            AND earlier.charged)
@@ -105,5 +104,4 @@ def _end_of(row: Record) -> Ended:
     given_back = row["outcome"] == "rescued" and row["why"] == "worker_lost"
     failed = JobState.FAILED_RETRYABLE if given_back else JobState.FAILED
     columns = dict(row) | {"lane": Lane(row["lane"]), "state": _LEAVES.get(row["outcome"], failed)}
-    del columns["ended_by"]
     return Ended(**columns)

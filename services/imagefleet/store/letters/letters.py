@@ -239,5 +239,4 @@ SELECT count(*) FROM dead_letters WHERE dead_letters.acknowledged_at IS NULL
 
 async def count_unacknowledged(connection: Connection) -> int:
     """How many letters wait for somebody: the number that alerts."""
-    waiting: int = await connection.fetchval(COUNT_UNACKNOWLEDGED)
-    return waiting
+    return int(await connection.fetchval(COUNT_UNACKNOWLEDGED))

@@ -281,6 +281,5 @@ SELECT count(*) FILTER (WHERE jobs.state IN ('queued', 'processing', 'failed_ret
 
 async def count_outcomes(connection: Connection, job_ids: Sequence[JobId]) -> OutcomesView:
     """Tell how replays went, so that whoever replays many can stop before all have failed again."""
-    row = await connection.fetchrow(COUNT_OUTCOMES, list(job_ids))
-    assert row is not None  # noqa: S101 - an aggregate has one row
+    (row,) = await connection.fetch(COUNT_OUTCOMES, list(job_ids))
     return OutcomesView.of(row)

@@ -130,6 +130,5 @@ SELECT current_user::text AS role,
 
 async def describe_session(connection: Connection) -> SessionSeen:
     """Ask the database who it takes us for, and what time it is."""
-    row = await connection.fetchrow(DESCRIBE_SESSION)
-    assert row is not None  # noqa: S101 - it reads from no table
+    (row,) = await connection.fetch(DESCRIBE_SESSION)
     return SessionSeen(**dict(row))

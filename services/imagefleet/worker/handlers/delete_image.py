@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from imagefleet.aws.deletes import Deleted, Version
+from imagefleet.aws.deletes import REMAINS, Version
 from imagefleet.aws.objects import Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import Emptied, originals_prefix, outputs_prefix
@@ -26,8 +26,6 @@ from imagefleet.worker.handling import Handler, JobContext
 MOST_SHOWN: Final = 500  # keys of a receipt
 MOST_REMEMBERED: Final = 5000  # keys in a cursor; beyond them only a number is kept
 ROUNDS: Final = 4  # of which the last must find nothing; more is somebody who goes on writing
-
-_REMAINS: Final = "Not everything could be deleted yet."
 
 
 async def run(job: JobContext) -> Completed:
@@ -44,7 +42,7 @@ async def run(job: JobContext) -> Completed:
         if not found:
             break
     else:
-        raise Unavailable("objects_remain", _REMAINS, f"new ones in each of {ROUNDS} listings")
+        raise Unavailable("objects_remain", REMAINS, f"new ones in each of {ROUNDS} listings")
     emptied = met.emptied(payload.image_id, tenant_id, named)
     return Completed(
         result={"imageId": str(payload.image_id), "deleted": emptied.deleted}, emptied=emptied
@@ -80,12 +78,7 @@ async def _delete(job: JobContext, bucket: Objects, page: list[Version], met: "M
     met.errors += answer.errors
     if answer.failures:
         await job.progress(met.count, cursor=met.cursor())
-        raise Unavailable("objects_remain", _REMAINS, _told(answer))
-
-
-def _told(answer: Deleted) -> str:
-    version, code = min(answer.failures.items())
-    return f"{len(answer.failures)} versions were refused, {version.key} with {code}"
+    answer.in_all()
 
 
 class _Cursor(BaseModel):
