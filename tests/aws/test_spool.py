@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import os
 import tempfile
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
+from io import BufferedRandom
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ from imagefleet.aws import transfers
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.aws.session import open_session
 from imagefleet.aws.transfers import HELD_BYTES, PART_BYTES, digest_of, require_scratch
-from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.errors import Unavailable
 from tests.support.aws import Answer, serving, settings_for
+from tests.support.children import files_in
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
 
@@ -91,17 +94,12 @@ async def a_stream(size: int = SIZE, piece: int = PIECE) -> AsyncIterator[bytes]
         await asyncio.sleep(0)
 
 
-def open_files(scratch: Path) -> list[str]:
-    """Descriptors of this process on files of this folder, which have no names there."""
-    links = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists them
-            links.append(str(descriptor.readlink()))
-    return [link for link in links if link.startswith(str(scratch))]
+def names_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
 
 
 async def held_by(bucket: Objects, s3: SlowS3, uploads: int) -> int:
-    """The most bytes that were allocated for so many uploads at once, while S3 kept them waiting."""
+    """The most bytes that were allocated for so many uploads at once, which S3 kept waiting."""
     s3.open.clear()
     s3.waiting = 0
     tracemalloc.start()
@@ -166,25 +164,49 @@ async def test_what_waits_has_no_name_and_is_gone_whatever_becomes_of_it(
             yield chunk
         raise ConnectionResetError
 
-    cancelled = asyncio.create_task(bucket.upload("cancelled", a_stream(), JPEG))
-    broken = asyncio.create_task(bucket.upload("broken", breaks(), JPEG))
-    await eventually(lambda: s3.waiting == 2, within=60)
-    assert len(open_files(scratch)) == 2
-    assert list(scratch.iterdir()) == []
+    async def breaks_off() -> None:
+        with pytest.raises(ConnectionResetError):
+            await bucket.upload("broken", breaks(), JPEG)
 
-    cancelled.cancel()
-    await asyncio.wait([cancelled])
-    s3.open.set()
-    with pytest.raises(ConnectionResetError):
-        await broken
+    async with asyncio.TaskGroup() as group:
+        cancelled = group.create_task(bucket.upload("cancelled", a_stream(), JPEG))
+        group.create_task(breaks_off())
+        await eventually(lambda: s3.waiting == 2, within=60)
+        assert (len(files_in(scratch)), names_in(scratch)) == (2, [])
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        s3.open.set()
+    assert cancelled.cancelled()
     s3.refusals = 1000
     with pytest.raises(Unavailable):
         await bucket.upload("refused", a_stream(), JPEG)
     s3.refusals = 0
     await bucket.upload("stored", a_stream(), JPEG)
 
-    assert open_files(scratch) == []
-    assert list(scratch.iterdir()) == []
+    assert (files_in(scratch), names_in(scratch)) == ([], [])
+
+
+async def test_who_is_cancelled_amid_a_write_leaves_no_file_behind(
+    bucket: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    made: list[BufferedRandom] = []
+
+    def slowly() -> BufferedRandom:
+        begun.set()
+        goes_on.wait()
+        made.append(tempfile.TemporaryFile())  # noqa: SIM115 - the product closes it
+        return made[0]
+
+    monkeypatch.setattr(transfers, "TemporaryFile", slowly)
+    async with asyncio.TaskGroup() as group:
+        upload = group.create_task(bucket.upload("key", a_stream(), JPEG))
+        await eventually(begun.is_set)
+        upload.cancel()
+        asyncio.get_running_loop().call_later(0.1, goes_on.set)
+
+    assert upload.cancelled()
+    assert [file.closed for file in made] == [True]
 
 
 async def test_a_small_upload_never_touches_a_disk(
@@ -205,7 +227,8 @@ async def test_where_nothing_can_be_written_an_upload_is_unavailable(
     if what == "missing":
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     else:
-        monkeypatch.setattr(transfers, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))
+        full = Path("/dev/full")
+        monkeypatch.setattr(transfers, "TemporaryFile", lambda: full.open("r+b"))
 
     with pytest.raises(Unavailable) as error:
         await bucket.upload("key", a_stream(), JPEG)
@@ -214,11 +237,11 @@ async def test_where_nothing_can_be_written_an_upload_is_unavailable(
     assert s3.waiting == 0
 
 
-def test_a_process_that_has_nowhere_to_write_does_not_start(
+async def test_who_has_nowhere_to_write_hears_of_it_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    require_scratch()
+    await require_scratch()
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
 
-    with pytest.raises(Misconfigured, match="TMPDIR"):
-        require_scratch()
+    with pytest.raises(Unavailable, match="scratch_unavailable"):
+        await require_scratch()

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypedDict, TypeVar
 from botocore.exceptions import ClientError
 
 from imagefleet.aws.calls import Line, answered, unavailable
-from imagefleet.errors import FleetError, Misconfigured
+from imagefleet.errors import FleetError
 from imagefleet.runtime import in_thread
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ def seconds_for(size_bytes: int) -> float:
     return size_bytes / SLOWEST_BYTES_PER_SECOND
 
 
-async def of_body(body: bytes | Path) -> AsyncIterator[bytes]:
-    """Stream what is in memory or in a file."""
-    if isinstance(body, bytes):
-        yield body
-        return
-    with await asyncio.to_thread(body.open, "rb") as file:
+async def of_file(path: Path) -> AsyncIterator[bytes]:
+    """Stream what is in it."""
+    with await asyncio.to_thread(path.open, "rb") as file:
         while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
             yield chunk
 
@@ -60,13 +57,13 @@ class Part:
         return base64.b64encode(bytes.fromhex(self.sha256)).decode()
 
 
-def in_one_part(body: bytes | Path, sha256: str | None) -> Part | None:
-    """All of what fits into a part, read at once; None of what does not. For a thread."""
-    size_bytes = len(body) if isinstance(body, bytes) else body.stat().st_size
-    if size_bytes > PART_BYTES:
-        return None
-    whole = body if isinstance(body, bytes) else body.read_bytes()
-    return Part(whole, len(whole), sha256 or _sha256(whole))
+def in_one_part(body: bytes | Path, sha256: str | None) -> Part | Path:
+    """What is in memory, or in a file that fits into a part, else the file. For a thread."""
+    if isinstance(body, Path):
+        if body.stat().st_size > PART_BYTES:
+            return body
+        body = body.read_bytes()
+    return Part(body, len(body), sha256 or _sha256(body))
 
 
 class Digest:
@@ -146,19 +143,14 @@ class Spool:
         return file
 
     def _hash(self) -> None:
-        held, self._held = self._held, bytearray()
-        self.whole.add(held)
-        if self._part is not self.whole:
-            self._part.add(held)
+        for digest in {self.whole, self._part}:  # of the first part these are one
+            digest.add(self._held)
+        self._held = bytearray()
 
 
-def require_scratch() -> None:
-    """Misconfigured where no part of a stream could wait."""
-    try:
-        TemporaryFile().close()
-    except OSError as error:
-        msg = f"there is nowhere to write what is uploaded (set TMPDIR): {error}"
-        raise Misconfigured(msg) from error
+async def require_scratch() -> None:
+    """Unavailable where no part of a stream could wait."""
+    (await _written(TemporaryFile)).close()
 
 
 async def _written(write: Callable[[], Result]) -> Result:
@@ -173,15 +165,13 @@ class Readable(Protocol):
     async def read(self, amt: int, /) -> bytes: ...
 
 
-async def save(source: Readable, target: Path | int, *, max_bytes: int) -> Digest | None:
-    """Write a stream to a path or an open file descriptor; None when it is longer than allowed."""
+async def save(source: Readable, target: Path | int) -> Digest:
+    """Write a stream to a path or an open file descriptor."""
     digest = Digest()
     closes = isinstance(target, Path)
     with await asyncio.to_thread(lambda: open(target, "wb", closefd=closes)) as file:
         while chunk := await source.read(CHUNK_BYTES):
             digest.add(chunk)
-            if digest.bytes > max_bytes:
-                return None
             file.write(chunk)
     return digest
 
@@ -205,92 +195,80 @@ class Stored:
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyThere:
-    """An object of this name exists; it was left as it is."""
-
-
 class _Stored(TypedDict, total=False):
     ContentType: str
     CacheControl: str
     Metadata: dict[str, str]
 
 
-class _OnlyNew(TypedDict, total=False):
+class OnlyNew(TypedDict, total=False):
     IfNoneMatch: Literal["*"]
 
 
+@dataclass(frozen=True, slots=True)
 class Write:
     """One write of one key, in one request when it fits into a part, else all or nothing.
 
-    S3 compares every request's body with the checksum we send along.
+    S3 compares every request's body with the checksum we send along. None is the answer where
+    only a new object was to be written, and there is one.
     """
 
-    def __init__(
-        self,
-        client: "S3Client",
-        line: Line,
-        key: str,
-        headers: Headers,
-        *,
-        only_new: bool,
-    ) -> None:
-        self._client = client
-        self._line = line
-        self._bucket = line.resource
-        self._key = key
-        self._headers = _stored(headers)
-        self._condition: _OnlyNew = {"IfNoneMatch": "*"} if only_new else {}
+    client: "S3Client"
+    line: Line
+    key: str
+    headers: Headers
+    condition: OnlyNew
 
-    async def run(self, chunks: AsyncIterator[bytes]) -> Stored | AlreadyThere:
+    async def run(self, chunks: AsyncIterator[bytes]) -> Stored | None:
         spool = Spool()
         async with aclosing(spool.parts(chunks)) as parts:
             first, is_last = await anext(parts)
             if is_last:
                 return await self.put_whole(first)
             upload_id = await self._create()
+            stored = None
             try:
                 done = [await self._put_part(upload_id, 1, first)]
                 async for part, _ in parts:
                     done.append(await self._put_part(upload_id, len(done) + 1, part))
                 stored = await self._complete(upload_id, done, spool.whole)
-            except BaseException:
-                await self._abort(upload_id)
-                raise
-        if isinstance(stored, AlreadyThere):
-            await self._abort(upload_id)
-        return stored
+            finally:
+                if stored is None:
+                    await self._abort(upload_id)
+            return stored
 
-    async def put_whole(self, part: Part) -> Stored | AlreadyThere:
+    async def put_whole(self, part: Part) -> Stored | None:
         """In one request."""
-        async with self._line.calling("PutObject", plus=seconds_for(part.size_bytes)):
-            try:
-                answer = await self._client.put_object(
-                    Bucket=self._bucket,
-                    Key=self._key,
+        async with self.line.calling("PutObject", plus=seconds_for(part.size_bytes)):
+            answer = await unless_refused(
+                self.client.put_object(
+                    Bucket=self.line.resource,
+                    Key=self.key,
                     Body=part.body,
                     ChecksumSHA256=part.checksum,
-                    **self._headers,
-                    **self._condition,
+                    **_stored(self.headers),
+                    **self.condition,
                 )
-            except ClientError as error:
-                if is_refused_condition(error):
-                    return AlreadyThere()
-                raise
+            )
+        if answer is None:
+            return None
         return Stored(bytes=part.size_bytes, sha256=part.sha256, etag=answer["ETag"])
 
     async def _create(self) -> str:
-        async with self._line.calling("CreateMultipartUpload"):
-            answer = await self._client.create_multipart_upload(
-                Bucket=self._bucket, Key=self._key, ChecksumAlgorithm="SHA256", **self._headers
+        async with self.line.calling("CreateMultipartUpload"):
+            answer = await self.client.create_multipart_upload(
+                Bucket=self.line.resource,
+                Key=self.key,
+                ChecksumAlgorithm="SHA256",
+                **_stored(self.headers),
             )
         return answer["UploadId"]
 
     async def _put_part(self, upload_id: str, number: int, part: Part) -> "CompletedPartTypeDef":
-        async with self._line.calling("UploadPart", plus=seconds_for(part.size_bytes)):
-            answer = await self._client.upload_part(
-                Bucket=self._bucket,
-                Key=self._key,
+        async with self.line.calling("UploadPart", plus=seconds_for(part.size_bytes)):
+            answer = await self.client.upload_part(
+                Bucket=self.line.resource,
+                Key=self.key,
                 UploadId=upload_id,
                 PartNumber=number,
                 Body=part.body,
@@ -300,28 +278,27 @@ class Write:
 
     async def _complete(
         self, upload_id: str, parts: "list[CompletedPartTypeDef]", whole: Digest
-    ) -> Stored | AlreadyThere:
-        async with self._line.calling("CompleteMultipartUpload"):
-            try:
-                answer = await self._client.complete_multipart_upload(
-                    Bucket=self._bucket,
-                    Key=self._key,
+    ) -> Stored | None:
+        async with self.line.calling("CompleteMultipartUpload"):
+            answer = await unless_refused(
+                self.client.complete_multipart_upload(
+                    Bucket=self.line.resource,
+                    Key=self.key,
                     UploadId=upload_id,
                     MultipartUpload={"Parts": parts},
-                    **self._condition,
+                    **self.condition,
                 )
-            except ClientError as error:
-                if is_refused_condition(error):
-                    return AlreadyThere()
-                raise
+            )
+        if answer is None:
+            return None
         return Stored(bytes=whole.bytes, sha256=whole.sha256, etag=answer["ETag"])
 
     async def _abort(self, upload_id: str) -> None:
         # What cannot be aborted now, the bucket's lifecycle rule aborts within a day or two.
         with suppress(FleetError):
-            async with self._line.calling("AbortMultipartUpload"):
-                await self._client.abort_multipart_upload(
-                    Bucket=self._bucket, Key=self._key, UploadId=upload_id
+            async with self.line.calling("AbortMultipartUpload"):
+                await self.client.abort_multipart_upload(
+                    Bucket=self.line.resource, Key=self.key, UploadId=upload_id
                 )
 
 
@@ -329,9 +306,14 @@ def _sha256(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def is_refused_condition(error: ClientError) -> bool:
-    """Whether S3 answered that If-Match or If-None-Match does not hold."""
-    return answered(error)[0] == HTTPStatus.PRECONDITION_FAILED
+async def unless_refused(asked: Awaitable[Result]) -> Result | None:
+    """The answer; None where it is that If-Match or If-None-Match does not hold."""
+    try:
+        return await asked
+    except ClientError as error:
+        if answered(error)[0] == HTTPStatus.PRECONDITION_FAILED:
+            return None
+        raise
 
 
 def _stored(headers: Headers) -> _Stored:
