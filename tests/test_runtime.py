@@ -192,6 +192,23 @@ def test_a_process_whose_main_returns_ends_well() -> None:
     assert run_until_signalled(main) == 0
 
 
+def test_what_a_start_leaves_is_not_looked_through_for_ever() -> None:
+    program = """
+        import gc
+        from imagefleet import runtime
+        runtime.STANDS_AFTER = 0.0
+        async def main(drain):
+            say(gc.get_freeze_count())
+            while not gc.get_freeze_count(): await asyncio.sleep(0.001)
+            say("stands")
+        sys.exit(run_until_signalled(main))
+    """
+    with process(program) as (running, said):
+        expect(said, "0")
+        expect(said, "stands")
+        assert running.wait(PATIENCE) == 0
+
+
 def test_an_error_of_main_is_raised() -> None:
     async def main(_drain: Drain) -> None:
         raise BrokenError

@@ -1,34 +1,18 @@
 """The one door: `imagefleet api`, `imagefleet worker`, `imagefleet maintenance`, or a verb.
 
 A process imports only what it runs, so that each container carries only that: processes are started
-from here directly, everything else goes on to the command line in `cli`.
+from `starting`, everything else goes on to the command line in `cli`.
 """
 
-import os
-import signal
+import gc
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from typing import Final, TypeVar
-
-import structlog
-
-from imagefleet.errors import FleetError, Misconfigured
-from imagefleet.runtime import INIT, Drain, end_at_once, run_until_signalled
-from imagefleet.settings import (
-    ApiSettings,
-    MaintenanceSettings,
-    WorkerSettings,
-    load,
-    masked,
-)
-from imagefleet.telemetry.logs import configure
-
-log = structlog.get_logger()
-
-Loaded = TypeVar("Loaded", ApiSettings, WorkerSettings, MaintenanceSettings)
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
 PROCESSES: Final = ("api", "worker", "maintenance")
+# What structlog and the AWS SDK load wherever it is installed, and no process of ours needs.
+UNUSED: Final = ("httpx", "rich")
 NEEDS_CLI: Final = "This needs the command line: pip install 'imagefleet[cli]'"
 
 
@@ -36,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a process or a verb; the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[1:]) == [] and arguments and arguments[0] in PROCESSES:
+        _load(process=arguments[0])
+        from imagefleet.starting import start  # noqa: PLC0415 - after that
+
         return start(arguments[0])
     try:
         from imagefleet.cli.main import run  # noqa: PLC0415 - see above
@@ -47,53 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(list(arguments))
 
 
-def start(process: str) -> int:
-    """Read the settings, set up the logs, run until a signal."""
-    if os.getpid() == INIT:  # until the process listens to signals, the kernel would drop them
-        signal.signal(signal.SIGTERM, end_at_once)
-    try:
-        return run_until_signalled(_composed(process))
-    except (FleetError, ExceptionGroup) as raised:
-        error = _expected(raised)
-        if error is None:
-            raise
-    if isinstance(error, Misconfigured):
-        sys.stderr.write(f"imagefleet {process} does not start: {error.detail}\n")
-        return 2
-    log.error("process.failed", code=error.code, detail=error.detail)
-    return 1
+def _load(process: str) -> None:
+    """Import it as if what it does not use were not there, as in its container.
 
-
-def _expected(error: Exception) -> FleetError | None:
-    """The one error of ours behind it: whatever was open at the time has wrapped it in groups."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        (error,) = error.exceptions
-    return error if isinstance(error, FleetError) else None
-
-
-def _composed(process: str) -> Callable[[Drain], Coroutine[object, object, None]]:
-    """The process with its settings, imported now and not before."""
-    match process:
-        case "api":
-            from imagefleet.api.main import main as api  # noqa: PLC0415 - see above
-
-            return partial(api, _settings(ApiSettings, process))
-        case "worker":
-            from imagefleet.worker.main import main as worker  # noqa: PLC0415 - see above
-
-            return partial(worker, _settings(WorkerSettings, process))
-        case _:
-            from imagefleet.maintenance.main import main as maintenance  # noqa: PLC0415 - see above
-
-            return partial(maintenance, _settings(MaintenanceSettings, process))
-
-
-def _settings(wanted: type[Loaded], process: str) -> Loaded:
-    settings = load(wanted)
-    telemetry = settings.telemetry
-    configure(telemetry.log_format, telemetry.log_level, process=process)
-    log.info("process.started", settings=masked(settings))
-    return settings
+    Afterwards it is there again: somebody's handler may want it.
+    """
+    modules = vars(sys)["modules"]
+    modules.update(dict.fromkeys(UNUSED))  # None is not found
+    gc.disable()  # nearly all that an import makes is there to stay
+    import_module(f"imagefleet.{process}.main")
+    gc.enable()
+    for name in UNUSED:
+        del modules[name]
 
 
 if __name__ == "__main__":

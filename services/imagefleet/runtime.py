@@ -11,6 +11,8 @@ moment and is written together (`Batcher`).
 
 import asyncio
 import contextvars
+import ctypes
+import gc
 import os
 import random
 import signal
@@ -45,6 +47,7 @@ FIRST_PAUSE: Final = 0.1  # seconds, doubled with every question that nobody ans
 LONGEST_PAUSE: Final = 2.0
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
+STANDS_AFTER: Final = 2.0  # seconds; a start takes one
 INIT: Final = 1  # the first process of a container, to which the kernel does nothing by default
 BURY_EVERY: Final = 1.0  # seconds; whoever started a process has asked for its end by then
 KILLED_BY_SIGNAL: Final = 128  # what a shell adds to the number of the signal that ended a process
@@ -105,6 +108,7 @@ def run_until_signalled(main: Callable[[Drain], Coroutine[object, object, None]]
         drain = Drain()
         with_signals = _Signals(drain, stopped_by)
         with_signals.install()
+        asyncio.get_running_loop().call_later(STANDS_AFTER, let_go_of_the_start)
         try:
             await main(drain)
         finally:
@@ -117,6 +121,14 @@ def run_until_signalled(main: Callable[[Drain], Coroutine[object, object, None]]
             if not stopped_by:
                 raise
     return KILLED_BY_SIGNAL + stopped_by[0] if stopped_by else 0
+
+
+def let_go_of_the_start() -> None:
+    """Give back what only the start needed; what is left stays, and is not looked through again."""
+    gc.collect()
+    gc.freeze()
+    with suppress(AttributeError):  # a C library that keeps nothing has no word for it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def end_at_once(number: int, _frame: object = None) -> None:

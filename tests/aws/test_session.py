@@ -2,10 +2,12 @@
 
 import asyncio
 from datetime import timedelta
+from inspect import unwrap
 
 from aiohttp import web
+from botocore.loaders import JSONFileLoader, Loader
 
-from imagefleet.aws.session import open_session
+from imagefleet.aws.session import KEPT, Descriptions, open_session
 from tests.support.aws import Answer, hang, operation_of, serving, settings_for
 from tests.support.emulators import CREDENTIALS
 from tests.support.eventually import eventually
@@ -45,3 +47,22 @@ async def test_a_session_has_one_client_a_service() -> None:
         assert first._client is second._client
         assert first._polls is second._polls
         assert first._client is not first._polls
+
+
+def test_what_is_kept_of_endpoints_is_what_the_sdk_ships() -> None:
+    file = f"{Loader.BUILTIN_DATA_PATH}/endpoints"
+    ours, theirs = (unwrap(reader().load_file)(file) for reader in (Descriptions, JSONFileLoader))
+
+    for mine, partition in zip(ours["partitions"], theirs["partitions"], strict=True):
+        services = partition["services"]
+        assert {**partition, "services": mine["services"]} == mine
+        assert {name: services[name] for name in KEPT & services.keys()} == mine["services"]
+    assert KEPT == ours["partitions"][0]["services"].keys()
+
+
+async def test_no_client_is_made_for_whom_nobody_asked() -> None:
+    async with open_session(settings_for("http://127.0.0.1:1"), credentials=CREDENTIALS) as session:
+        await session.queue("http://127.0.0.1:1/0/queue")
+
+        assert session._s3 is None
+        assert session._cloudfront is None

@@ -119,6 +119,14 @@ WORKING: Final = (
         ),
     ),
     Mutation(
+        "a lane does without the room that another lane's claim keeps",
+        f"{WORKER}/consumer.py",
+        "        await self._ears.type_slots.answered()\n",
+        "",
+        "worker/test_consumer_slots.py",
+        ("test_room_that_a_claim_keeps_is_waited_for_until_it_is_answered",),
+    ),
+    Mutation(
         "what waits for a child is rendered though its worker ends",
         f"{WORKER}/handling.py",
         "elif drain.requested or not await unless(\n"

@@ -332,7 +332,7 @@ def test_a_port_is_a_port() -> None:
     [
         (
             Database,
-            DATABASE | {"DATABASE_POOL_MIN": "11"},
+            DATABASE | {"DATABASE_POOL_MIN": "11", "DATABASE_POOL_MAX": "10"},
             "DATABASE_POOL_MIN is larger than DATABASE_POOL_MAX",
         ),
         (

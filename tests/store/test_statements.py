@@ -304,6 +304,7 @@ FRAGMENTS: Final = frozenset(
         "tenants._PAUSED",
         "endings._CLAIM",
         "unheard._ENDS",
+        "unheard._ENDS_OF_JOBS",
         "endings._LET_GO",
         "endings._CLAIMS_THAT_STAND",
         "images._IMAGE",

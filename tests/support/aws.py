@@ -111,7 +111,9 @@ def operation_of(request: web.Request) -> str:
 @asynccontextmanager
 async def forwarding(url: str, *, instead: Respond | None = None) -> AsyncIterator[Server]:
     """A proxy before an emulator. `instead` answers by itself, or raises NotImplementedError."""
-    async with aiohttp.ClientSession(auto_decompress=False) as client:
+    # A connection that an emulator has closed meanwhile would cost a request, and be asked again.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as client:
 
         async def respond(request: web.Request) -> Answer:
             if instead is not None:

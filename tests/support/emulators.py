@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.loaders import JSONFileLoader, Loader
 
-from imagefleet.aws.session import Credentials
+from imagefleet.aws.session import Credentials, Descriptions
 from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
 from imagefleet.embedded.machine import free_port
 
@@ -55,7 +55,7 @@ class Emulator:
 def running_ministack() -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory(prefix="imagefleet-test-aws-") as state,
-        EmbeddedAws(Path(state), region=REGION) as emulator,
+        EmbeddedAws(Path(state)) as emulator,
     ):
         yield emulator.url
 
@@ -109,9 +109,12 @@ def remember_descriptions() -> None:
 
     Else it parses some megabytes for every session, and nearly every test has one of its own.
     """
-    read, listed = JSONFileLoader().load_file, Loader().list_available_services
+    listed = Loader().list_available_services
     for once in (
-        patch.object(JSONFileLoader, "load_file", staticmethod(cache(read))),
+        *(
+            patch.object(reader, "load_file", staticmethod(cache(reader().load_file)))
+            for reader in (JSONFileLoader, Descriptions)
+        ),
         patch.object(Loader, "list_available_services", staticmethod(cache(listed))),
     ):
         _ends.enter_context(once)

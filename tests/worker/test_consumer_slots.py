@@ -181,6 +181,38 @@ async def test_two_lanes_claim_at_once_and_never_use_the_same_room(
         assert 1 == len(fast.started + general.started)
 
 
+async def test_room_that_a_claim_keeps_is_waited_for_until_it_is_answered(
+    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane of quick jobs claims all the time, and would keep all room for nothing."""
+    await a_dispatcher_looks(superuser)
+    monkeypatch.setattr("imagefleet.worker.slots.ANSWERED_WITHIN", 60.0)
+    own, waits, answered = TypeSlots({"other": 1}), asyncio.Event(), TypeSlots.answered
+    found: list[dict[str, int]] = []
+
+    async def seen_to_wait(slots: TypeSlots) -> None:
+        if not slots.rooms["other"]:
+            waits.set()
+        await answered(slots)
+        found.append(slots.rooms)
+
+    monkeypatch.setattr(TypeSlots, "answered", seen_to_wait)
+    quick = await bench.submit(a_submission(lane=Lane.GENERAL))
+    pictures = await bench.submit(a_submission(type="other"))
+    async with (
+        listening(bench, lane=Lane.GENERAL, type_slots=own) as general,
+        listening(bench, types=("noop", "other"), type_slots=own) as fast,
+    ):
+        async with superuser.transaction():
+            await superuser.execute("SELECT FROM rings WHERE job_id = $1 FOR UPDATE", quick.job_id)
+            general.ring(quick)
+            await eventually(lambda: own.rooms == {"other": 0})
+            fast.ring(pictures)
+            await asyncio.wait_for(waits.wait(), 10)
+        await fast.runs(1)
+        assert ([{"other": 1}] * 2, []) == (found, fast.own.changed)
+
+
 async def test_a_claim_that_hangs_holds_up_no_other_lane_and_keeps_its_room(
     bench: Bench, superuser: Connection
 ) -> None:

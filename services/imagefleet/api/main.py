@@ -5,6 +5,7 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 """
 
 import ctypes
+import gc
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
@@ -12,9 +13,10 @@ from typing import Final
 
 import structlog
 from fastapi import FastAPI
+from starlette.middleware.exceptions import ExceptionMiddleware
 
 from imagefleet.api.http import errors
-from imagefleet.api.http.auth import Keys
+from imagefleet.api.http.auth import Direct, Keys
 from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
@@ -48,7 +50,7 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import Pool, open_pool, ping
+from imagefleet.store.database import MOST_CONNECTIONS, Pool, open_pool, ping
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
@@ -116,6 +118,7 @@ async def main(
         async with supervise(drain) as parts:
             parts.start("watcher", watcher.run(drain))
             parts.start("http", server.run(drain))
+            gc.freeze()  # what is there now stays, and is not looked through again and again
             if listening is not None:
                 listening(server)
 
@@ -135,7 +138,7 @@ async def _open_tools(
                 settings.api.operator_database_url.get_secret_value(),
                 process="api-operator",
                 min_size=0,  # opened when somebody asks
-                max_size=settings.database.pool_max,
+                max_size=settings.database.pool_max or MOST_CONNECTIONS,
             )
         )
         operators = operators.timed_by(metrics.query)
@@ -200,4 +203,6 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
         app.state.looks = Looks()
         for part in OPERATORS:
             app.include_router(part.router)
+    # Without the framework's net around it: ours tells a bug, too.
+    app.middleware_stack = ExceptionMiddleware(Direct(app), app.exception_handlers)
     return app

@@ -80,10 +80,6 @@ class Placement:
     def password_file(self) -> Path:
         return self.folder / "password"
 
-    @property
-    def lock_file(self) -> Path:
-        return self.folder / "lock"
-
 
 def choose_placement(
     state: Path, *, account_name: str = DEFAULT_ACCOUNT, system_folder: Path = SYSTEM_FOLDER
@@ -105,17 +101,13 @@ def choose_placement(
 
 def can_reach(account: Account, path: Path) -> bool:
     """Whether the account may pass every folder on the way and enter, or execute, the last."""
-    if not account.switch:
-        return True
-    return all(_has_right(account, step, stat.S_IXOTH) for step in path.parents) and _has_right(
-        account, path, stat.S_IXOTH
-    )
+    return not account.switch or all(_may_pass(account, step) for step in (*path.parents, path))
 
 
-def _has_right(account: Account, path: Path, right: int) -> bool:
+def _may_pass(account: Account, path: Path) -> bool:
     entry = path.stat()
     shift = 6 if entry.st_uid == account.uid else 3 if entry.st_gid == account.gid else 0
-    return bool(entry.st_mode & (right << shift))
+    return bool(entry.st_mode & (stat.S_IXOTH << shift))
 
 
 def _account(data: Path, name: str) -> Account:

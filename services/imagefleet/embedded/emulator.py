@@ -60,22 +60,19 @@ main()
 
 
 class EmbeddedAws(LocalServer):
-    """One emulator on one state folder."""
+    """One emulator on one state folder; started again it listens where it did."""
 
     def __init__(
         self,
         state: Path,
         *,
         port: int | None = None,
-        region: str = REGION,
         cache: Path | None = None,
         say: Say = print,
     ) -> None:
         super().__init__()
         self.folder = state.resolve() / "aws"
-        self.region = region
         self.port = port or 0
-        self._fixed_port = port is not None
         self._cache = cache
         self._say = say
 
@@ -88,7 +85,7 @@ class EmbeddedAws(LocalServer):
         """What a process needs to take this emulator for AWS, queues and buckets apart."""
         return {
             "AWS_ENDPOINT_URL": self.url,
-            "AWS_REGION": self.region,
+            "AWS_REGION": REGION,
             "AWS_ACCESS_KEY_ID": KEY_ID,
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
@@ -119,7 +116,7 @@ class EmbeddedAws(LocalServer):
         raise Misconfigured(detail)
 
     def _ports(self) -> list[int]:
-        if self._fixed_port:
+        if self.port:
             return [self.port]
         choices = [0] * PORT_CHOICES
         # The last one first: addresses that were handed out go on being right.
@@ -154,7 +151,7 @@ class EmbeddedAws(LocalServer):
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(self.port),
             "MINISTACK_HOST": "127.0.0.1",  # in the addresses of queues
-            "MINISTACK_REGION": self.region,
+            "MINISTACK_REGION": REGION,
             "SERVICES": "sqs,s3,cloudfront,sts",
             "AUTH": "true",
             "AWS_ACCESS_KEY_ID": KEY_ID,

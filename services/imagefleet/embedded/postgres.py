@@ -11,7 +11,6 @@ state folder finds the orphan and stops it.
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +37,7 @@ from imagefleet.embedded.machine import (
     take,
     write_private,
 )
+from imagefleet.embedded.supervisor import Watchdog
 from imagefleet.errors import Misconfigured, Unavailable
 
 START_WITHIN = 60.0  # seconds; crash recovery counts towards it
@@ -55,25 +55,9 @@ DEFAULT_SETTINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Reads a pipe whose other end only this process holds: its end of file means that we are gone,
-# however we went. A pidfd cannot hit another process that was given the same number. Not
-# PR_SET_PDEATHSIG: that one fires when the *thread* that started the child ends, and is lost when
-# the child changes its user.
-WATCHDOG = """
-import os, select, signal, sys
-try:
-    server = os.pidfd_open(int(sys.argv[1]))
-    sys.stdin.buffer.read()
-    signal.pidfd_send_signal(server, signal.SIGINT)
-    if not select.select([server], [], [], float(sys.argv[2]))[0]:
-        signal.pidfd_send_signal(server, signal.SIGQUIT)
-except ProcessLookupError:
-    pass
-"""
-
 
 class EmbeddedPostgres(LocalServer):
-    """One server on one state folder."""
+    """One server on one state folder; started again it listens where it did."""
 
     def __init__(
         self,
@@ -90,11 +74,10 @@ class EmbeddedPostgres(LocalServer):
             state, account_name=account_name, system_folder=system_folder
         )
         self.port = port or 0
-        self._port_choices = PORT_CHOICES if port is None else 1
         self._socket_folder = _usable_socket_folder(socket_folder)
         self._settings = {**DEFAULT_SETTINGS, **settings}
         self._password = ""
-        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
 
     def url(
         self, user: str = SUPERUSER, password: str | None = None, database: str = "postgres"
@@ -105,7 +88,7 @@ class EmbeddedPostgres(LocalServer):
         return f"postgresql://{quote(user, safe='')}:{secret}@127.0.0.1:{self.port}/{name}"
 
     def _start(self) -> None:
-        self._lock = take(self.placement.lock_file)
+        self._lock = take(self.placement.folder / "lock")
         stop_orphan(self.placement.data)
         copy_software(self.placement)
         self._password = read_or_make_password(self.placement)
@@ -126,17 +109,16 @@ class EmbeddedPostgres(LocalServer):
             end(server, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, patience=STOP_WITHIN)
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
-            watchdog.communicate(timeout=STOP_WITHIN)
+            watchdog.close()
 
     def _launch_on_a_port(self) -> None:
-        for choice in range(1, self._port_choices + 1):
-            if self._port_choices > 1:
-                self.port = free_port()
+        choices = [self.port] if self.port else [0] * PORT_CHOICES
+        while choices:
+            self.port = choices.pop() or free_port()
             try:
                 self._launch()
             except Misconfigured as error:
-                taken = "Address already in use" in str(error)
-                if not taken or choice == self._port_choices:
+                if "Address already in use" not in str(error) or not choices:
                     raise
                 self._end_processes()
             else:
@@ -155,6 +137,7 @@ class EmbeddedPostgres(LocalServer):
             placement.log.replace(placement.log.with_name("log.previous"))
         write_private(placement.log, "")  # statements that failed quote data
         placement.account.give(placement.log)
+        self._watchdog = Watchdog(signal.SIGINT, signal.SIGQUIT, after=STOP_WITHIN)
         with placement.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [placement.software / "bin" / "postgres", "-D", placement.data, *arguments],
@@ -167,7 +150,7 @@ class EmbeddedPostgres(LocalServer):
                 start_new_session=True,
                 **placement.account.switched,
             )
-        self._watchdog = _watch(self._process)
+        self._watchdog.watch(self._process.pid)
         self._wait_until_ready(self._process)
 
     def _wait_until_ready(self, server: subprocess.Popen[bytes]) -> None:
@@ -191,14 +174,6 @@ def _usable_socket_folder(folder: Path | None) -> Path | None:
         detail = f"the socket folder {folder} is {longest - LONGEST_SOCKET_PATH} bytes too long"
         raise Misconfigured(detail)
     return folder.resolve()
-
-
-def _watch(server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    # -I -S: starts in 10 ms and imports nothing that is not Python's own.
-    arguments = ["-I", "-S", "-c", WATCHDOG, str(server.pid), str(STOP_WITHIN)]
-    return subprocess.Popen(
-        [sys.executable, *arguments], stdin=subprocess.PIPE, cwd="/", start_new_session=True
-    )
 
 
 def _says_ready(data: Path, pid: int) -> bool:

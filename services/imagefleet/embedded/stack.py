@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from imagefleet.embedded.emulator import KEY_ID, SECRET, EmbeddedAws
+from imagefleet.embedded.emulator import KEY_ID, REGION, SECRET, EmbeddedAws
 from imagefleet.embedded.machine import HOST, Ports, StateFolder
 from imagefleet.embedded.postgres import EmbeddedPostgres
 from imagefleet.embedded.processes import Facts
@@ -89,15 +89,11 @@ class Stack:
                     changed()
 
     async def _restart_postgres(self) -> None:
-        port = self._postgres.port
         await in_thread(self._postgres.stop)
-        self._postgres = EmbeddedPostgres(self._state.path, port=port)
         await in_thread(self._postgres.start)
 
     async def _restart_aws(self) -> None:
-        port = self._aws.port
         await in_thread(self._aws.stop)
-        self._aws = EmbeddedAws(self._state.path, port=port, say=self._say)
         await self._start_aws()
 
     async def _start_postgres(self) -> None:
@@ -124,7 +120,7 @@ class Stack:
 
         applied = await apply(
             Endpoints.all_at(self._aws.url),
-            region=self._aws.region,
+            region=REGION,
             credentials=Credentials(KEY_ID, SECRET),
         )
         self._topology = applied.environment()

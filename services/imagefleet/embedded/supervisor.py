@@ -34,6 +34,8 @@ Changed: TypeAlias = Callable[[], None]
 
 INSIST_AFTER: Final = 5.0  # seconds; what they talk to is on its way out as well
 
+# Not PR_SET_PDEATHSIG: that one fires when the *thread* that started the child ends, and is lost
+# when the child changes its user.
 WATCHDOG: Final = """
 import os, select, signal, sys, time
 held = {}
@@ -45,20 +47,18 @@ for line in sys.stdin:
         held[os.pidfd_open(int(line))] = int(line)
     except ProcessLookupError:
         pass
-def end(number):
-    for pidfd in held:
-        try:
-            signal.pidfd_send_signal(pidfd, number)
-        except ProcessLookupError:
-            pass
-end(signal.SIGTERM)
+for pidfd in held:
+    try:
+        signal.pidfd_send_signal(pidfd, int(sys.argv[2]))
+    except ProcessLookupError:
+        pass
 deadline = time.monotonic() + float(sys.argv[1])
 while held and time.monotonic() < deadline:
     for gone in select.select(list(held), [], [], deadline - time.monotonic())[0]:
         del held[gone]
 for pidfd, pid in held.items():
     if not select.select([pidfd], [], [], 0)[0]:
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, int(sys.argv[3]))
 """
 
 
@@ -73,17 +73,19 @@ class Program:
 
 
 class Watchdog:
-    """Ends the processes of a supervisor that was killed outright.
+    """Ends what this process started, should it be killed outright.
 
     A process of its own that reads process ids from a pipe. When the pipe closes, however that
     happened, it asks those still alive to end, and a little later it insists. A pidfd cannot hit
     another process that was given the same number.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, first: int = signal.SIGTERM, then: int = signal.SIGKILL, after: float = INSIST_AFTER
+    ) -> None:
         # -I -S: starts in 10 ms and imports nothing that is not Python's own.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", WATCHDOG, str(INSIST_AFTER)],
+            [sys.executable, "-I", "-S", "-c", WATCHDOG, f"{after}", f"{first:d}", f"{then:d}"],
             stdin=subprocess.PIPE,
             cwd="/",
             env={},

@@ -1,7 +1,6 @@
 """One source and one recipe in, every variant out: what a decoding process runs."""
 
 import base64
-import hashlib
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -107,7 +106,6 @@ def _variant(
         width=size.width,
         height=size.height,
         bytes=len(encoded),
-        sha256=hashlib.sha256(encoded).hexdigest(),
         content_type=variant.format.mime_type,
         warnings=warnings,
     )
@@ -119,7 +117,6 @@ def _source(data: bytes, work: Work) -> SourceFacts:
         width=work.size.width,
         height=work.size.height,
         bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
         frames=work.facts.frames,
     )
 

@@ -109,6 +109,9 @@ class Kinds(Mapping[str, JobKind]):
         )
 
 
+_KNOWN_BEFORE: Final = tuple(part.name for part in fields(Intent))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft(Intent):
     """A submission before what it asks is known: it may be asked about, and never be inserted."""
@@ -135,7 +138,7 @@ class Draft(Intent):
     ) -> Submission:
         """The submission that asks this, by the rules of its kind where nothing else is said."""
         return Submission(
-            **{part.name: getattr(self, part.name) for part in fields(Intent)},
+            **{name: getattr(self, name) for name in _KNOWN_BEFORE},
             type=self.type,
             lane=lane or self.lane,
             max_attempts=max_attempts or self.kind.retry.max_attempts,

@@ -69,12 +69,9 @@ class DeletionKeeper:
     async def run_once(self) -> EmptiedAgain:
         """Empty what is due if nobody has taken the period yet. Call it every few seconds."""
         if not self._has_edge:
-            await self._darken()
+            async with self._pool.use("darken_without_edge") as connection:
+                self._metrics.darkened(await darken_without_edge(connection))
         return await self._period.once(self._empty_due) or EmptiedAgain(taken=False)
-
-    async def _darken(self) -> None:
-        async with self._pool.use("darken_without_edge") as connection:
-            self._metrics.darkened(await darken_without_edge(connection))
 
     async def _empty_due(self) -> EmptiedAgain:
         clock = asyncio.get_running_loop().time

@@ -79,8 +79,8 @@ class Database(Slice):
     """Where Postgres is, and the role of this process there; every process has its own."""
     pool_min: Count = Field(1, ge=0, le=100, validation_alias="DATABASE_POOL_MIN")
     """Connections that are kept open."""
-    pool_max: Count = Field(10, ge=1, le=500, validation_alias="DATABASE_POOL_MAX")
-    """The most connections this process opens."""
+    pool_max: Count | None = Field(None, ge=1, le=500, validation_alias="DATABASE_POOL_MAX")
+    """The most connections this process opens: 10; of a worker 2, beside that of its beat."""
     connect_timeout: Seconds = _seconds(5, 0.1, 60, "DATABASE_CONNECT_TIMEOUT_SECONDS")
     """How long opening a connection may take."""
     statement_timeout: Seconds = _seconds(8, 0.1, 600, "DATABASE_STATEMENT_TIMEOUT_SECONDS")
@@ -88,7 +88,7 @@ class Database(Slice):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.pool_min > self.pool_max:
+        if self.pool_max is not None and self.pool_min > self.pool_max:
             msg = "DATABASE_POOL_MIN is larger than DATABASE_POOL_MAX"
             raise ValueError(msg)
         return self

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Final, Self, get_args, get_origin
+from typing import Annotated, Final, get_args, get_origin
 
 import annotated_types
 from pydantic import AliasChoices, BaseModel, SecretStr
@@ -38,22 +38,6 @@ class Variable:
         """Return the name to show."""
         return self.names[0]
 
-    @classmethod
-    def of(cls, attribute: str, field: FieldInfo) -> Self:
-        """Read off a field what there is to say about its variable."""
-        alias = field.validation_alias
-        names = alias.choices if isinstance(alias, AliasChoices) else [alias]
-        required = field.is_required()
-        return cls(
-            attribute=attribute,
-            names=tuple(str(name) for name in names),
-            secret=SecretStr in _types(field.annotation),
-            form=_form(field),
-            default=None if required or field.default is None else written(field.default),
-            required=required,
-            description=field.description or "",
-        )
-
     def shown(self, value: str) -> str:
         """Return a given value fit for a log line or an error message."""
         if self.secret:
@@ -69,9 +53,20 @@ class Variable:
 
 
 def variables(settings: type[Slice]) -> Iterator[Variable]:
-    """Go through the variables of a slice."""
+    """Read off the fields of a slice what there is to say about its variables."""
     for attribute, field in settings.model_fields.items():
-        yield Variable.of(attribute, field)
+        alias = field.validation_alias
+        names = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        required = field.is_required()
+        yield Variable(
+            attribute=attribute,
+            names=tuple(str(name) for name in names),
+            secret=SecretStr in _types(field.annotation),
+            form=_form(field),
+            default=None if required or field.default is None else written(field.default),
+            required=required,
+            description=field.description or "",
+        )
 
 
 def slices_of(settings: type[BaseModel]) -> dict[str, type[Slice]]:

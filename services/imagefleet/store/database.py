@@ -32,6 +32,7 @@ Isolation: TypeAlias = Literal["repeatable_read", "serializable"]
 Timing: TypeAlias = Callable[[str, str], AbstractContextManager[object]]
 """Surrounds one use of the database, which is told by its operation and its table."""
 
+MOST_CONNECTIONS = 10  # of a process that says nothing else
 CONNECT_WITHIN = 5.0  # seconds
 STATEMENT_WITHIN = 10.0
 SILENCE = 2.0  # what the server is given to say that a statement timed out
@@ -230,7 +231,7 @@ async def open_pool(
     *,
     process: str,
     min_size: int = 1,
-    max_size: int = 10,
+    max_size: int = MOST_CONNECTIONS,
     connect_within: float = CONNECT_WITHIN,
     statement_within: float = STATEMENT_WITHIN,
     through_pgbouncer: bool = False,

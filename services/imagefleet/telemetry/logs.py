@@ -71,10 +71,11 @@ def configure(
         structlog.processors.format_exc_info,
     ]
     ending = [redact, *_rendering(log_format, colours=target.isatty())]
+    writer = structlog.WriteLogger(target)
     structlog.configure(
         processors=[*common, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(target),
+        logger_factory=lambda *_given: writer,
         cache_logger_on_first_use=False,  # loggers made before this call must obey it too
     )
     _route_libraries(target, number, [_from_library, *common], ending)

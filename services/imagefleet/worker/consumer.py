@@ -272,6 +272,7 @@ class Consumer:
         deliveries = await unclaimed.readable(queue, received)
         if not deliveries:
             return
+        await self._ears.type_slots.answered()
         # Nothing new is begun any more, or nothing could be claimed: others may have them.
         if drain.requested or not self._ears.lease.fresh:
             unclaimed.give_back(queue, [delivery.received for delivery in deliveries])
@@ -352,17 +353,10 @@ def consumers_of(
     slots: Mapping[Lane, Slots], queues: Mapping[Lane, Queue], ears: Ears, wait: timedelta
 ) -> dict[Lane, Consumer]:
     """One listener a lane; the general one helps with `fast` when it has nothing else to do."""
+    heard = {lane: [lane] for lane in slots}
+    if Lane.FAST in slots and Lane.GENERAL in slots:
+        heard[Lane.GENERAL].append(Lane.FAST)
     return {
-        lane: Consumer(
-            lane,
-            own,
-            [
-                (heard, queues[heard])
-                for heard in (lane, Lane.FAST)
-                if heard is lane or (lane is Lane.GENERAL and heard in slots)
-            ],
-            ears,
-            wait,
-        )
+        lane: Consumer(lane, own, [(each, queues[each]) for each in heard[lane]], ears, wait)
         for lane, own in slots.items()
     }

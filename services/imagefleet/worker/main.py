@@ -54,6 +54,8 @@ from imagefleet.worker.settler import Settler, Takeovers
 from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots, slots_of, use_slots
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
+# One claims while another settles; whoever asks does so for a moment, and holds no other meanwhile.
+CONNECTIONS: Final = 2
 
 log = structlog.get_logger()
 
@@ -102,7 +104,7 @@ async def reach_out(
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
     pool = await stack.enter_async_context(
-        open_current(settings.database, "worker", generic_plans=True)
+        open_current(settings.database, "worker", most=CONNECTIONS, generic_plans=True)
     )
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))

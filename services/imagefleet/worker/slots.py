@@ -28,6 +28,7 @@ from imagefleet.store.jobs.leases import Heard
 from imagefleet.telemetry.metrics import WorkerMetrics
 
 QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself
+ANSWERED_WITHIN: Final = 0.5  # seconds: a claim takes some milliseconds, but one may hang
 GATHER: Final = 0.02  # seconds: jobs that end together are replaced by one receive, not by several
 FIRST_PATIENCE: Final = timedelta(minutes=1)  # most jobs take seconds
 LONGEST_PATIENCE: Final = timedelta(hours=2)  # longer than any job may take by itself
@@ -124,6 +125,8 @@ class TypeSlots:
         self.own = own
         self._most = own
         self._taken: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        """Those of them that claims on their way may need, or not."""
         self._more = asyncio.Event()
 
     def use(self, turned: Mapping[str, int]) -> None:
@@ -154,15 +157,28 @@ class TypeSlots:
         rooms = self.rooms
         return min(sum(rooms.get(name, most) for name in types), most) or most
 
+    async def answered(self) -> None:
+        """Return when no claim on its way keeps the last room of a type, or after a while.
+
+        Most take little of what they keep: who did not wait for a quick lane would never have any.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERED_WITHIN):
+                while any(self._kept[name] for name in self.full):
+                    self._more.clear()
+                    await self._more.wait()
+
     @contextmanager
     def kept(self, most: int) -> Iterator[dict[str, int]]:
         """Keep room for a claim of so many, until it is answered and what it took is counted."""
         rooms = {name: min(room, most) for name, room in self.rooms.items()}
         self._taken.update(rooms)
+        self._kept.update(rooms)
         try:
             yield rooms
         finally:
             self._taken.subtract(rooms)
+            self._kept.subtract(rooms)
             self._more.set()
 
     def occupy(self, job_type: str) -> None:

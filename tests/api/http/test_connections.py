@@ -5,8 +5,10 @@ import re
 import resource
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
@@ -15,10 +17,12 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from imagefleet import runtime
 from imagefleet.api.http import connections
+from imagefleet.api.http.bodies import Bodies
 from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS
 from imagefleet.api.http.limiting import MOST_STREAMS
 from imagefleet.api.http.server import Server, room
 from imagefleet.runtime import Drain
+from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import Running, app_of
 from tests.support.eventually import eventually
 from tests.support.http import is_problem, submitted
@@ -347,6 +351,68 @@ async def test_two_bodies_may_come_at_once(running: Running) -> None:
         answers = await hangs_up(reader)
 
     assert [b"404", b"202"] == re.findall(rb"HTTP/1.1 (\d+)", answers)
+
+
+async def test_a_body_that_came_with_its_head_is_not_waited_for(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[object] = []
+    hold = Bodies.body
+
+    def waiting(
+        bodies: Bodies, key: ApiKey | None
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        waited.append(key)
+        return hold(bodies, key)
+
+    monkeypatch.setattr(Bodies, "body", waiting)
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"
+    more = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+    asked = head % running.secrets["acme"].encode() + more % (len(NOOP), NOOP)
+    async with connected(running) as (reader, writer):
+        writer.write(asked)
+        whole = await reader.readuntil(b"}}")
+        assert waited == []
+
+        writer.write(asked[:-1])
+        await eventually(lambda: len(waited) == 1)
+        writer.write(asked[-1:])
+        in_two = await reader.readuntil(b"}}")
+
+    assert [b"202", b"202"] == re.findall(rb"HTTP/1.1 (\d+)", whole + in_two)
+
+
+@pytest.mark.parametrize(
+    ("late", "packets"),
+    [(False, [b"head body ", b"more "]), (True, [b"head ", b"body ", b"more "])],
+)
+async def test_the_head_of_an_answer_goes_out_with_what_follows_it(
+    *, late: bool, packets: list[bytes]
+) -> None:
+    sent: list[bytes] = []
+    transport = SimpleNamespace(write=sent.append, close=lambda: None, is_closing=lambda: False)
+    answer = connections._InOne(cast("asyncio.Transport", transport), asyncio.get_running_loop())
+    answer.write(b"head ")
+    if late:
+        await asyncio.sleep(0)
+    answer.write(b"body ")
+    answer.write(b"more ")
+    await asyncio.sleep(0)
+
+    assert packets == sent
+
+
+async def test_a_head_that_nothing_follows_goes_out_before_the_end() -> None:
+    done: list[object] = []
+    transport = SimpleNamespace(
+        write=done.append, close=lambda: done.append("closed"), is_closing=lambda: False
+    )
+    answer = connections._InOne(cast("asyncio.Transport", transport), asyncio.get_running_loop())
+    answer.write(b"head")
+    answer.close()
+    await asyncio.sleep(0)
+
+    assert [b"head", "closed"] == done
 
 
 async def test_few_requests_wait_behind_one(running: Running) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from imagefleet.api.http import openapi
@@ -77,6 +79,26 @@ async def test_a_wrong_method_is_told_the_right_ones(acme: httpx.AsyncClient) ->
         assert answer.headers["allow"] == allowed
 
 
+async def test_a_plain_route_is_found_without_the_framework(
+    acme: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    route = Router.__call__
+
+    async def noting(router: Router, scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope["path"])
+        await route(router, scope, receive, send)
+
+    monkeypatch.setattr(Router, "__call__", noting)
+    posted = await acme.post("/v1/jobs", json={"jobType": "noop"})
+    refused = await acme.post("/v1/jobs:batch", json={"jobs": "none"})
+    await acme.get("/v1/jobs")
+
+    assert 202 == posted.status_code
+    is_problem(refused, 422, "invalid_request")
+    assert asked == ["/v1/jobs"], "the last of them has a query, which is the framework's affair"
+
+
 async def test_a_bug_is_a_problem_that_says_nothing(
     running: Running, acme: httpx.AsyncClient
 ) -> None:
@@ -93,6 +115,7 @@ async def test_a_bug_is_a_problem_that_says_nothing(
     is_problem(answer, 500, "internal_error")
     assert "CANARY" not in answer.text
     assert ["request.broke", "request.answered"] == [line["event"] for line in lines]
+    assert "internal_error" == lines[-1]["problem"]
 
 
 def test_every_error_of_ours_is_one_problem() -> None:

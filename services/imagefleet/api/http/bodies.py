@@ -5,7 +5,7 @@ What has come of a body lies in memory until its end has, so that is bounded, to
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
 
+from imagefleet.api.http.connections import HERE
 from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.intake import (
     TOO_LATE,
@@ -131,21 +131,39 @@ async def _read(request: Request, most_bytes: int) -> object:
         raise RequestRejected("unsupported_media_type", _JSON_ONLY)
     refuse_compressed(request)
     refuse_declared(request, most_bytes)
+    limiting: Limiting = request.app.state.limiting
+    # What operators send counts for nobody.
+    key: ApiKey | None = request.state.key if request.state.sends else None
+    if HERE in request.scope["state"]:  # nobody waits for it, and it is not held
+        body = await request.body()
+        if key is not None:
+            limiting.sent(key, len(body))
+        if len(body) > most_bytes:
+            raise too_large(most_bytes, "payload_too_large")
+    else:
+        body = await _arriving(request, key, most_bytes)
+    # Reading JSON is the loop's work, and its time goes with the bytes.
+    more = max(0, math.ceil(len(body) / BYTES_OF_A_REQUEST) - 1)
+    if key is not None and more:
+        limiting.weigh(key, more)
+    return _loaded(body)
+
+
+async def _arriving(request: Request, key: ApiKey | None, most_bytes: int) -> bytes:
+    """A body of which the end is still to come, as it comes."""
     tools = tools_of(request)
     limiting: Limiting = request.app.state.limiting
     bodies: Bodies = request.app.state.bodies
-    # What operators send counts for nobody.
-    key: ApiKey | None = request.state.key if request.state.sends else None
     pace = Pace(tools.settings.upload_least_rate)
-    patience = pace.credit if tools.settings.upload_least_rate else math.inf
     body = bytearray()
     try:
         with bodies.body(key) as hold:
             async with (
-                asyncio.timeout(min(patience, JSON_WITHIN.total_seconds())) as deadline,
-                aclosing(_parts(request, pace, deadline)) as parts,
+                asyncio.timeout(JSON_WITHIN.total_seconds()),
+                aclosing(request.stream()) as sent,
+                aclosing(pace.paced(sent)) as chunks,
             ):
-                async for chunk in parts:
+                async for chunk in chunks:
                     if key is not None:
                         limiting.sent(key, len(chunk))
                     if len(body) + len(chunk) > most_bytes:
@@ -153,32 +171,11 @@ async def _read(request: Request, most_bytes: int) -> object:
                     hold(len(chunk))
                     body += chunk
     except TimeoutError:
-        pace.is_ended = not body and math.isfinite(patience)
         raise RequestRejected("request_timeout", TOO_LATE) from None
     finally:
         if pace.is_ended:
             tools.metrics.limited("least_rate")
-    # Reading JSON is the loop's work, and its time goes with the bytes.
-    more = max(0, math.ceil(len(body) / BYTES_OF_A_REQUEST) - 1)
-    if key is not None and more:
-        limiting.weigh(key, more)
-    return _loaded(bytes(body))
-
-
-async def _parts(
-    request: Request, pace: Pace, deadline: asyncio.Timeout
-) -> AsyncGenerator[bytes, None]:
-    """The body as it comes. Most are here as a whole, and no pace is kept of them."""
-    begun = asyncio.get_running_loop().time()
-    first = await request.receive()
-    if first["type"] == "http.disconnect":
-        raise ClientDisconnect
-    yield first.get("body", b"")
-    if first.get("more_body", False):
-        deadline.reschedule(begun + JSON_WITHIN.total_seconds())
-        async with aclosing(request.stream()) as sent, aclosing(pace.paced(sent)) as rest:
-            async for chunk in rest:
-                yield chunk
+    return bytes(body)
 
 
 def _loaded(document: bytes) -> object:

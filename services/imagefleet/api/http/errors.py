@@ -173,11 +173,6 @@ def install(app: FastAPI) -> None:
     async def _left(request: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001
         return Response(status_code=CLIENT_LEFT)  # to nobody
 
-    @app.exception_handler(Exception)
-    async def _bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 - logged outside
-        request.state.problem = "internal_error"
-        return refused("internal_error", NOT_OURS)
-
 
 def _methods_at(request: Request) -> str:
     """All the methods of this path; the framework knows only those of the first route it has."""

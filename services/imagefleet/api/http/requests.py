@@ -95,6 +95,7 @@ class Observed:
         except Exception:
             # The framework answers before it lets an error through; without an answer, we do.
             log.exception("request.broke")
+            scope["state"]["problem"] = "internal_error"
             if not answer.started:
                 await refused("internal_error", NOT_OURS)(scope, receive, answer.send)
         finally:

@@ -55,7 +55,9 @@ async def find_settings(_key: Operator, tools: ToolsHere) -> Response:
 async def put_setting(request: Request, name: Name, key: Operator, tools: ToolsHere) -> Response:
     """Let another value hold; it is in force in every process within five seconds."""
     asked = await read_json(request, NewValue, most_bytes=MOST_BYTES)
-    setting = _setting(name)
+    setting = find_setting(name)
+    if setting is None:
+        raise NotFound(_KIND)
     value = setting.read(name, asked.value)
     async with tools.acting("turn", "live_settings", request, key) as acting:
         await acting.take_turns(_KIND, _ALL)
@@ -127,17 +129,12 @@ class _Panel:
 
     def views(self) -> Iterator[SettingView]:
         """In the order of their page, then what this release does not know."""
-        names = dict.fromkeys(sorted(self.defaults.keys() | self.turned.keys()))
-        of_setting: dict[str, list[str]] = {setting.name: [] for setting in DECLARED}
-        for name in names:
-            setting = find_setting(name)
-            if setting is not None:
-                of_setting[setting.name].append(name)
+        known = {name: find_setting(name) for name in sorted({*self.defaults, *self.turned})}
         for setting in DECLARED:
-            for name in of_setting[setting.name] or [setting.name]:
+            for name in [name for name, its in known.items() if its is setting] or [setting.name]:
                 yield self.view(name, setting)
-        for name in names:
-            if find_setting(name) is None:
+        for name, its in known.items():
+            if its is None:
                 yield self.view(name, None)
 
     def view(self, name: str, setting: LiveSetting | None) -> SettingView:
@@ -179,13 +176,6 @@ async def _panel(connection: Connection, tools: Tools) -> _Panel:
         held, _ = in_force(process)
         defaults |= held.turned
     return _Panel(tools=tools, turned=turned, defaults=defaults)
-
-
-def _setting(name: str) -> LiveSetting:
-    setting = find_setting(name)
-    if setting is None:
-        raise NotFound(_KIND)
-    return setting
 
 
 def _act(action: str, name: str, before: _Panel, after: _Panel, reason: str) -> Act:

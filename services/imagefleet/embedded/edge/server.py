@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import aioboto3
@@ -35,12 +36,7 @@ if TYPE_CHECKING:  # stubs, which only a developer has
     from types_aiobotocore_cloudfront.client import CloudFrontClient
     from types_aiobotocore_s3.client import S3Client
 
-OK: Final = 200
-PARTIAL: Final = 206
-NOT_MODIFIED: Final = 304
-NOT_SATISFIABLE: Final = 416
-
-FIRST_FAILURE: Final = 500
+GO_ON_AFTER: Final = frozenset({HTTPStatus.NOT_MODIFIED, *range(500, 600)})
 ONE_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 ABOUT_THE_BODY: Final = frozenset({"Content-Type", "Accept-Ranges"})
 
@@ -127,7 +123,7 @@ class EdgeServer:
             answer = await self._origins.ask(fill.path, etag)
             if isinstance(answer, TooLarge):
                 return answer
-            if stale is not None and answer.status in {NOT_MODIFIED, *range(FIRST_FAILURE, 600)}:
+            if stale is not None and answer.status in GO_ON_AFTER:
                 return await self._go_on(fill, stale, answer)
             policy = self._origins.policy(fill.path)
             kept = self._cache.keep(
@@ -142,7 +138,7 @@ class EdgeServer:
     async def _go_on(self, fill: Fill, stale: Kept, answer: EdgeAnswer) -> Served:
         """With what was kept too long: it still holds, or nothing better is to be had."""
         policy = self._origins.policy(fill.path)
-        if answer.status == NOT_MODIFIED:
+        if answer.status == HTTPStatus.NOT_MODIFIED:
             seconds = seconds_kept(stale.answer.status, stale.answer.headers, policy)
             self._cache.extend(fill, stale, seconds, confirmed=True)
             return Served(stale.answer, "RefreshHit", 0)
@@ -254,11 +250,11 @@ async def _clients(
 
 def answered(answer: EdgeAnswer, asked: Mapping[str, str]) -> EdgeAnswer:
     """Answer conditions and ranges from the whole; `asked` are the viewer's headers."""
-    if answer.status != OK:
+    if answer.status != HTTPStatus.OK:
         return answer
     if _is_known(answer, asked):
         told = {n: v for n, v in answer.headers.items() if n not in ABOUT_THE_BODY}
-        return EdgeAnswer(NOT_MODIFIED, told)
+        return EdgeAnswer(HTTPStatus.NOT_MODIFIED, told)
     wanted = ONE_RANGE.fullmatch(asked.get("Range", ""))  # several at once: all of it, as allowed
     if wanted is None or wanted[0] == "bytes=-" or not _is_the_same(answer, asked):
         return answer
@@ -273,9 +269,10 @@ def _part(answer: EdgeAnswer, first: str, last: str) -> EdgeAnswer:
         return answer  # no range at all
     if begin >= size or (not first and int(last) == 0):
         told = {n: v for n, v in answer.headers.items() if n not in ABOUT_THE_BODY}
-        return EdgeAnswer(NOT_SATISFIABLE, {**told, "Content-Range": f"bytes */{size}"})
+        told["Content-Range"] = f"bytes */{size}"
+        return EdgeAnswer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, told)
     told = {**answer.headers, "Content-Range": f"bytes {begin}-{end}/{size}"}
-    return EdgeAnswer(PARTIAL, told, answer.body[begin : end + 1])
+    return EdgeAnswer(HTTPStatus.PARTIAL_CONTENT, told, answer.body[begin : end + 1])
 
 
 def _is_known(answer: EdgeAnswer, asked: Mapping[str, str]) -> bool:

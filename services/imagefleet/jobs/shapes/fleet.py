@@ -112,12 +112,6 @@ class FailuresView(Shape):
     failures: int
     latest: datetime
 
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """The view of the database has longer names."""
-        named = {"code": row["failure_code"], "latest": row["latest_failure"]}
-        return super().of(dict(row) | named)
-
 
 class StuckView(Shape):
     """A job that has been running for over an hour."""
@@ -132,11 +126,6 @@ class StuckView(Shape):
     worker_id: UUID
     host: str | None = None
     beat_at: datetime | None = None
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """The view of the database has the names of the table."""
-        return super().of(dict(row) | {"job_id": row["id"], "worker_id": row["locked_by"]})
 
 
 class QueueingView(Shape):

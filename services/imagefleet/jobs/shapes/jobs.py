@@ -164,11 +164,6 @@ class WholeJob(OverseenJobView):
     announced_at: datetime | None = None
     rung: int | None = None
 
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """The whole row of the table, and what rings for it."""
-        return super().of(dict(row) | {"job_id": row["id"]})
-
 
 class AttemptView(Shape):
     """How one claim ended."""

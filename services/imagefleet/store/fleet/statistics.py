@@ -25,8 +25,9 @@ async def read_queue_health(connection: Connection) -> list[DepthView]:
 
 
 LIST_STUCK: Final = """
-SELECT stuck.id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts, stuck.claimed_at,
-       stuck.last_progress_at, stuck.locked_by, stuck.host, stuck.beat_at
+SELECT stuck.id AS job_id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts,
+       stuck.claimed_at, stuck.last_progress_at, stuck.locked_by AS worker_id, stuck.host,
+       stuck.beat_at
   FROM stuck_jobs AS stuck
  ORDER BY stuck.claimed_at
  LIMIT $1
@@ -49,7 +50,7 @@ async def count_stuck(connection: Connection) -> int:
 
 
 LIST_FAILURES: Final = """
-SELECT recent.type, recent.failure_code, recent.failures, recent.latest_failure
+SELECT recent.type, recent.failure_code AS code, recent.failures, recent.latest_failure AS latest
   FROM recent_failures AS recent
  ORDER BY recent.failures DESC, recent.type, recent.failure_code
  LIMIT $1

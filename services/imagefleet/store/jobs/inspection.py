@@ -109,8 +109,8 @@ async def oversee_jobs(
 
 
 GET_OPERATOR_JOB: Final = """
-SELECT jobs.*, nullif(rings.next_at, 'infinity') AS ring_due_at, rings.sent_at AS announced_at,
-       rings.sends AS rung
+SELECT jobs.*, jobs.id AS job_id, nullif(rings.next_at, 'infinity') AS ring_due_at,
+       rings.sent_at AS announced_at, rings.sends AS rung
   FROM jobs
   LEFT JOIN rings ON rings.job_id = jobs.id
  WHERE jobs.id = $1

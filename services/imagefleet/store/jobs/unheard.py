@@ -31,11 +31,15 @@ SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, at
        jobs.max_attempts, jobs.correlation_id, jobs.traceparent
 """
 
-FIND_OWN_ENDS: Final = f"""
+_ENDS_OF_JOBS: Final = f"""
 {_ENDS}
   FROM attempts
   JOIN jobs ON jobs.id = attempts.job_id
  WHERE attempts.job_id = ANY ($1::uuid[])
+"""
+
+FIND_OWN_ENDS: Final = f"""
+{_ENDS_OF_JOBS}
    AND attempts.worker_id = $2
    AND attempts.outcome IN ('completed', 'retried', 'failed', 'released')
 """
@@ -48,12 +52,7 @@ async def find_own_ends(
     return [_end_of(row) for row in await connection.fetch(FIND_OWN_ENDS, list(job_ids), worker_id)]
 
 
-FIND_CLAIMED_ENDS: Final = f"""
-{_ENDS}
-  FROM attempts
-  JOIN jobs ON jobs.id = attempts.job_id
- WHERE attempts.job_id = ANY ($1::uuid[]) AND attempts.ended_by = $2
-"""
+FIND_CLAIMED_ENDS: Final = f"{_ENDS_OF_JOBS} AND attempts.ended_by = $2"
 
 
 async def find_claimed_ends(

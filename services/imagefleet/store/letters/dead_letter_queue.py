@@ -4,7 +4,7 @@ The queue is a copy for people and for SQS's own redrive; the rows of `dead_lett
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -216,10 +216,7 @@ SELECT judged.found, judged.known_id AS job_id, judged.lane, judged.run_at AS ne
 
 async def judge_messages(connection: Connection, messages: Sequence[DeadMessage]) -> list[Finding]:
     """Tell what each message is about, in order, and write what that calls for."""
-    asked = [
-        {name: getattr(message, name) for name in DeadMessage.__dataclass_fields__} | {"n": n}
-        for n, message in enumerate(messages)
-    ]
+    asked = [asdict(message) | {"n": n} for n, message in enumerate(messages)]
     rows = await connection.fetch(JUDGE_MESSAGES, asked)
     return [
         Finding(

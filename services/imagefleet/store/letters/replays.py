@@ -5,6 +5,7 @@ is replayed once: asking again, by whatever way, answers with the job that alrea
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -58,10 +59,7 @@ class ReplayBatch:
 
 
 class _DryRun(Exception):
-    """The answers, on their way out of a transaction that must leave no trace."""
-
-    def __init__(self, answers: list[Replayed]) -> None:
-        self.answers = answers
+    """On its way out of a transaction that must leave no trace."""
 
 
 async def replay_letters(
@@ -133,21 +131,18 @@ async def _replay(
     order: ReplayOrder,
     kinds: Mapping[str, JobKind],
 ) -> list[Replayed]:
-    try:
+    with suppress(_DryRun):
         async with connection.transaction():
             answers = await _submit(connection, letters, order, kinds)
             await connection.execute(CLOSE_REPLAYED, [letter.id for letter in letters])
-            if order.dry_run:
-                raise _DryRun(answers)  # noqa: TRY301 - which rolls back
-            return answers
-    except _DryRun as dry:
-        made = {
-            answer.replayed_as for answer in dry.answers if answer.outcome is ReplayOutcome.REPLAYED
-        }
-        return [
-            replace(answer, replayed_as=None, ring=None) if answer.replayed_as in made else answer
-            for answer in dry.answers
-        ]
+            if not order.dry_run:
+                return answers
+            raise _DryRun
+    made = {answer.replayed_as for answer in answers if answer.outcome is ReplayOutcome.REPLAYED}
+    return [
+        replace(answer, replayed_as=None, ring=None) if answer.replayed_as in made else answer
+        for answer in answers
+    ]
 
 
 async def replay_redriven(

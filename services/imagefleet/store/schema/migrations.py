@@ -19,7 +19,7 @@ from pathlib import Path
 
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
 from imagefleet.settings.slices import Database
-from imagefleet.store.database import Connection, Pool, connect, open_pool
+from imagefleet.store.database import MOST_CONNECTIONS, Connection, Pool, connect, open_pool
 from imagefleet.store.schema.migration_files import (
     Applied,
     Migration,
@@ -122,14 +122,17 @@ async def require_schema(
 
 @asynccontextmanager
 async def open_current(
-    database: Database, process: str, *, generic_plans: bool = False
+    database: Database, process: str, *, most: int = MOST_CONNECTIONS, generic_plans: bool = False
 ) -> AsyncIterator[Pool]:
-    """The pool of a process for its life, on a schema that this code can work with."""
+    """The pool of a process for its life, on a schema that this code can work with.
+
+    Of so many connections at most, where the settings leave that to the process.
+    """
     async with open_pool(
         database.url.get_secret_value(),
         process=process,
         min_size=database.pool_min,
-        max_size=database.pool_max,
+        max_size=database.pool_max or max(most, database.pool_min),
         connect_within=database.connect_timeout.total_seconds(),
         statement_within=database.statement_timeout.total_seconds(),
         generic_plans=generic_plans,

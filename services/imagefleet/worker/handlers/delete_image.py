@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from imagefleet.aws.deletes import REMAINS, Version
+from imagefleet.aws.deletes import REMAINS
 from imagefleet.aws.objects import Objects
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import Emptied, originals_prefix, outputs_prefix
@@ -69,16 +69,12 @@ async def _empty(job: JobContext, bucket: Objects, prefix: str, met: "Met") -> i
             # Written down before it is deleted: afterwards nobody could tell what was there.
             met.add(version.key for version in page)
             await job.progress(met.count, cursor=met.cursor())
-            await _delete(job, bucket, page, met)
+            answer = await bucket.delete_versions(page)
+            met.errors += answer.errors
+            if answer.failures:
+                await job.progress(met.count, cursor=met.cursor())
+            answer.in_all()
     return found
-
-
-async def _delete(job: JobContext, bucket: Objects, page: list[Version], met: "Met") -> None:
-    answer = await bucket.delete_versions(page)
-    met.errors += answer.errors
-    if answer.failures:
-        await job.progress(met.count, cursor=met.cursor())
-    answer.in_all()
 
 
 class _Cursor(BaseModel):

@@ -148,13 +148,7 @@ class Renderer:
         for _ in range(2):  # the first zygote may be found dead only by asking it
             nursery = await self._warm_nursery()
             with suppress(ConnectionError):
-                return await nursery.start_child(
-                    task,
-                    argument,
-                    files,
-                    longest_report=allowance.report_bytes,
-                    confinement=allowance.confinement(),
-                )
+                return await nursery.start_child(task, argument, files, allowance)
         detail = "the decoding process ends as soon as it is started"
         raise no_child(detail)
 

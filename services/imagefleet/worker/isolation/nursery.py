@@ -21,8 +21,7 @@ from typing import Final
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.child import LONGEST_MESSAGE, MOST_FILES, RESULT_FILE, Request
-from imagefleet.worker.isolation.report import Ending, Killed, Usage
-from imagefleet.worker.isolation.sandbox import Confinement
+from imagefleet.worker.isolation.report import Allowance, Ending, Killed, Usage
 
 START_WITHIN: Final = 60.0  # seconds; a cold disk and two busy cores, normally half a second
 STOP_WITHIN: Final = 5.0
@@ -176,13 +175,7 @@ class Nursery:
             raise Misconfigured(detail) from error
 
     async def start_child(
-        self,
-        task: str,
-        argument: JsonObject,
-        files: Mapping[str, int],
-        *,
-        longest_report: int,
-        confinement: Confinement,
+        self, task: str, argument: JsonObject, files: Mapping[str, int], allowance: Allowance
     ) -> Child:
         """Ask for a child that runs the task. ConnectionError when there is no zygote any more."""
         number = next(self._numbers)
@@ -191,7 +184,7 @@ class Nursery:
             task=task,
             argument=argument,
             files=(RESULT_FILE, *files),
-            confinement=asdict(confinement),
+            confinement=asdict(allowance.confinement()),
         )
         message = json.dumps(asdict(request)).encode()
         if len(message) > LONGEST_MESSAGE or len(request.files) > MOST_FILES:
@@ -199,7 +192,7 @@ class Nursery:
             raise ValueError(detail)
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
-        child = self._children[number] = Child(ours, longest_report, self.kill)
+        child = self._children[number] = Child(ours, allowance.report_bytes, self.kill)
         try:
             await self._send(message, [theirs, *files.values()])
         except BaseException:
