@@ -21,6 +21,7 @@ READERS: Final[tuple[Role, ...]] = ("api", "operator")
 # Who runs what. A new constant without a line here, or among the two groups below, is a red test.
 RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
     {
+        "admissions.FIND_KEY_OR_REFUSAL": ("api",),
         "admissions.FIND_REFUSALS": READERS,
         "cancelling.IS_CANCELLABLE": ("api",),
         "admissions.LIST_PARENTS": ("api",),
@@ -257,13 +258,11 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "unheard.FIND_OWN_ENDS": ("worker",),
         "submissions.TAKE_PLACES": ANY_SUBMITTER,
         "submissions.INSERT_JOBS": ANY_SUBMITTER,
-        "submissions.TRY_KEYS": ("api",),
         "submissions.FIND_STANDING": ANY_SUBMITTER,
         "submissions.REMEMBER_ALIASES": ANY_SUBMITTER,
         "sweeping.FORGET_UPLOADS": ("maintenance",),
         "sweeping.JUDGE_ORIGINALS": ("maintenance",),
         "sweeping.JUDGE_OUTPUTS": ("maintenance",),
-        "submissions.COUNT_ALIASES": ANY_SUBMITTER,
         "unheard.FIND_CLAIMED_ENDS": ("worker",),
         "unheard.FIND_RESCUED_ENDS": ("maintenance",),
         "pruning.LIST_SUPERSEDED": ("maintenance",),
@@ -289,6 +288,8 @@ FRAGMENTS: Final = frozenset(
         "cancelling._CHOSEN",
         "cancelling._NEWEST",
         "cancelling._OPEN",
+        "admissions._KEY_STANDS",
+        "admissions._WHY",
         "audit._FIND",
         "audit._LOOK",
         "letters._LETTER",

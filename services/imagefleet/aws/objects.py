@@ -5,17 +5,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 from imagefleet.aws.calls import Line, unavailable
 from imagefleet.aws.deletes import Deleted, Deletes, Version
 from imagefleet.aws.transfers import (
+    Digest,
     Headers,
     Stored,
     Write,
     in_one_part,
-    of_file,
-    save,
     seconds_for,
     unless_refused,
 )
@@ -36,6 +35,8 @@ __all__ = [
     "Stored",
     "Version",
 ]
+
+CHUNK_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ class Objects:
         writing = Write(self._client, self._line, key, headers, {"IfNoneMatch": "*"})
         part = await asyncio.to_thread(in_one_part, body, sha256)
         if isinstance(part, Path):
-            return await writing.run(of_file(part))
+            return await writing.run(_of_file(part))
         return await writing.put_whole(part)
 
     async def fetch_to_file(
@@ -124,7 +125,7 @@ class Objects:
                     sentence = failure_sentence("too_large")
                     detail = f"{key} has more than {max_bytes} bytes"
                     raise InputRejected("too_large", sentence, detail)
-                digest = await save(body, target)
+                digest = await _save(body, target)
         if digest.bytes != answer["ContentLength"]:
             raise unavailable("s3_unavailable", f"{digest.bytes} bytes only of {key}")
         return Stored(bytes=digest.bytes, sha256=digest.sha256, etag=answer["ETag"])
@@ -236,3 +237,25 @@ def _changed(key: str, etag: str | None) -> InputRejected:
     return InputRejected(
         "source_changed", failure_sentence("source_changed"), f"{key} is not {etag}"
     )
+
+
+async def _of_file(path: Path) -> AsyncIterator[bytes]:
+    """Stream what is in it."""
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk
+
+
+class _Readable(Protocol):
+    async def read(self, amt: int, /) -> bytes: ...
+
+
+async def _save(source: _Readable, target: Path | int) -> Digest:
+    """Write a stream to a path or an open file descriptor."""
+    digest = Digest()
+    closes = isinstance(target, Path)
+    with await asyncio.to_thread(lambda: open(target, "wb", closefd=closes)) as file:
+        while chunk := await source.read(CHUNK_BYTES):
+            digest.add(chunk)
+            file.write(chunk)
+    return digest

@@ -1,4 +1,4 @@
-"""Bytes on their way to S3 and back: cut into parts, hashed, stored all or nothing."""
+"""Bytes on their way to S3: cut into parts, hashed, stored all or nothing."""
 
 import asyncio
 import base64
@@ -10,13 +10,13 @@ from http import HTTPStatus
 from io import BufferedRandom
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from botocore.exceptions import ClientError
 
 from imagefleet.aws.calls import Line, answered, unavailable
 from imagefleet.errors import FleetError
-from imagefleet.runtime import in_thread
+from imagefleet.runtime import Result, in_thread
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
@@ -25,22 +25,12 @@ if TYPE_CHECKING:
 
 PART_BYTES: Final = 8 * 1024 * 1024  # S3 wants 5 MiB at least; one of these is on disk at most
 HELD_BYTES: Final = 512 * 1024  # of a stream in memory; a part that is larger waits on disk
-CHUNK_BYTES: Final = 256 * 1024
 SLOWEST_BYTES_PER_SECOND: Final = 512 * 1024  # a transfer slower than this counts as hung
-
-Result = TypeVar("Result")
 
 
 def seconds_for(size_bytes: int) -> float:
     """How much longer a call may take because of what it carries."""
     return size_bytes / SLOWEST_BYTES_PER_SECOND
-
-
-async def of_file(path: Path) -> AsyncIterator[bytes]:
-    """Stream what is in it."""
-    with await asyncio.to_thread(path.open, "rb") as file:
-        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-            yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +83,7 @@ async def digest_of(chunks: AsyncIterator[bytes]) -> Digest:
 class Spool:
     """The part that is being cut of a stream: hashed as it comes, and in a file once it is large.
 
-    The file has no name: nobody finds it, and a process that is killed leaves nothing of it. Every
-    part of a stream is written over the one before.
+    The file has no name: a process that is killed leaves nothing. Parts are written over parts.
     """
 
     def __init__(self) -> None:
@@ -159,21 +148,6 @@ async def _written(write: Callable[[], Result]) -> Result:
         return await in_thread(write)
     except OSError as error:
         raise unavailable("scratch_unavailable", f"{type(error).__name__}: {error}") from error
-
-
-class Readable(Protocol):
-    async def read(self, amt: int, /) -> bytes: ...
-
-
-async def save(source: Readable, target: Path | int) -> Digest:
-    """Write a stream to a path or an open file descriptor."""
-    digest = Digest()
-    closes = isinstance(target, Path)
-    with await asyncio.to_thread(lambda: open(target, "wb", closefd=closes)) as file:
-        while chunk := await source.read(CHUNK_BYTES):
-            digest.add(chunk)
-            file.write(chunk)
-    return digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,8 +143,7 @@ class Sampler:
         self._metrics.depths_sampled((depth.type, depth.state, depth.jobs) for depth in depths)
 
     async def _take_oldest(self, connection: Connection) -> None:
-        oldest = await sample_oldest(connection)
-        self._metrics.ages_sampled((group.type, group.state, group.age) for group in oldest)
+        self._metrics.ages_sampled(await sample_oldest(connection))
 
     async def _take_stuck(self, connection: Connection) -> None:
         self._metrics.stuck_sampled(await count_stuck(connection))
@@ -164,10 +163,7 @@ class Sampler:
         self._metrics.dead_letters_sampled(await count_unacknowledged(connection))
 
     async def _take_edge(self, connection: Connection) -> None:
-        edge = await sample_invalidations(connection)
-        self._metrics.invalidations_sampled(
-            edge.owed, edge.oldest_age, edge.in_flight, edge.month_paths
-        )
+        self._metrics.invalidations_sampled(*await sample_invalidations(connection))
 
     async def _take_walk(self, connection: Connection) -> None:
         walk = await read_walk(connection)

@@ -51,6 +51,12 @@ def ids(answers: Sequence[object]) -> set[JobId]:
             lambda n: a_submission(idempotency_key=f"k{n}", dedup_key="d"), id="dedup, other keys"
         ),
         pytest.param(lambda n: a_submission(replay_of=FAILURES[0]), id="replay"),
+        pytest.param(
+            lambda n: a_submission(
+                idempotency_key=f"k{n % 3}", dedup_key="d", replay_of=FAILURES[0]
+            ),
+            id="all three",
+        ),
     ],
 )
 async def test_a_hundred_concurrent_requests_for_one_job_make_one_job(

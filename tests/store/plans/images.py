@@ -58,6 +58,7 @@ from imagefleet.store.images.sweeping import (
     read_walk,
 )
 from imagefleet.store.images.uploads import create_upload
+from imagefleet.store.jobs.admissions import find_key_or_refusal
 from tests.store.images.deletions import an_upload
 from tests.store.plans.history import (
     DEEP,
@@ -232,9 +233,16 @@ async def accept_a_first_upload(connection: Connection) -> None:
     assert answer.created
 
 
+async def accept_a_first_upload_with_a_key(connection: Connection) -> None:
+    submission, source = an_upload(new_job_id(), idempotency_key="key")
+    assert (False, None) == await find_key_or_refusal(connection, submission)
+    assert (await submit_image(connection, submission, source, is_first=True)).created
+
+
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
     {
         "accept a first upload": Case(accept_a_first_upload, "api", 30, 260),
+        "accept one with a key": Case(accept_a_first_upload_with_a_key, "api", 30, 280),
         "page of a set": Case(
             page_of_a_set(ReprocessImages(all_images=True), before=20_000), "worker", 260, 2000
         ),

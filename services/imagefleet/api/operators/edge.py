@@ -1,6 +1,6 @@
 """Operators and what is published: what the edge is owed, and what is swept from S3."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -60,7 +60,7 @@ async def show_edge(_key: Operator, tools: ToolsHere) -> Response:
         EdgeStatus(
             taken_at=datetime.now(UTC),
             owed=sample.owed,
-            oldest_owed_for=sample.oldest_age or timedelta(0),
+            oldest_owed_for=sample.oldest_age,
             paths_in_flight=sample.in_flight,
             month=month.within(tools.edge_monthly_paths),
             flusher=flusher,

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -66,13 +66,8 @@ class LetterChoice(Incoming):
         )
 
 
-class LetterQuery(LetterChoice):
-    """The same in a query."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class Listing(LetterQuery):
+# What a query says beyond this is passed over, as in any other.
+class Listing(LetterChoice, extra="ignore"):
     """The open ones, or with `all` the history."""
 
     everything: Annotated[bool, Field(alias="all", description="Also what was dealt with.")] = False
@@ -80,7 +75,7 @@ class Listing(LetterQuery):
     cursor: UUID | None = None
 
 
-class Grouping(LetterQuery):
+class Grouping(LetterChoice, extra="ignore"):
     """The open ones by their faults."""
 
     by_tenant: Annotated[bool, Field(description="Each tenant's by themselves.")] = False

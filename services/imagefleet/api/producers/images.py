@@ -173,7 +173,7 @@ async def remove_image(
     admission: Admission = request.app.state.admission
     async with tools.pool.use("delete_image", "image_tombstones") as connection:
         if await admission.admit_deletion(connection, key, submission) is Admitted.STANDS:
-            standing = await find_standing(connection, submission, submission.fingerprint)
+            standing = await find_standing(connection, submission)
             return accepted(AcceptedImage.answering(standing, image_id))
         deleting = await delete_image(
             connection,
@@ -291,7 +291,7 @@ async def _submit(
     """
     async with tools.pool.use("submit_image", "jobs") as connection:
         if repeats:
-            standing = await find_standing(connection, asking, digest)
+            standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
             return accepted(AcceptedImage.answering(standing, source.image_id))
         payload = ProcessImage.payload(source.image_id, source, source.recipe)
         submission = asking.whole(payload, fingerprint=digest)

@@ -212,7 +212,7 @@ async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: Too
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
         if await admission.admit_cancel(connection, key, submission, job_id) is Admitted.STANDS:
-            submitted = await find_standing(connection, submission, submission.fingerprint)
+            submitted = await find_standing(connection, submission)
         else:
             submitted = await submit_job(connection, submission)
     tools.ring([(submission, submitted)])

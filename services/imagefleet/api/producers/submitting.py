@@ -35,6 +35,7 @@ from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import (
+    find_key_or_refusal,
     find_refusals,
     is_standing,
     list_parents,
@@ -229,12 +230,12 @@ class Admission:
 
         Then it is a repeat, or another body, and neither is to be stored.
         """
-        if draft.idempotency_key is not None and await is_standing(connection, draft):
-            return True
-        [refusal] = await self._refusals(connection, [(key, draft)])
-        if refusal is not None:
-            raise refusal
-        return False
+        stands, why = await find_key_or_refusal(connection, draft)
+        if not stands:
+            if why is not None:
+                raise Unavailable("submits_paused", _PAUSED, why)
+            await self.admit_form(connection, key)
+        return stands
 
     async def admit_form(self, connection: Connection, key: ApiKey) -> None:
         """Return if what is posted by a new form could become an image at present."""

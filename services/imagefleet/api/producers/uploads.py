@@ -107,7 +107,8 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     if upload.job_id is not None:
         async with tools.pool.use("submit_upload", "jobs") as connection:
-            submitted = await find_of_upload(connection, asking, digest)
+            repeat = asking.whole({}, fingerprint=digest)
+            submitted = await find_of_upload(connection, repeat)
         return accepted(AcceptedImage.answering(submitted, upload.image_id))
     intake: Intake = request.app.state.intake
     stored, facts = await intake.posted(key, upload.key, upload.content_type, upload.max_bytes)

@@ -4,9 +4,8 @@ What is owed and sent is in `invalidations.py`; nothing here holds up a job.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from imagefleet.errors import NotFound
@@ -14,8 +13,7 @@ from imagefleet.jobs.shapes.edge import BatchView, InvalidationView, MonthView
 from imagefleet.store.database import Connection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidationSample:
+class InvalidationSample(NamedTuple):
     """How the edge stands."""
 
     owed: int

@@ -84,7 +84,6 @@ class Acting:
         self.connection = connection
         self._by = by
         self._told = False
-        self._nothing_found = False
 
     async def take_turns(self, kind: str, name: str) -> None:
         """Wait for others who act on this thing; to be asked before its state is read."""
@@ -101,13 +100,11 @@ class Acting:
         A row that was locked, and turned out to be changed by somebody else meanwhile, looks to
         Postgres as one that was written.
         """
-        self._nothing_found = True
+        self._told = True
 
     async def refuse_untold(self) -> None:
         """Raise if something was changed and nothing was told: a bug, and nothing is changed."""
-        if self._told or self._nothing_found:
-            return
-        if await self.connection.fetchval(HAS_WRITTEN):
+        if not self._told and await self.connection.fetchval(HAS_WRITTEN):
             message = "something was changed that the audit is not told of"
             raise RuntimeError(message)
 

@@ -10,7 +10,7 @@ the entries since: a few thousand rows, however many jobs there are.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from imagefleet.store.database import Connection
 
@@ -135,8 +135,7 @@ SELECT oldest.type, oldest.state, now() - oldest.run_at AS age FROM oldest
 """  # noqa: S608 - composed at import from the constant above
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OldestJob:
+class OldestJob(NamedTuple):
     """For how long the oldest open job of a type and state has been due; negative: none is."""
 
     type: str

@@ -71,12 +71,12 @@ named AS (
 ),
 known AS (
     INSERT INTO images (id, tenant_id, reference, recipe)
-    SELECT $2, $3, $4, $5 FROM accepted
+    SELECT $3, $4, $5, $6 FROM accepted
 ),
 stored AS (
     INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes,
                                content_type, width, height)
-    SELECT $2, accepted.target_seq, $3, $6, $7, $8, $9, $10, $11, $12 FROM accepted
+    SELECT $3, accepted.target_seq, $4, $7, $8, $9, $10, $11, $12, $13 FROM accepted
 )
 {ANSWERING}"""  # noqa: S608 - composed at import from that of any job
 
@@ -97,10 +97,11 @@ async def submit_image(
     request leaves no trace: the answer names the first job, and its image by its target. What would
     be new about an image that was deleted is RequestRejected.
     """
-    if is_first and submission.idempotency_key is None:  # nothing can stand in its way
-        values = (getattr(source, name) for name in _SOURCE)
-        (row,) = await connection.fetch(INSERT_IMAGE, [document_of(submission, 1)], *values)
-        return submitted_of(row, created=True)
+    if is_first:
+        waits, values = True, (getattr(source, name) for name in _SOURCE)
+        rows = await connection.fetch(INSERT_IMAGE, [document_of(submission, 1)], waits, *values)
+        if rows:  # else its key stands for another
+            return submitted_of(rows[0], created=True)
     try:
         async with connection.transaction():
             return await _submit(connection, submission, source)

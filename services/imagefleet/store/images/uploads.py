@@ -7,7 +7,6 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import NewSource
-from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
@@ -134,15 +133,15 @@ async def submit_upload(
         return await submit_image(connection, submission, source)
 
 
-async def find_of_upload(connection: Connection, asking: Draft, fingerprint: str) -> Submitted:
+async def find_of_upload(connection: Connection, asking: Submission) -> Submitted:
     """The answer about an upload that has its job: this request's own, or RequestRejected."""
     await _refuse_others(connection, asking)
-    return await find_standing(connection, asking, fingerprint)
+    return await find_standing(connection, asking)
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."
 
 
-async def _refuse_others(connection: Connection, asking: Submission | Draft) -> None:
+async def _refuse_others(connection: Connection, asking: Submission) -> None:
     if not await is_standing(connection, asking):
         raise RequestRejected("upload_used", UPLOAD_USED)

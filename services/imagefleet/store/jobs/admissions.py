@@ -10,20 +10,22 @@ from imagefleet.store.jobs.verdicts import pauses_job
 
 # No EXISTS, since the planner would rather read the whole of a table than look into it a hundred
 # times.
-LIST_STANDING: Final = """
-SELECT asked.place
-  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
-       WITH ORDINALITY AS asked (tenant_id, idempotency_key, type, dedup_key, place)
- WHERE (SELECT true FROM jobs
+_KEY_STANDS: Final = """(SELECT true FROM jobs
          WHERE jobs.tenant_id = asked.tenant_id AND jobs.idempotency_key = asked.idempotency_key)
        OR (SELECT true FROM idempotency_aliases
             WHERE idempotency_aliases.tenant_id = asked.tenant_id
-              AND idempotency_aliases.idempotency_key = asked.idempotency_key)
+              AND idempotency_aliases.idempotency_key = asked.idempotency_key)"""
+
+LIST_STANDING: Final = f"""
+SELECT asked.place
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+       WITH ORDINALITY AS asked (tenant_id, idempotency_key, type, dedup_key, place)
+ WHERE {_KEY_STANDS}
        OR (SELECT true FROM jobs
             WHERE jobs.tenant_id = asked.tenant_id AND jobs.type = asked.type
               AND jobs.dedup_key = asked.dedup_key
               AND jobs.state IN ('queued', 'processing', 'failed_retryable'))
-"""
+"""  # noqa: S608 - composed at import from the rule above
 
 
 async def list_standing(connection: Connection, asked: Sequence[Submission | Draft]) -> set[int]:
@@ -62,9 +64,11 @@ Group: TypeAlias = tuple[str, Lane, TenantId]
 """New jobs of one type, lane and tenant."""
 
 # A target is paused for those that run, and takes new ones.
+_WHY: Final = "concat_ws(' ', pauses.scope, nullif(pauses.name, '')) || ': ' || pauses.reason"
+
 FIND_REFUSALS: Final = f"""
 SELECT DISTINCT ON (new.type, new.lane, new.tenant_id)
-       new.type, new.lane, new.tenant_id, pauses.scope, pauses.name, pauses.reason
+       new.type, new.lane, new.tenant_id, {_WHY} AS why
   FROM pauses
   JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[])
        AS new (type, lane, tenant_id, target) ON {pauses_job("new")}
@@ -77,11 +81,31 @@ async def find_refusals(connection: Connection, groups: Collection[Group]) -> di
     """Why new jobs of some of these groups are refused at present; of the others there is none."""
     columns = [list(column) for column in zip(*groups, strict=True)]
     rows = await connection.fetch(FIND_REFUSALS, *columns, [None] * len(groups))
-    return {
-        (row["type"], Lane(row["lane"]), row["tenant_id"]): f"{row['scope']} {row['name']}".strip()
-        + f": {row['reason']}"
-        for row in rows
-    }
+    return {(row["type"], Lane(row["lane"]), row["tenant_id"]): row["why"] for row in rows}
+
+
+# Both at once, of one request.
+FIND_KEY_OR_REFUSAL: Final = f"""
+SELECT {_KEY_STANDS} AS stands,
+       (SELECT {_WHY}
+          FROM pauses
+         WHERE pauses.refuse_new AND {pauses_job("asked")}
+         ORDER BY pauses.scope
+         LIMIT 1) AS why
+  FROM (SELECT $1::text AS tenant_id, $2::text AS idempotency_key, $3::text AS type,
+               $4::text AS lane, NULL::text AS target) AS asked
+"""  # noqa: S608 - composed at import from the rule in verdicts.py
+
+
+async def find_key_or_refusal(
+    connection: Connection, asked: Submission | Draft
+) -> tuple[bool, str | None]:
+    """Whether this request's key stands for something already; and why what is new is refused."""
+    row = await connection.fetchrow(
+        FIND_KEY_OR_REFUSAL, asked.tenant_id, asked.idempotency_key, asked.type, asked.lane
+    )
+    assert row is not None  # noqa: S101 - it names one
+    return bool(row["stands"]), row["why"]
 
 
 def _room(creator: str, but: str = "") -> str:

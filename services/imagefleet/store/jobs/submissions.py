@@ -6,18 +6,17 @@ second statement asks for it: its fresh snapshot sees what the insert waited for
 
 A request that is answered with a job of another key leaves its own as an alias, which the insert
 respects as it does keys. That no alias is written beside a job of the same key, or the reverse, is
-what the locks on keys are for: they are taken in the statement before the insert, whose snapshot
-would otherwise be older than the wait.
+what the locks on keys are for. The insert takes them itself, by a function that looks for an alias
+once it has the lock (`take_key`, migration 0019): its own snapshot may be older than the wait.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from asyncpg import Record
 
 from imagefleet.errors import IdempotencyConflict, LimitReached, RequestRejected, Unavailable
-from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JobId, JobState, Lane, Submission, Submitted
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.verdicts import pauses_target, pauses_tenant
@@ -39,44 +38,24 @@ async def submit_job(connection: Connection, submission: Submission) -> Submitte
     return answer
 
 
-async def find_standing(
-    connection: Connection, asking: Submission | Draft, fingerprint: str
-) -> Submitted:
+async def find_standing(connection: Connection, asking: Submission) -> Submitted:
     """The job that stands for this request's key; nothing is written, whatever is found.
 
     Unavailable if there is none any more.
     """
-    (answer,) = await _find_each(connection, [asking], [fingerprint])
+    (answer,) = await find_standing_jobs(connection, [asking])
     if not isinstance(answer, Submitted):
         raise answer
     return answer
 
 
 async def find_standing_jobs(
-    connection: Connection, submissions: Sequence[Submission]
+    connection: Connection, asked: Sequence[Submission]
 ) -> list[Answer | Unavailable]:
     """The same of many, each by itself."""
-    return await _find_each(connection, submissions, [job.fingerprint for job in submissions])
-
-
-async def _find_each(
-    connection: Connection, asked: Sequence[Submission | Draft], fingerprints: Sequence[str]
-) -> list[Answer | Unavailable]:
-    rows = await _look_for_standing(connection, asked, fingerprints)
-    answers = _answers(rows, {request.job_id: request for request in asked})
+    answers = {row["id"]: _answer(row) for row in await _look_for_standing(connection, asked)}
     forgotten = Unavailable("database_conflict", _FORGOTTEN)
     return [answers.get(request.job_id, forgotten) for request in asked]
-
-
-TRY_KEYS: Final = """
-SELECT keyed.id
-  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS keyed (id, tenant_id, idempotency_key)
- WHERE (SELECT count(*) FROM jobs
-         WHERE jobs.tenant_id = keyed.tenant_id
-           AND jobs.idempotency_key = keyed.idempotency_key) = 0
-   AND pg_try_advisory_xact_lock(
-           hashtextextended(keyed.tenant_id || '/' || keyed.idempotency_key, 0))
-"""
 
 
 async def submit_together(
@@ -89,7 +68,7 @@ async def submit_together(
     that is not to be waited for; or nothing was written, as something was in the way of all.
     """
     try:
-        taken = await _submit_free(connection, submissions)
+        taken = await _insert(connection, submissions, {}, waits=False)
     except Unavailable as error:
         if error.code != "database_conflict":
             raise
@@ -112,25 +91,6 @@ async def _submit_each(
         except Unavailable as error:
             return answers + [error] * (len(submissions) - len(answers))
     return answers
-
-
-async def _submit_free(
-    connection: Connection, submissions: Sequence[Submission]
-) -> dict[JobId, Submitted]:
-    """Those in whose way nothing stands."""
-    keyed = [job for job in submissions if job.idempotency_key is not None]
-    if not keyed:
-        return await _insert(connection, submissions, {})  # whole or not at all by itself
-    async with connection.transaction():
-        rows = await connection.fetch(
-            TRY_KEYS,
-            [job.job_id for job in keyed],
-            [job.tenant_id for job in keyed],
-            [job.idempotency_key for job in keyed],
-        )
-        theirs = {job.job_id for job in keyed} - {row["id"] for row in rows}
-        free = [job for job in submissions if job.job_id not in theirs]
-        return await _insert(connection, free, {})
 
 
 async def submit_jobs(connection: Connection, submissions: Sequence[Submission]) -> list[Answer]:
@@ -156,56 +116,51 @@ async def insert_submissions(
         if attempt > 0:
             answers |= await _find_standing(connection, waiting)
             waiting = [job for job in waiting if job.job_id not in answers]
-        answers |= await _insert(connection, waiting, await _take_places(connection, waiting))
+        places = await _take_places(connection, waiting)
+        answers |= await _insert(connection, waiting, places, waits=True)
         waiting = [job for job in waiting if job.job_id not in answers]
         if not waiting:
             return [answers[job.job_id] for job in submissions]
     raise Unavailable("database_conflict", "The database is busy; try again.")
 
 
-TAKE_PLACES: Final = """
+def _number(row: str) -> str:
+    """Of the lock on the key of this row; earlier releases count the same."""
+    return f"hashtextextended({row}.tenant_id || '/' || {row}.idempotency_key, 0)"
+
+
+TAKE_PLACES: Final = f"""
 WITH locked AS MATERIALIZED (
-    -- A request that may be answered with a job of another key decides alone what becomes of its
-    -- own: with two keys it meets two unique indexes, and only a lock makes both decisions one.
-    SELECT count(CASE WHEN keys.alone THEN pg_advisory_xact_lock(keys.key)
-                      ELSE pg_advisory_xact_lock_shared(keys.key) END) AS keys
-      FROM (SELECT hashtextextended(keyed.tenant_id || '/' || keyed.idempotency_key, 0) AS key,
-                   bool_or(keyed.alone) AS alone
+    SELECT count(CASE WHEN keys.alone THEN pg_advisory_xact_lock(keys.number)
+                      ELSE pg_advisory_xact_lock_shared(keys.number) END) AS keys
+      FROM (SELECT {_number("keyed")} AS number, keyed.alone
               FROM unnest($1::text[], $2::text[], $3::boolean[])
                    AS keyed (tenant_id, idempotency_key, alone)
-             GROUP BY 1
-             ORDER BY 1) AS keys
-),
-taken AS (
-    INSERT INTO targets (tenant_id, target, next_seq)
-    SELECT wanted.tenant_id, wanted.target, 1 + wanted.jobs
-      FROM locked
-      CROSS JOIN unnest($4::text[], $5::text[], $6::bigint[])
-                 AS wanted (tenant_id, target, jobs)
-     ORDER BY wanted.tenant_id, wanted.target
-        ON CONFLICT (tenant_id, target)
-        DO UPDATE SET next_seq = targets.next_seq + excluded.next_seq - 1
-    RETURNING tenant_id, target, next_seq
+             ORDER BY number, keyed.alone DESC) AS keys
 )
-SELECT taken.tenant_id, taken.target, taken.next_seq
+INSERT INTO targets (tenant_id, target, next_seq)
+SELECT wanted.tenant_id, wanted.target, 1 + wanted.jobs
   FROM locked
-  LEFT JOIN taken ON true
-"""
+  CROSS JOIN unnest($4::text[], $5::text[], $6::bigint[]) AS wanted (tenant_id, target, jobs)
+ ORDER BY wanted.tenant_id, wanted.target
+    ON CONFLICT (tenant_id, target)
+    DO UPDATE SET next_seq = targets.next_seq + excluded.next_seq - 1
+RETURNING tenant_id, target, next_seq
+"""  # noqa: S608 - composed at import
 
 
 async def _take_places(
     connection: Connection, submissions: Sequence[Submission]
 ) -> dict[tuple[str, str], int]:
-    """Lock the keys, then the targets; the first number of each target that is ours to give."""
-    keyed = [job for job in submissions if job.idempotency_key is not None]
+    """Lock the targets, after the keys; the first number of each target that is ours to give."""
     counts = Counter((job.tenant_id, job.target) for job in submissions if job.target is not None)
-    if not keyed and not counts:
+    if not counts:
         return {}
     rows = await connection.fetch(
         TAKE_PLACES,
-        [job.tenant_id for job in keyed],
-        [job.idempotency_key for job in keyed],
-        [job.dedup_key is not None or job.replay_of is not None for job in keyed],
+        [job.tenant_id for job in submissions],
+        [job.idempotency_key for job in submissions],
+        [job.dedup_key is not None or job.replay_of is not None for job in submissions],
         [tenant for tenant, _ in counts],
         [target for _, target in counts],
         list(counts.values()),
@@ -216,19 +171,26 @@ async def _take_places(
 
 # One job, and what is written with it, in one statement: `ACCEPTING`, more of it, `ANSWERING`.
 ACCEPTING: Final = f"""
-WITH new AS (
-    SELECT *
-      FROM jsonb_to_recordset($1::jsonb) AS new (
+WITH asked AS MATERIALIZED (
+    -- Every writer takes keys in the order of their numbers, and before anything else. A request
+    -- that may be answered with a job of another key decides alone what becomes of its own: with
+    -- two keys it meets two unique indexes, and only a lock makes both decisions one.
+    SELECT asked.*, {_number("asked")} AS number,
+           coalesce(asked.dedup_key, asked.replay_of::text) IS NOT NULL AS alone
+      FROM jsonb_to_recordset($1::jsonb) AS asked (
           id uuid, tenant_id text, type text, lane text, priority integer, run_at timestamptz,
           target text, target_seq bigint, preempts boolean, services text[],
           pause_target_on_failure boolean, max_attempts integer, payload jsonb,
           idempotency_key text, fingerprint text, dedup_key text, correlation_id text,
           parent_job_id uuid, created_by text, replay_of uuid, generation integer,
           replay_reason text, traceparent text, tracestate text)
-     -- Asked of each in turn; as NOT EXISTS it could be a join with all aliases.
-     WHERE (SELECT count(*) FROM idempotency_aliases AS aliases
-             WHERE aliases.tenant_id = new.tenant_id
-               AND aliases.idempotency_key = new.idempotency_key) = 0
+     ORDER BY number, alone DESC
+),
+new AS MATERIALIZED (
+    SELECT *
+      FROM asked
+     WHERE asked.idempotency_key IS NULL
+        OR take_key(asked.number, asked.tenant_id, asked.idempotency_key, asked.alone, $2)
 ),
 accepted AS (
     INSERT INTO jobs (id, tenant_id, type, lane, priority, run_at, target, target_seq, preempts,
@@ -318,8 +280,10 @@ async def _insert(
     connection: Connection,
     submissions: Sequence[Submission],
     next_seq: dict[tuple[str, str], int],
+    *,
+    waits: bool,
 ) -> dict[JobId, Submitted]:
-    """Those that no other stands for; their keys are locked, and these are their places."""
+    """Those that no other stands for, in these places; who is taking a key is waited for or not."""
     if not submissions:
         return {}
     documents: list[dict[str, object]] = []
@@ -330,7 +294,7 @@ async def _insert(
             target_seq = next_seq[place]
             next_seq[place] += 1
         documents.append(document_of(job, target_seq))
-    rows = await connection.fetch(INSERT_JOBS, documents)
+    rows = await connection.fetch(INSERT_JOBS, documents, waits)
     return {row["id"]: submitted_of(row, created=True) for row in rows}
 
 
@@ -346,8 +310,10 @@ _COLUMNS: Final = tuple(
 
 FIND_STANDING: Final = """
 SELECT wanted.id, jobs.id AS job_id, jobs.type, jobs.state, jobs.lane, jobs.target,
-       jobs.created_at, NULL::timestamptz AS next_at, standing.how,
-       standing.how IN ('key', 'alias') AND standing.fingerprint <> wanted.fingerprint AS differs
+       jobs.created_at, NULL::timestamptz AS next_at,
+       standing.how IN ('key', 'alias') AND standing.fingerprint <> wanted.fingerprint AS differs,
+       standing.how IN ('replay', 'dedup') AND wanted.idempotency_key IS NOT NULL AS is_strange,
+       wanted.idempotency_key
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[])
        AS wanted (id, tenant_id, type, idempotency_key, fingerprint, dedup_key, replay_of)
   CROSS JOIN LATERAL (
@@ -374,9 +340,15 @@ SELECT wanted.id, jobs.id AS job_id, jobs.type, jobs.state, jobs.lane, jobs.targ
   JOIN jobs ON jobs.id = standing.job_id
 """
 
+# Roughly as many as a job may answer: others count at the same moment.
 REMEMBER_ALIASES: Final = """
 INSERT INTO idempotency_aliases (tenant_id, idempotency_key, fingerprint, job_id)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[])
+SELECT other.tenant_id, other.idempotency_key, other.fingerprint, other.job_id
+  FROM (SELECT others.*, row_number() OVER (PARTITION BY others.job_id) AS place
+          FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[])
+               AS others (tenant_id, idempotency_key, fingerprint, job_id)) AS other
+ WHERE other.place + (SELECT count(*) FROM idempotency_aliases AS aliases
+                       WHERE aliases.job_id = other.job_id) <= $5
     ON CONFLICT DO NOTHING
 """
 
@@ -386,78 +358,38 @@ async def _find_standing(
 ) -> dict[JobId, Answer]:
     """The jobs that already stand for these requests, where there are any."""
     wanted = {job.job_id: job for job in submissions}
-    fingerprints = [job.fingerprint for job in submissions]
-    rows = await _look_for_standing(connection, submissions, fingerprints)
-    strangers = [
-        (wanted[row["id"]], row["job_id"])
-        for row in rows
-        if row["how"] in {"dedup", "replay"} and wanted[row["id"]].idempotency_key is not None
-    ]
-    if not strangers:
-        return _answers(rows, wanted)
-    remembered = await _within_bounds(connection, strangers)
-    await connection.execute(
-        REMEMBER_ALIASES,
-        [job.tenant_id for job, _ in remembered],
-        [job.idempotency_key for job, _ in remembered],
-        [job.fingerprint for job, _ in remembered],
-        [job_id for _, job_id in remembered],
-    )
-    # Answered by what is remembered: one batch may ask two things under one key.
-    rows = await _look_for_standing(connection, submissions, fingerprints)
-    told = {job.job_id for job, _ in remembered}
-    return _answers(rows, wanted) | {
-        job.job_id: LimitReached("job_keys", _TOO_MANY_KEYS)
-        for job, _ in strangers
-        if job.job_id not in told
-    }
+    rows = await _look_for_standing(connection, submissions)
+    if strange := [(wanted[row["id"]], row["job_id"]) for row in rows if row["is_strange"]]:
+        await connection.execute(
+            REMEMBER_ALIASES,
+            [job.tenant_id for job, _ in strange],
+            [job.idempotency_key for job, _ in strange],
+            [job.fingerprint for job, _ in strange],
+            [job_id for _, job_id in strange],
+            MOST_KEYS,
+        )
+        # Answered by what is remembered: one batch may ask two things under one key.
+        rows = await _look_for_standing(connection, submissions)
+    too_many = LimitReached("job_keys", _TOO_MANY_KEYS)
+    return {row["id"]: too_many if row["is_strange"] else _answer(row) for row in rows}
 
 
-COUNT_ALIASES: Final = """
-SELECT aliases.job_id, count(*) AS keys
-  FROM idempotency_aliases AS aliases
- WHERE aliases.job_id = ANY ($1::uuid[])
- GROUP BY aliases.job_id
-"""
+def _answer(row: Record) -> Submitted | IdempotencyConflict:
+    if row["differs"]:
+        return IdempotencyConflict(row["idempotency_key"])
+    return submitted_of(row, created=False)
 
 
-async def _within_bounds(
-    connection: Connection, strangers: Sequence[tuple[Submission, JobId]]
-) -> list[tuple[Submission, JobId]]:
-    """Those whose keys may be remembered; roughly, as others count at the same moment."""
-    rows = await connection.fetch(COUNT_ALIASES, list({job_id for _, job_id in strangers}))
-    keys = Counter({row["job_id"]: row["keys"] for row in rows})
-    fits = []
-    for job, job_id in strangers:
-        keys[job_id] += 1
-        if keys[job_id] <= MOST_KEYS:
-            fits.append((job, job_id))
-    return fits
-
-
-def _answers(
-    rows: Sequence[Record], wanted: Mapping[JobId, Submission | Draft]
-) -> dict[JobId, Answer]:
-    return {
-        row["id"]: IdempotencyConflict(wanted[row["id"]].idempotency_key or "")
-        if row["differs"]
-        else submitted_of(row, created=False)
-        for row in rows
-    }
-
-
-async def _look_for_standing(
-    connection: Connection, asked: Sequence[Submission | Draft], fingerprints: Sequence[str]
-) -> list[Record]:
+async def _look_for_standing(connection: Connection, asked: Sequence[Submission]) -> list[Record]:
     return await connection.fetch(
         FIND_STANDING,
         [request.job_id for request in asked],
         [request.tenant_id for request in asked],
         [request.type for request in asked],
         [request.idempotency_key for request in asked],
-        fingerprints,
+        [request.fingerprint for request in asked],
         [request.dedup_key for request in asked],
-        [request.replay_of if isinstance(request, Submission) else None for request in asked],
+        [request.replay_of for request in asked],
     )
 
 
