@@ -32,7 +32,7 @@ from imagefleet.store.jobs.submissions import (
     ACCEPTING,
     ANSWERING,
     document_of,
-    insert_submissions,
+    insert_submission,
     submitted_of,
 )
 
@@ -110,9 +110,7 @@ async def submit_image(
 
 
 async def _submit(connection: Connection, submission: Submission, source: NewSource) -> Submitted:
-    (answer,) = await insert_submissions(connection, [submission])
-    if isinstance(answer, RequestRejected):
-        raise answer
+    answer = await insert_submission(connection, submission)
     if not answer.created:
         raise _AnswerStands(answer)
     values = (getattr(source, name) for name in _SOURCE)
