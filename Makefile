@@ -97,7 +97,7 @@ mutations: $(READY) ## Break the store's protections one by one; a named test mu
 simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays and refuses, some six minutes (ARGS="--only purge --seed 1")
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
-bench: $(READY) ## How fast it is beside others, as ratios of one run, forty minutes on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
+bench: $(READY) ## How fast it is beside others, as ratios of one run, twenty minutes on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 bench-images: $(READY) ## CPU of a photo through the whole product beside Pillow, pyvips and sharp, ten minutes (ARGS="--jobs 4 --no-peers")

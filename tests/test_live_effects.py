@@ -204,7 +204,7 @@ async def fewer_of_a_type_begin_and_are_announced(place: Place) -> None:
     assert {"noop": 0} == slots.rooms
     # A second worker came with the job; as many again are announced.
     rooms = await look_at_types(place.maintenance, live.now.slots_of_types())
-    one = TypeRoom(lane=Lane.FAST, type="noop", slots=2, room=3, announced=0, shared=3)
+    one = TypeRoom(lane=Lane.FAST, type="noop", slots=2, room=3, shared=3)
     assert [replace(one, lane=lane) for lane in sorted(Lane)] == sorted(
         rooms, key=lambda room: room.lane
     )

@@ -9,6 +9,7 @@
 
 Rows of `make bench`
     claiming    claim and settle in the database; bare_sql is the least that would do
+    ladder      what each promise of those two costs
     posting     POST /v1/jobs and its batches; bare_api is the least that would do
     draining    a backlog of jobs that do nothing, over SQS
     picking_up  from a submit to its claim, while nothing else is to be done

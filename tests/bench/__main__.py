@@ -32,6 +32,7 @@ from tests.bench import (
     footprint,
     growing,
     images,
+    ladder,
     lingering,
     picking_up,
     posting,
@@ -47,6 +48,7 @@ ROWS: Final[Mapping[str, Row]] = {
     row.name: row
     for row in (
         *claiming.ROWS.values(),
+        ladder.ROW,
         *posting.ROWS.values(),
         *draining.ROWS.values(),
         picking_up.ROW,
@@ -134,8 +136,8 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
     return given
 
 
-async def run(given: _Arguments, console: Console) -> dict[str, Any]:
-    """Everything that was measured, and which rows could not be."""
+async def run(given: _Arguments, console: Console, told: dict[str, Any]) -> None:
+    """Tell everything that was measured, row by row, and which ones could not be."""
     _end_in_order()
     names = given.only or list(ROWS)
     asked = Asked(
@@ -146,7 +148,6 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
         peers=given.peers,
     )
     parent = None if given.disk or given.long else roomy_memory()  # ten million rows are too many
-    told: dict[str, Any] = {}
     lines: list[Line] = []
     failed: list[str] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -162,7 +163,7 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
                 lines += done
                 failed += [] if done else [name]
                 progress.advance(shown)
-                told = document(
+                told |= document(
                     lines,
                     rounds=given.rounds,
                     jobs=given.jobs,
@@ -173,7 +174,6 @@ async def run(given: _Arguments, console: Console) -> dict[str, Any]:
                     **await ground.promises(),
                 )
                 keep(told, given)  # what was measured is there, whatever becomes of the others
-    return told
 
 
 def _end_in_order() -> None:
@@ -228,9 +228,17 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     # A worker that ends cuts its long poll in the middle of the proxy that counts.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    return run_and_show(given, console)
+
+
+def run_and_show(given: _Arguments, console: Console) -> int:
+    """What was measured is shown, though the rest was not waited for."""
+    told: dict[str, Any] = {}
     try:
-        told = uvloop.run(run(given, console))  # as every process of ours runs
+        uvloop.run(run(given, console, told))  # as every process of ours runs
     except (asyncio.CancelledError, KeyboardInterrupt):
+        if told:
+            show(told, console)
         console.print("ended before its time")
         return 130
     show(told, console)

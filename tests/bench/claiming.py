@@ -8,10 +8,10 @@ locks, judges and fences each job, and writes its row of `attempts` and what the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobId, WorkerId
@@ -22,15 +22,17 @@ from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.bench import bare_sql
 from tests.bench.ground import Ground, submitted
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
-from tests.support.database import Database
+from tests.support.database import Database, Role
 from tests.support.factories import ALL_LANES, TYPES, a_worker
 
 CONNECTIONS: Final = 4
 OURS: Final = "imagefleet"
 BARE: Final = "bare SQL"
+End: TypeAlias = Callable[[Connection, Sequence[JobId]], Awaitable[int]]
+"""Claims a batch and settles it; how many those were."""
 
 
-async def ended(connection: Connection, worker_id: WorkerId, ids: Sequence[JobId]) -> int:
+async def ended(connection: Connection, ids: Sequence[JobId], *, worker_id: WorkerId) -> int:
     """Claim these and settle what was claimed; how many were."""
     answers = await claim_jobs(connection, ids, worker_id=worker_id, lanes=ALL_LANES, types=TYPES)
     settlements = [
@@ -42,10 +44,12 @@ async def ended(connection: Connection, worker_id: WorkerId, ids: Sequence[JobId
     return sum(receipt.settled is Settled.WRITTEN for receipt in report.receipts)
 
 
-def of_a_worker(database: Database, connections: int = 1) -> AbstractAsyncContextManager[Pool]:
+def of_a_worker(
+    database: Database, connections: int = 1, *, role: Role = "worker"
+) -> AbstractAsyncContextManager[Pool]:
     """Connections as a worker opens them: its statements are planned once."""
     return open_pool(
-        database.url("worker"),
+        database.url(role),
         process="bench-worker",
         min_size=connections,
         max_size=connections,
@@ -53,29 +57,32 @@ def of_a_worker(database: Database, connections: int = 1) -> AbstractAsyncContex
     )
 
 
+async def until_all_ended(
+    pool: Pool, ids: Sequence[JobId], batch: int, end: End, *, connections: int = CONNECTIONS
+) -> None:
+    """A batch after another, on each connection one at a time."""
+    batches = iter([ids[at : at + batch] for at in range(0, len(ids), batch)])
+
+    async def drain() -> int:
+        async with pool.connection() as connection:
+            return sum([await end(connection, some) for some in batches])
+
+    async with asyncio.TaskGroup() as group:
+        parts = [group.create_task(drain()) for _ in range(connections)]
+    done = sum(part.result() for part in parts)
+    assert done == len(ids), f"{done} of {len(ids)} jobs were ended"
+
+
 async def ours(database: Database, jobs: int, *, batch: int) -> Measured:
     """Jobs a second, every connection warm."""
     ids = await submitted(database, jobs + batch * CONNECTIONS)
     async with of_a_worker(database, CONNECTIONS) as pool:
         async with pool.connection() as connection:
-            worker_id = await a_worker(connection)
-
-        async def drain(batches: Iterator[Sequence[JobId]]) -> int:
-            async with pool.connection() as connection:
-                return sum([await ended(connection, worker_id, some) for some in batches])
-
-        async def drained(wanted: Sequence[JobId]) -> int:
-            batches = iter([wanted[at : at + batch] for at in range(0, len(wanted), batch)])
-            async with asyncio.TaskGroup() as group:
-                parts = [group.create_task(drain(batches)) for _ in range(CONNECTIONS)]
-            return sum(part.result() for part in parts)
-
-        await drained(ids[jobs:])
+            end = partial(ended, worker_id=await a_worker(connection))
+        await until_all_ended(pool, ids[jobs:], batch, end)
         begun = time.perf_counter()
-        done = await drained(ids[:jobs])
-        seconds = time.perf_counter() - begun
-    assert done == jobs, f"{done} of {jobs} jobs were ended"
-    return {OURS: jobs / seconds}
+        await until_all_ended(pool, ids[:jobs], batch, end)
+        return {OURS: jobs / (time.perf_counter() - begun)}
 
 
 @asynccontextmanager

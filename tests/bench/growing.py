@@ -41,14 +41,27 @@ SELECT jobs.id, 1, 'acme', jobs.type, jobs.lane, gen_random_uuid(), jobs.created
        jobs.created_at, '1 s', '1 s', true, 'completed', 'done'
   FROM jobs;
 """
+INDEXES: Final = """
+SELECT indexrelid::regclass::text AS name, pg_get_indexdef(indexrelid) AS definition
+  FROM pg_index
+ WHERE indrelid IN ('jobs'::regclass, 'attempts'::regclass)
+   AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
+"""
 
 
 async def fill(database: Database, rows: int) -> None:
+    """Rows first and indexes after, which takes a fraction of the time."""
     async with database.connect("superuser") as superuser:
-        await superuser.execute("SET statement_timeout = 0")
+        driver = driver_of(superuser)
+        await driver.execute("SET statement_timeout = 0; SET maintenance_work_mem = '512MB'")
+        indexes = await driver.fetch(INDEXES)
         async with superuser.transaction():
-            await driver_of(superuser).execute(FILL.format(rows=rows), timeout=FILLED_WITHIN)
-        await driver_of(superuser).execute("VACUUM ANALYZE", timeout=FILLED_WITHIN)
+            for index in indexes:
+                await driver.execute(f"DROP INDEX {index['name']}")
+            await driver.execute(FILL.format(rows=rows), timeout=FILLED_WITHIN)
+            for index in indexes:
+                await driver.execute(index["definition"], timeout=FILLED_WITHIN)
+        await driver.execute("VACUUM ANALYZE", timeout=FILLED_WITHIN)
 
 
 async def pages(database: Database, rows: int, jobs: int) -> Measured:
@@ -56,10 +69,10 @@ async def pages(database: Database, rows: int, jobs: int) -> Measured:
     ids = await submitted(database, jobs + BATCH)
     async with of_a_worker(database) as pool, pool.connection() as worker:
         worker_id = await a_worker(worker)
-        await ended(worker, worker_id, ids[:BATCH])
+        await ended(worker, ids[:BATCH], worker_id=worker_id)
         before = await calls_of(database.server, "worker", database.name)
         for at in range(BATCH, len(ids), BATCH):
-            await ended(worker, worker_id, ids[at : at + BATCH])
+            await ended(worker, ids[at : at + BATCH], worker_id=worker_id)
         calls = (await calls_of(database.server, "worker", database.name)).since(before)
     return {f"{rows:,} rows": calls.buffers / jobs}
 

@@ -18,7 +18,7 @@ from tests.support.factories import a_worker
 
 BATCH: Final = 10
 AT_ONCE: Final = 1_000  # jobs submitted before their turn; the clock stands meanwhile
-SHORT: Final = 30.0  # seconds
+SHORT: Final = 20.0  # seconds
 LONG: Final = 600.0
 HELD: Final = "a held snapshot"
 FREE: Final = "nobody's snapshot"
@@ -34,7 +34,7 @@ async def for_a_while(database: Database, seconds: float) -> float:
             ids = await submitted(database, AT_ONCE)
             turn = time.monotonic()
             for at in range(0, len(ids), BATCH):
-                await ended(worker, worker_id, ids[at : at + BATCH])
+                await ended(worker, ids[at : at + BATCH], worker_id=worker_id)
             turns.append((turn - begun, time.monotonic() - turn))
     last = [took for at, took in turns if at >= 0.75 * turns[-1][0]]
     return len(last) * AT_ONCE / sum(last)
@@ -63,7 +63,7 @@ async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
 
 ROW: Final = Row(
     name="snapshot",
-    about="claim and settle under a snapshot that is held for half a minute (--long: ten)",
+    about="claim and settle under a snapshot that is held for twenty seconds (--long: ten minutes)",
     figures=[
         Figure(
             title="claim + settle under a held snapshot",

@@ -111,5 +111,5 @@ ROW: Final = Row(
         ),
     ],
     open=sides,
-    jobs=40,
+    jobs=30,
 )

@@ -1,29 +1,42 @@
 """Whether `make bench` measures what it says, with few jobs; how fast anything is, is not asked."""
 
+import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from rich.console import Console
 
-from tests.bench import peers
+import tests.bench.__main__ as bench
+from tests.bench import draining, ladder, peers
 from tests.bench.__main__ import ROWS, parsed
-from tests.bench.claiming import of_a_worker
+from tests.bench.claiming import CONNECTIONS, of_a_worker
 from tests.bench.counting import AT_WORK, calls_of, count_calls
+from tests.bench.draining import Way
 from tests.bench.ground import PROMISED, Ground, durable_ground
 from tests.bench.peers import REQUIREMENTS, Peers
 from tests.bench.report import Line, document, lines_of, markdown
-from tests.bench.rounds import Asked, Figure, Row, Summary, measure, rotated
-from tests.support.database import roomy_memory
+from tests.bench.rounds import Asked, Figure, Measured, Row, Sides, Summary, measure, rotated
+from tests.support.database import Server, roomy_memory
+from tests.support.emulators import Emulator
 from tests.support.wheels import ROOT
 
 JOBS = 20
+DONE = """
+SELECT (SELECT count(*) FROM bare WHERE bare.state = 'done') AS bare,
+       (SELECT count(*) FROM jobs WHERE jobs.state = 'completed') AS ended,
+       (SELECT count(*) FROM attempts) AS attempts,
+       (SELECT count(*) FROM rings) AS rings,
+       (SELECT sum(ledger_book.completed) FROM ledger_book) AS moves
+"""
 BUSY = 1.25  # of a goal, where how fast the machine is says how much there is at a time
 RIVALS = {"celery", "pgqueuer", "procrastinate"}
-SOON_OVER = ["claims-10", "claims-1", "post", "drain", "buffers"]
+SOON_OVER = ["claims-10", "claims-1", "ladder", "post", "drain", "buffers"]
 """Rows that take little time with few jobs; the others are made of the same parts."""
 
 
@@ -43,7 +56,7 @@ async def test_a_row_measures_what_its_figures_tell_of(name: str, ground: Ground
 
     lines = lines_of(ROWS[name], rounds)
     assert lines != []
-    assert all(value > 0 for line in lines for value in line.ours.values)
+    assert all(value > 0 for line in lines if line.unit != "ms" for value in line.ours.values)
     assert list(ground.peers.cache.iterdir()) == [], "somebody was installed"
 
 
@@ -63,6 +76,94 @@ async def test_a_job_asks_no_more_of_others_than_it_may(ground: Ground) -> None:
         if line.ours.median
         > (BUSY if AT_WORK in line.title else 1) * (judged.get(line.title) or math.inf)
     }
+
+
+async def test_every_rung_of_the_ladder_does_what_those_below_it_do(ground: Ground) -> None:
+    made: dict[str, dict[str, int]] = {}
+    for rung in ladder.LADDER:
+        async with ground.database() as database:
+            await ladder.climbed(database, rung, ladder.BATCH)
+            async with database.connect("superuser") as superuser:
+                row = await superuser.fetchrow(DONE)
+                assert row is not None
+                made[rung.name] = {name: count for name, count in row.items() if count}
+
+    jobs = ladder.BATCH * (1 + CONNECTIONS)
+    rows = {"ended": jobs, "attempts": jobs}
+    assert made == {
+        "bare SQL": {"bare": jobs, "rings": jobs},
+        "our table": {"ended": jobs, "rings": jobs},
+        "our rows": rows,
+        "our triggers": rows | {"moves": jobs},
+        "our fence": rows | {"moves": jobs},
+        "imagefleet": rows | {"moves": jobs},
+    }
+
+
+def test_what_was_measured_is_shown_though_the_rest_was_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoGround(Ground):
+        async def promises(self) -> dict[str, str]:
+            return {"postgres": "18"}
+
+    @asynccontextmanager
+    async def no_ground(*_: object) -> AsyncIterator[Ground]:
+        nowhere = Path("nowhere")
+        yield NoGround(
+            server=Server(""),
+            template="",
+            emulator=Emulator("ministack", ""),
+            folder=nowhere,
+            peers=Peers(nowhere),
+        )
+
+    def a_row(name: str, measured: Callable[[], Measured]) -> Row:
+        @asynccontextmanager
+        async def sides(*_: object) -> AsyncIterator[Sides]:
+            async def side() -> Measured:
+                await asyncio.sleep(0)
+                return measured()
+
+            yield {name: side}
+
+        figure = Figure(title=f"what {name} came to", unit="", ours=name)
+        return Row(name=name, about="", figures=[figure], open=sides)
+
+    def ctrl_c() -> Measured:
+        raise asyncio.CancelledError
+
+    rows = [a_row("first", lambda: {"first": 7.0}), a_row("second", ctrl_c)]
+    monkeypatch.setattr(bench, "ROWS", {row.name: row for row in rows})
+    monkeypatch.setattr(bench, "durable_ground", no_ground)
+    monkeypatch.setattr(bench, "_end_in_order", lambda: None)
+
+    code = bench.run_and_show(parsed(["--rounds", "1"]), Console(width=120))
+
+    told = capsys.readouterr().out
+    assert 130 == code
+    assert "what first came to" in told
+    assert "what second came to" not in told
+    assert "ended before its time" in told
+
+
+async def test_celery_is_measured_in_the_way_that_is_best_with_as_many_messages(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few of them another one was."""
+    asked: list[int] = []
+
+    async def celery(_: Ground, jobs: int, way: Way) -> float:
+        asked.append(jobs)
+        return way.slots + (way.prefetch if jobs == 200 else -way.prefetch)
+
+    monkeypatch.setattr(draining, "celery", celery)
+
+    way = await draining.best_way(ground, 1_000)
+
+    assert ([200] * 12 + [1_000] * 3) == asked
+    assert Way("prefork", 32, 4) == way
+    assert "with 200 jobs" in ground.notes[-1]
 
 
 async def test_all_stand_on_a_postgres_that_forgets_nothing(ground: Ground) -> None:

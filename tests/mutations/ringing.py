@@ -60,10 +60,10 @@ RINGING: Final = (
     Mutation(
         "what was announced is announced again",
         "jobs/dispatching.py",
-        "AND rings.priority = turn.priority AND rings.sent_at IS NULL AND rings.next_at <= now()",
-        "AND rings.priority = turn.priority AND rings.next_at <= now()",
+        "AND rings.priority = turn.priority AND rings.sent_at IS NULL\n",
+        "AND rings.priority = turn.priority\n",
         DISPATCHER,
-        ("test_what_is_claimed_and_done_makes_room",),
+        ("test_of_several_dispatchers_one_has_a_lane_and_nothing_is_sent_twice",),
     ),
     Mutation(
         "two dispatchers have one lane",

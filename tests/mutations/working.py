@@ -10,8 +10,8 @@ WORKING: Final = (
     Mutation(
         "a drain costs the job an attempt",
         f"{WORKER}/attempt.py",
-        "return Released(why=why.value)",
-        "return outcome_of(TimeoutError())",
+        "else Released(why=self.stopped.value)",
+        "else outcome_of(TimeoutError())",
         "worker/test_attempt.py",
         ("test_a_stop_ends_the_work_without_charge",),
     ),
@@ -172,8 +172,8 @@ WORKING: Final = (
     Mutation(
         "a claim on its way is taken for a stray",
         f"{WORKER}/lease.py",
-        "for stray in beat.strays & self._strays if",
-        "for stray in beat.strays if",
+        "(beat.strays & self._strays).difference",
+        "beat.strays.difference",
         "worker/test_lease.py",
         (
             "test_a_stray_is_given_back_by_the_second_of_two_successive_beats",

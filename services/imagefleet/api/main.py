@@ -22,15 +22,10 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import DescribedApp
 from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
-from imagefleet.api.operators import audit as operator_audit
-from imagefleet.api.operators import breakers as operator_breakers
-from imagefleet.api.operators import edge as operator_edge
+from imagefleet.api.operators import audit, breakers, edge, letters, pauses, tenants
 from imagefleet.api.operators import jobs as operator_jobs
-from imagefleet.api.operators import letters as operator_letters
-from imagefleet.api.operators import pauses as operator_pauses
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
-from imagefleet.api.operators import tenants as operator_tenants
 from imagefleet.api.operators.queues import Looks
 from imagefleet.api.producers import events, images, jobs, uploads
 from imagefleet.api.producers.accepting import Accepting
@@ -58,13 +53,13 @@ log = structlog.get_logger()
 
 OPERATORS: Final = (
     operator_jobs,
-    operator_letters,
-    operator_pauses,
+    letters,
+    pauses,
     operator_queues,
-    operator_breakers,
-    operator_edge,
-    operator_tenants,
-    operator_audit,
+    breakers,
+    edge,
+    tenants,
+    audit,
     operator_settings,
 )
 

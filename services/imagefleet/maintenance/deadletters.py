@@ -92,28 +92,23 @@ class DeadLetterSender:
 
         async def batch() -> bool:
             nonlocal due, sent
-            last = await self._send_batch()
-            due, sent = due + last.due, sent + last.sent
+            async with self._pool.use("take_due_sends") as connection:
+                sends = await take_due_sends(connection, limit=self._batch)
+            if not sends:
+                return False
+            failures = await self._dead_letters.send([announcing(send) for send in sends])
+            answers = zip(sends, failures, strict=True)
+            taken = [send.letter_id for send, failure in answers if failure is None]
+            async with self._pool.use("forget_sends") as connection:
+                await forget_sends(connection, taken)
+            self._metrics.upkept("announce_letters", len(taken))
+            log.info("dead_letter.sent", due=len(sends), sent=len(taken))
+            due, sent = due + len(sends), sent + len(taken)
             # What SQS refuses is due again later, and asking on would only be refused on.
-            return last.sent == self._batch
+            return len(taken) == self._batch
 
         await keep_at(batch, within=SEND_WITHIN, rest=self._rest)
         return Sent(due=due, sent=sent)
-
-    async def _send_batch(self) -> Sent:
-        async with self._pool.use("take_due_sends") as connection:
-            due = await take_due_sends(connection, limit=self._batch)
-        if not due:
-            return Sent(due=0, sent=0)
-        failures = await self._dead_letters.send([announcing(send) for send in due])
-        taken = [
-            send.letter_id for send, failure in zip(due, failures, strict=True) if failure is None
-        ]
-        async with self._pool.use("forget_sends") as connection:
-            await forget_sends(connection, taken)
-        self._metrics.upkept("announce_letters", len(taken))
-        log.info("dead_letter.sent", due=len(due), sent=len(taken))
-        return Sent(due=len(due), sent=len(taken))
 
 
 def announcing(send: DeadLetterSend) -> Message:

@@ -153,18 +153,12 @@ class Chooser:
         Lanes in which such a type waited at the last look share its room: else the flood of one
         would leave nothing to the other. A suspect is alone where it runs, and asks nobody.
         """
-        rooms = [room for room in types if room.lane is not Lane.QUARANTINE]
         lanes = Counter(name for _, name in self._waited)
         self._waited.clear()
-        announced: Counter[str] = Counter()
-        for room in rooms:
-            announced[room.type] += room.announced
         self._rooms = {
-            (room.lane, room.type): min(
-                room.room - room.announced,
-                math.ceil((room.shared - announced[room.type]) / (lanes[room.type] or 1)),
-            )
-            for room in rooms
+            (room.lane, room.type): min(room.room, math.ceil(room.shared / (lanes[room.type] or 1)))
+            for room in types
+            if room.lane is not Lane.QUARANTINE
         }
         self._shut = frozenset((room.lane, room.type) for room in types if not room.slots)
 

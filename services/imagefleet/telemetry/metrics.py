@@ -8,7 +8,6 @@ happened; which series that moves, and which values a label may have, is decided
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -93,9 +92,6 @@ class ApiMetrics(AwsMetrics):
             "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
         )
         self._http = self._counter("http_requests_total", "HTTP requests", *http)
-        self._http_of = cache(
-            lambda *told: (self._http.labels(*told), self._http_seconds.labels(*told))
-        )
         self._status = Vocabulary(str(status) for status in range(100, 600))
         self._mime_type = Vocabulary(image_format.mime_type for image_format in ImageFormat)
         self._limit = Vocabulary({*LIMITS, "least_rate", "job_keys"})
@@ -123,9 +119,8 @@ class ApiMetrics(AwsMetrics):
     def answered(self, method: str, route: str | None, status: int, duration: timedelta) -> None:
         """Count a request; `route` is the route's template, None where no route matched."""
         told = (self._method(method), self._route(route), self._status(str(status)))
-        count, seconds = self._http_of(*told)
-        count.inc()
-        seconds.observe(duration.total_seconds())
+        self._http.labels(*told).inc()
+        self._http_seconds.labels(*told).observe(duration.total_seconds())
 
     def limited(self, limit: str) -> None:
         """Count a request that was refused, or a body that was ended, for this limit."""

@@ -14,7 +14,7 @@ OTHER: Final = "other"
 UNMATCHED: Final = "unmatched"
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/{}-]{1,100}")
-_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 class Visible(dict[int, str]):
@@ -76,7 +76,7 @@ class Vocabulary:
 
 def methods() -> Vocabulary:
     """HTTP methods: the standard ones."""
-    return Vocabulary(_METHODS)
+    return Vocabulary(METHODS)
 
 
 def routes() -> Vocabulary:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 import structlog
 
@@ -174,7 +174,7 @@ class Attempt:
 
     async def _outcome_of(self, error: BaseException) -> Outcome | None:
         if self.stopped is not None and ends_with_a_stop(error):
-            return self._outcome_of_stop(self.stopped)
+            return None if self.stopped is Stop.LOST else Released(why=self.stopped.value)
         if isinstance(error, Unavailable):
             service = service_behind(error.code, self._handler.kind.services)
             if service is not None:
@@ -182,16 +182,6 @@ class Attempt:
                 if due is not None:
                     return Released(why=f"breaker:{service}", run_at=due)
         return outcome_of(error)
-
-    @staticmethod
-    def _outcome_of_stop(why: Stop) -> Outcome | None:
-        match why:
-            case Stop.LOST:
-                return None
-            case Stop.CANCELLED | Stop.DRAIN | Stop.BEAT_LOST:
-                return Released(why=why.value)
-            case _:
-                assert_never(why)
 
     async def _report_progress(
         self, done: int, total: int | None = None, cursor: JsonObject | None = None

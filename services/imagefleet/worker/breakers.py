@@ -177,22 +177,11 @@ class BreakerReports:
 def _log(service: str, judgement: Judgement) -> None:
     """By the worker whose report has changed the breaker, and by no other."""
     held = None if judgement.held_for is None else judgement.held_for.total_seconds()
-    if judgement.opened_by is not None:
-        log.warning(
-            "breaker.opened",
-            service=service,
-            last_error=judgement.last_error,
-            failures=judgement.opened_by.failures,
-            successes=judgement.opened_by.successes,
-            open_seconds=held,
-        )
+    told = log.bind(service=service, last_error=judgement.last_error, open_seconds=held)
+    if (by := judgement.opened_by) is not None:
+        told.warning("breaker.opened", failures=by.failures, successes=by.successes)
     elif judgement.reopened:
-        log.warning(
-            "breaker.probe_failed",
-            service=service,
-            last_error=judgement.last_error,
-            open_seconds=held,
-        )
+        told.warning("breaker.probe_failed")
 
 
 def service_behind(code: str, services: Iterable[str]) -> str | None:

@@ -216,22 +216,19 @@ class Consumer:
         solitude = self._ears.solitude
         if self._lane is Lane.QUARANTINE:
             if solitude.others and await self._are_over(received):
-                await self._begin(lane, queue, received, drain, ended=solitude.end)
-                return
-            if not await self._is_left_alone(queue, received, drain):
-                return
-            before = self._taken
-            try:
-                await self._begin(lane, queue, received, drain, ended=solitude.end)
-            finally:
-                if self._taken == before:
-                    solitude.end()
+                await self._begin(lane, queue, received, drain)
+            elif await self._is_left_alone(queue, received, drain):
+                try:
+                    await self._begin(lane, queue, received, drain)
+                finally:
+                    if not self._taken:
+                        solitude.end()
         elif solitude.is_shut:
             self._ears.unclaimed.give_back(queue, received)
         else:
             solitude.enter()
             try:
-                await self._begin(lane, queue, received, drain, ended=solitude.leave)
+                await self._begin(lane, queue, received, drain)
             finally:
                 solitude.leave()
 
@@ -259,15 +256,9 @@ class Consumer:
         return bool(alone)
 
     async def _begin(
-        self,
-        lane: Lane,
-        queue: Queue,
-        received: Sequence[Received],
-        drain: Drain,
-        *,
-        ended: Callable[[], None],
+        self, lane: Lane, queue: Queue, received: Sequence[Received], drain: Drain
     ) -> None:
-        """Claim, and start what is ours; each start ends once."""
+        """Claim, start what is ours, and say to the other messages what became of them."""
         unclaimed = self._ears.unclaimed
         deliveries = await unclaimed.readable(queue, received)
         if not deliveries:
@@ -278,7 +269,7 @@ class Consumer:
             unclaimed.give_back(queue, [delivery.received for delivery in deliveries])
             return
         try:
-            answers = await self._claim(lane, deliveries, ended)
+            answers = await self._claim(lane, deliveries)
         except FleetError:
             # Perhaps it was claimed all the same; then the beat finds the stray.
             lost = [delivery.received for delivery in deliveries]
@@ -302,9 +293,7 @@ class Consumer:
         elif crowd:
             self._helps_from = self._now() + WITHOUT_ROOM_FOR
 
-    async def _claim(
-        self, lane: Lane, deliveries: Sequence[Delivery], ended: Callable[[], None]
-    ) -> list[ClaimAnswer]:
+    async def _claim(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[ClaimAnswer]:
         """Claim what there is room for, tell whose claims that ended, and start it."""
         job_ids = [delivery.message.job_id for delivery in deliveries]
         async with self._ears.pool.use("claim") as connection:
@@ -327,20 +316,23 @@ class Consumer:
                 for delivery, answer in zip(deliveries, answers, strict=True):
                     if answer.claim is not None:
                         self._ears.hearing.claimed(lane, delivery.message)
-                        self._start(answer.claim, delivery, ended)
+                        self._start(answer.claim, delivery)
         return answers
 
-    def _start(self, claim: Claim, delivery: Delivery, ended: Callable[[], None]) -> None:
+    def _start(self, claim: Claim, delivery: Delivery) -> None:
+        """Begin an attempt; it ends once."""
+        solitude, alone = self._ears.solitude, self._lane is Lane.QUARANTINE
+
         def leave() -> None:
             self._slots.leave()
             self._ears.type_slots.leave(claim.type)
-            ended()
+            (solitude.end if alone else solitude.leave)()
 
         self._taken += 1
         self._slots.occupy()
         self._ears.type_slots.occupy(claim.type)
-        if self._lane is not Lane.QUARANTINE:
-            self._ears.solitude.enter()
+        if not alone:
+            solitude.enter()
         self._ears.start(claim, delivery, leave)
 
 

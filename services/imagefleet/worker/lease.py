@@ -159,15 +159,12 @@ class Lease:
                 attempt.stop(Stop.LOST)
             elif fence in beat.cancelled:
                 attempt.stop(Stop.CANCELLED)
-        seen_twice = {stray for stray in beat.strays & self._strays if not self._holds(stray)}
+        seen_twice = (beat.strays & self._strays).difference(self._attempts.running)
         self._strays = beat.strays - seen_twice
         for stray in seen_twice:
             release = group.create_task(self._release(stray))  # the next beat does not wait for it
             self._releases.add(release)
             release.add_done_callback(self._releases.discard)
-
-    def _holds(self, fence: Fence) -> bool:
-        return fence in self._attempts.running
 
     async def _release(self, stray: Fence) -> None:
         job_id, claim_no = stray

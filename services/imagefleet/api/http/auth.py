@@ -15,13 +15,12 @@ its digest, which is enough to see that it is the same one again.
 import hashlib
 import ipaddress
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Annotated, Final, Literal, TypeAlias, cast, get_args
-from uuid import UUID
 
 import structlog
 from fastapi import Depends, FastAPI, Request, Security
@@ -32,7 +31,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from imagefleet.api.http.limiting import Limiting
+from imagefleet.api.http.limiting import Bucket, Limiting
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.requests import Tools
 from imagefleet.errors import RequestRejected, Unavailable
@@ -53,6 +52,7 @@ _FORBIDDEN: Final = "This API key may not do that: it lacks the scope `{}`."
 Answering: TypeAlias = Callable[[Request], Awaitable[Response]]
 Refused = Literal["missing", "malformed", "unknown", "revoked", "expired", "forbidden"]
 
+_TOLD: Final = dict.fromkeys(("key_id", "digest", "address", "scope"))
 LINES_A_SECOND: Final = 2.0
 MOST_AT_ONCE: Final = 10
 DIGEST_SHOWN: Final = 12  # hex digits
@@ -60,57 +60,23 @@ DIGEST_SHOWN: Final = 12  # hex digits
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Lines:
-    """What may still be told of one reason."""
-
-    at: float
-    left: float = float(MOST_AT_ONCE)
-    untold: int = 0
-
-    def take(self) -> int | None:
-        """How many were not told before this one, which is; None: it is not either."""
-        now = monotonic()
-        self.left = min(MOST_AT_ONCE, self.left + (now - self.at) * LINES_A_SECOND)
-        self.at = now
-        if self.left < 1:
-            self.untold += 1
-            return None
-        self.left -= 1
-        untold, self.untold = self.untold, 0
-        return untold
-
-
 class Refusals:
     """What a process tells of them."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._lines = {reason: _Lines(monotonic()) for reason in get_args(Refused)}
+        self._lines = {reason: Bucket() for reason in get_args(Refused)}
+        self._untold = Counter[Refused]()
 
-    def refused(
-        self,
-        reason: Refused,
-        *,
-        key_id: UUID | None = None,
-        digest: bytes | None = None,
-        address: str | None = None,
-        scope: str | None = None,
-    ) -> None:
-        """Count one; tell it, unless many were told just now."""
+    def refused(self, reason: Refused, **told: str | None) -> None:
+        """Count one; tell it and what is known of it, unless many were told just now."""
         self._tools.metrics.authentication_failed(reason)
-        untold = self._lines[reason].take()
-        if untold is None:
+        if self._lines[reason].wait(LINES_A_SECOND, MOST_AT_ONCE, monotonic()) > 0:
+            self._untold[reason] += 1
             return
-        log.warning(
-            "key.refused",
-            reason=reason,
-            key_id=None if key_id is None else str(key_id),
-            digest=None if key_id is not None or digest is None else digest.hex()[:DIGEST_SHOWN],
-            address=address,
-            scope=scope,
-            untold=untold,
-        )
+        self._lines[reason].take(1)
+        untold = self._untold.pop(reason, 0)
+        log.warning("key.refused", reason=reason, **{**_TOLD, **told}, untold=untold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,22 +107,25 @@ class Keys:
             self._known.pop(digest, None)
             key = await self._lookups.find(digest)
             if key is None:
-                self._refusals.refused("unknown", digest=digest, address=address)
+                told = digest.hex()[:DIGEST_SHOWN]
+                self._refusals.refused("unknown", digest=told, address=address)
                 return None
             if isinstance(key, DeadKey):
-                self._refusals.refused(key.why, key_id=key.id, address=address)
+                self._refusals.refused(key.why, key_id=str(key.id), address=address)
                 return None
-            known = self._remember(digest, key)
+            known = self._known[digest] = _Known(key, monotonic() + self._trust)
+            if len(self._known) > MOST_REMEMBERED:
+                self._known.popitem(last=False)
         # The lookup asked the database's clock; this only shortens what is believed after it.
         expires_at = known.key.expires_at
         if expires_at is None or expires_at > datetime.now(UTC):
             return known.key
-        self._refusals.refused("expired", key_id=known.key.id, address=address)
+        self._refusals.refused("expired", key_id=str(known.key.id), address=address)
         return None
 
     def forbidden(self, key: ApiKey, scope: Scope, *, address: str | None) -> None:
         """Tell that a key in force asked for what it may not do."""
-        self._refusals.refused("forbidden", key_id=key.id, address=address, scope=scope)
+        self._refusals.refused("forbidden", key_id=str(key.id), address=address, scope=scope)
 
     async def _look_up(self, digests: Sequence[bytes]) -> dict[bytes, ApiKey | DeadKey]:
         async with self._tools.pool.use("find_keys", "api_keys") as connection:
@@ -168,13 +137,6 @@ class Keys:
                 except Unavailable as error:  # worth a line, not a request
                     log.warning("key.untouched", code=error.code)
             return keys
-
-    def _remember(self, digest: bytes, key: ApiKey) -> _Known:
-        known = _Known(key, monotonic() + self._trust)
-        self._known[digest] = known
-        while len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
-        return known
 
 
 def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:

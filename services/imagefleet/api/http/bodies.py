@@ -24,7 +24,7 @@ from imagefleet.api.http.intake import (
     too_large,
 )
 from imagefleet.api.http.limiting import Counts, Limiting, refusal
-from imagefleet.api.http.requests import tools_of
+from imagefleet.api.http.requests import Tools
 from imagefleet.api.http.turns import Pace
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.shapes.shape import Fault
@@ -81,7 +81,8 @@ def validated(value: object, model: type[Model], *, most_bytes: int | None = Non
     if most_bytes is not None and len(document) > most_bytes:
         raise RequestRejected("payload_too_large", _ITEM_TOO_LARGE.format(most_bytes))
     _refuse_many_fields(value)
-    if _may_nest_too_deep(document) and _nests_too_deep(value):
+    brackets = document.count(b"[") + document.count(b"{")
+    if brackets > MOST_NESTED and _nests_too_deep(value):
         raise InvalidRequest([_TOO_DEEP])
     return _as_model(lambda: model.model_validate_json(document, strict=True))
 
@@ -89,10 +90,6 @@ def validated(value: object, model: type[Model], *, most_bytes: int | None = Non
 def _refuse_many_fields(value: object) -> None:
     if isinstance(value, dict) and len(value) > MOST_FIELDS:
         raise InvalidRequest([Fault(field="body", problem="too_many_fields")])
-
-
-def _may_nest_too_deep(document: bytes) -> bool:
-    return document.count(b"[") + document.count(b"{") > MOST_NESTED
 
 
 def _nests_too_deep(value: object) -> bool:
@@ -151,7 +148,7 @@ async def _read(request: Request, most_bytes: int) -> object:
 
 async def _arriving(request: Request, key: ApiKey | None, most_bytes: int) -> bytes:
     """A body of which the end is still to come, as it comes."""
-    tools = tools_of(request)
+    tools: Tools = request.app.state.tools
     limiting: Limiting = request.app.state.limiting
     bodies: Bodies = request.app.state.bodies
     pace = Pace(tools.settings.upload_least_rate)

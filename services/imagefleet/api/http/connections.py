@@ -117,10 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def _end_later(self, within: timedelta | None) -> None:
-        if self._unsent is not None:
-            self._unsent.cancel()
-        later = self.loop.call_later
-        self._unsent = None if within is None else later(within.total_seconds(), self.end)
+        self._unsent = self._instead(self._unsent, within, self.end)
 
     def end(self) -> None:
         """Hang up at once, whatever is under way: whoever takes nothing would keep it open."""
@@ -282,13 +279,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _expect(self, within: timedelta | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = (
-            None
-            if within is None
-            else self.loop.call_later(within.total_seconds(), self.transport.close)
-        )
+        self._deadline = self._instead(self._deadline, within, self.transport.close)
+
+    def _instead(
+        self, timer: asyncio.TimerHandle | None, within: timedelta | None, then: Callable[[], None]
+    ) -> asyncio.TimerHandle | None:
+        if timer is not None:
+            timer.cancel()
+        return None if within is None else self.loop.call_later(within.total_seconds(), then)
 
 
 class _InOne:

@@ -30,6 +30,7 @@ from starlette.routing import Match
 from imagefleet.api.http.limiting import Bucket
 from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
 from imagefleet.jobs.shapes.shape import Fault, Problem
+from imagefleet.telemetry.plain import METHODS
 
 log = structlog.get_logger()
 
@@ -76,7 +77,6 @@ _OF_FRAMEWORK: Final = MappingProxyType(
     }
 )
 _BAD_REQUEST: Final = ("bad_request", "This is not a request that can be answered.")
-METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 FAULTS_SHOWN: Final = 20
 
 

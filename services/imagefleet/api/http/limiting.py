@@ -161,9 +161,6 @@ class _Remembered:
                 del self._counts[idle]
         return counts
 
-    def __len__(self) -> int:
-        return len(self._counts)
-
 
 class Limiting:
     """The counts of this process."""

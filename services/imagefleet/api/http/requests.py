@@ -85,21 +85,17 @@ class Observed:
         parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
         bind_contextvars(correlation_id=state["correlation_id"])  # the server makes a task of each
         with self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent):
-            await self._watched(scope, receive, send)
-
-    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, answer = perf_counter(), _Outgoing(scope, send, self.unhurried)
-        try:
-            answering = _refusal_of(scope) or self.app
-            await answering(scope, receive, answer.send)
-        except Exception:
-            # The framework answers before it lets an error through; without an answer, we do.
-            log.exception("request.broke")
-            scope["state"]["problem"] = "internal_error"
-            if not answer.started:
-                await refused("internal_error", NOT_OURS)(scope, receive, answer.send)
-        finally:
-            self._tell(scope, answer, perf_counter() - begun)
+            begun, answer = perf_counter(), _Outgoing(scope, send, self.unhurried)
+            try:
+                answering = _refusal_of(scope) or self.app
+                await answering(scope, receive, answer.send)
+            except Exception:
+                log.exception("request.broke")
+                state["problem"] = "internal_error"
+                if not answer.started:
+                    await refused("internal_error", NOT_OURS)(scope, receive, answer.send)
+            finally:
+                self._tell(scope, answer, perf_counter() - begun)
 
     def _tell(self, scope: Scope, answer: "_Outgoing", seconds: float) -> None:
         state: State = scope["state"]
@@ -247,17 +243,12 @@ class Tools:
         self.doorbell.ring(rings_for(accepted))
 
 
-def tools_of(request: Request) -> Tools:
-    """Those that the application was given."""
+async def tools_of(request: Request) -> Tools:
+    """The dependency of every route. One that is no coroutine would be run in another thread."""
     return cast("Tools", request.app.state.tools)
 
 
-async def _tools_of(request: Request) -> Tools:
-    """The dependency of every route. One that is no coroutine would be run in another thread."""
-    return tools_of(request)
-
-
-ToolsHere: TypeAlias = Annotated[Tools, Depends(_tools_of)]
+ToolsHere: TypeAlias = Annotated[Tools, Depends(tools_of)]
 
 
 def correlate(request: Request, tenant_id: TenantId, key: str | None, asked: str | None) -> str:

@@ -12,8 +12,7 @@ from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import Why, who
 from imagefleet.errors import NotFound
 from imagefleet.jobs.shapes.fleet import Breakers, BreakerView, Workers
-from imagefleet.store.database import Connection
-from imagefleet.store.fleet.audit import Act
+from imagefleet.store.fleet.audit import Act, Acting
 from imagefleet.store.fleet.breakers import (
     find_breaker,
     force_open,
@@ -56,8 +55,7 @@ async def open_breaker(
         await acting.take_turns(_KIND, service)
         before = await hold_breaker(acting.connection, service)
         await force_open(acting.connection, service, by=who(key))
-        after = await _found(acting.connection, service)
-        await acting.record(_act("open", service, before, after, reason))
+        after = await _recorded(acting, "open", service, before, reason)
     if before is None or not before.forced:
         _log("breaker.opened", key, after, reason)
     return answer(after)
@@ -74,42 +72,37 @@ async def close_breaker(
     async with tools.acting("reset_breaker", "circuit_breakers", request, key) as acting:
         await acting.take_turns(_KIND, service)
         before = await hold_breaker(acting.connection, service)
-        if not await reset_breaker(acting.connection, service, by=who(key)):
-            raise NotFound(_BREAKER)
-        after = await _found(acting.connection, service)
-        await acting.record(_act("reset", service, before, after, reason))
+        await reset_breaker(acting.connection, service, by=who(key))
+        after = await _recorded(acting, "reset", service, before, reason)
     if before is not None and before.state != "closed":
         _log("breaker.closed", key, after, reason)
     return answer(after)
 
 
-async def _found(connection: Connection, service: str) -> BreakerView:
-    if (breaker := await find_breaker(connection, service)) is None:
+async def _recorded(
+    acting: Acting, action: str, service: str, before: BreakerView | None, reason: str | None
+) -> BreakerView:
+    """What became of it; not found where there is none."""
+    after = await find_breaker(acting.connection, service)
+    if after is None:
         raise NotFound(_BREAKER)
-    return breaker
+    await acting.record(
+        Act(
+            action=action,
+            kind=_KIND,
+            name=service,
+            before=None if before is None else before.model_dump(),
+            after=after.model_dump(),
+            reason=reason,
+        )
+    )
+    return after
 
 
 def _log(event: str, key: ApiKey, after: BreakerView, reason: str | None) -> None:
     """After the commit, beside the lines of workers whose reports open and close breakers."""
     last = after.last_error_code
     log.warning(event, service=after.service, by=who(key), reason=reason, last_error=last)
-
-
-def _act(
-    action: str,
-    service: str,
-    before: BreakerView | None,
-    after: BreakerView,
-    reason: str | None,
-) -> Act:
-    return Act(
-        action=action,
-        kind=_KIND,
-        name=service,
-        before=None if before is None else before.model_dump(),
-        after=after.model_dump(),
-        reason=reason,
-    )
 
 
 @router.get("/v1/operator/workers", **described("List workers", Workers))

@@ -136,7 +136,9 @@ WITH announced AS MATERIALIZED (
           SELECT rings.type FROM rings
            WHERE rings.lane = lanes.lane AND rings.sends = times.sends
              AND rings.sent_at > now() - interval '15 seconds'
+           ORDER BY rings.sent_at DESC
            LIMIT 5000) AS sent
+     WHERE lanes.lane <> 'quarantine'  -- a suspect is alone where it runs, and takes no room
      GROUP BY lanes.lane, sent.type
 ),
 held AS MATERIALIZED (
@@ -157,9 +159,11 @@ place AS MATERIALIZED (
      WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
        AND workers.beat_at > now() - interval '15 seconds'
 )
-SELECT ear.lane, place.type, sum(place.slots)::bigint AS slots, sum(place.room)::bigint AS room,
-       coalesce(max(announced.jobs), 0) AS announced,
-       (SELECT sum(every.room) FROM place AS every WHERE every.type = place.type)::bigint AS shared
+SELECT ear.lane, place.type, sum(place.slots)::bigint AS slots,
+       (sum(place.room) - coalesce(max(announced.jobs), 0))::bigint AS room,
+       ((SELECT sum(every.room) FROM place AS every WHERE every.type = place.type)
+        - coalesce((SELECT sum(every.jobs) FROM announced AS every
+                     WHERE every.type = place.type), 0))::bigint AS shared
   FROM place
   CROSS JOIN LATERAL unnest(place.lanes) AS ear (lane)
   LEFT JOIN announced ON announced.lane = ear.lane AND announced.type = place.type
@@ -177,10 +181,9 @@ class TypeRoom:
     slots: int
     """Of all living workers of the lane that take something new."""
     room: int
-    """How many more they may have announced, and not claimed."""
-    announced: int
+    """How many more may be announced there."""
     shared: int
-    """What there is room for in all lanes: most workers listen to several."""
+    """How many in all lanes: most workers listen to several."""
 
 
 async def look_at_types(connection: Connection, turned: Mapping[str, int]) -> list[TypeRoom]:
@@ -250,6 +253,7 @@ SELECT count(*)
              SELECT FROM rings
               WHERE rings.lane = $1 AND rings.sends = times.sends
                 AND rings.sent_at > now() - $2::interval
+              ORDER BY rings.sent_at DESC
               LIMIT $3) AS announced
          LIMIT $3) AS bounded
 """
@@ -288,7 +292,8 @@ WITH RECURSIVE level AS (
       ) AS following
      WHERE level.place < $5
 )
-SELECT level.tenant_id, level.type, level.priority, level.job_id, level.next_at <= now() AS due,
+SELECT level.tenant_id, level.type, level.priority, level.job_id, level.next_at,
+       level.next_at <= now() AS due,
        CASE WHEN level.next_at <= now() THEN now() - level.next_at ELSE interval '0' END AS waited,
        coalesce(tenants.weight, 1) AS weight
   FROM level
@@ -310,7 +315,8 @@ class Level:
     type: str
     priority: int
     job_id: JobId
-    """The earliest of them; `due` and `waited` are its."""
+    """The earliest of them; `next_at`, `due` and `waited` are its."""
+    next_at: datetime
     due: bool
     waited: timedelta
     weight: int
@@ -355,15 +361,18 @@ async def read_manners(connection: Connection, job_ids: Sequence[JobId]) -> dict
     }
 
 
+# From the earliest on that was found: what was before it is gone, but stays in the index as long as
+# somebody's snapshot. Who comes before it meanwhile is found by the next look.
 TAKE_RINGS: Final = f"""
 SELECT turn.place, {RINGING}
-  FROM unnest($2::text[], $3::text[], $4::integer[], $5::integer[])
-       WITH ORDINALITY AS turn (tenant_id, type, priority, jobs, place)
+  FROM unnest($2::text[], $3::text[], $4::integer[], $5::timestamptz[], $6::integer[])
+       WITH ORDINALITY AS turn (tenant_id, type, priority, earliest, jobs, place)
   CROSS JOIN LATERAL (
       SELECT rings.job_id, rings.lane, rings.next_at, rings.tenant_id
         FROM rings
        WHERE rings.lane = $1 AND rings.tenant_id = turn.tenant_id AND rings.type = turn.type
-         AND rings.priority = turn.priority AND rings.sent_at IS NULL AND rings.next_at <= now()
+         AND rings.priority = turn.priority AND rings.sent_at IS NULL
+         AND rings.next_at >= turn.earliest AND rings.next_at <= now()
        ORDER BY rings.next_at
        LIMIT turn.jobs
   ) AS rings
@@ -387,6 +396,7 @@ async def take_rings(
         [level.tenant_id for level in levels],
         [level.type for level in levels],
         [level.priority for level in levels],
+        [level.next_at for level in levels],
         [jobs for _, jobs in wanted],
     )
     return [(levels[row["place"] - 1], ring_of(row)) for row in rows]

@@ -200,7 +200,7 @@ UPDATE rings
        sent_at = CASE WHEN rings.rings > 0 THEN rings.since END,
        sends = least(rings.rings, 8)
   FROM older
- WHERE rings.job_id = older.job_id
+ WHERE rings.job_id = ANY (ARRAY (SELECT older.job_id FROM older)) AND rings.job_id = older.job_id
 RETURNING rings.job_id
 """
 
@@ -243,8 +243,7 @@ bell AS MATERIALIZED (
 ),
 rung AS (
     UPDATE rings SET next_at = now(), sent_at = NULL
-      FROM bell
-     WHERE rings.job_id = bell.job_id
+     WHERE rings.job_id = ANY (ARRAY (SELECT bell.job_id FROM bell))
     RETURNING rings.job_id
 )
 SELECT (SELECT count(*) FROM rung) AS rung,
