@@ -47,7 +47,7 @@ FIRST_PAUSE: Final = 0.1  # seconds, doubled with every question that nobody ans
 LONGEST_PAUSE: Final = 2.0
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
-STANDS_AFTER: Final = 2.0  # seconds; a start takes one
+STANDS_AFTER: Final = 5.0  # seconds; a start takes one or two
 INIT: Final = 1  # the first process of a container, to which the kernel does nothing by default
 BURY_EVERY: Final = 1.0  # seconds; whoever started a process has asked for its end by then
 KILLED_BY_SIGNAL: Final = 128  # what a shell adds to the number of the signal that ended a process

@@ -13,7 +13,7 @@ from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.factories import a_submission
 from tests.support.fleet import Process
 
-SETTLED_AFTER: Final = 3.0  # seconds of idling: two beats, and an empty receive
+SETTLED_AFTER: Final = 6.0  # seconds of idling: beats, and what a start leaves is given back
 MB: Final = 1_000_000
 CONNECTED: Final = """
 SELECT count(*) FROM pg_stat_activity

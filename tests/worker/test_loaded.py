@@ -8,10 +8,10 @@ SERVING = {"LISTEN_PORT": "0", "LISTEN_HOST": "127.0.0.1", "PUBLIC_BASE_URL": "h
 TELLING = {"PYTHONPROFILEIMPORTTIME": "1"}
 """Python's own: each import is a line."""
 
-OF_NOBODY = {"aioboto3", "boto3", "httpx", "pygments", "rich", "s3transfer", "typer"}
+OF_NOBODY = {"PIL", "aioboto3", "boto3", "httpx", "pygments", "rich", "s3transfer", "typer"}
 UNLOADED: dict[Process, set[str]] = {
-    "api": OF_NOBODY | {"PIL"},
-    "maintenance": OF_NOBODY | {"PIL", "fastapi", "uvicorn"},
+    "api": OF_NOBODY,
+    "maintenance": OF_NOBODY | {"fastapi", "uvicorn"},
     "worker": OF_NOBODY | {"fastapi", "uvicorn"},
 }
 UP: dict[Process, str] = {

@@ -67,8 +67,13 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
     # Also of types that it does not run: it ends cancelled jobs of any.
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
     async with AsyncExitStack() as stack:
-        outside = await reach_out(settings, metrics, stack)
-        equipment = await equip(settings, handlers, metrics, outside, standard_retry, drain, stack)
+        renderer = Renderer(preload=modules_of(handlers))
+        async with asyncio.TaskGroup() as group:  # the codecs are loaded by another process
+            group.create_task(stack.enter_async_context(renderer))
+            outside = await reach_out(settings, metrics, stack)
+        equipment = await equip(
+            settings, handlers, metrics, outside, renderer, standard_retry, drain, stack
+        )
         worker = await assemble(settings, handlers, outside, equipment, stack)
         health = await stack.enter_async_context(
             serve_health(
@@ -121,6 +126,7 @@ async def equip(
     handlers: Handlers,
     metrics: WorkerMetrics,
     outside: Outside,
+    renderer: Renderer,
     standard_retry: RetryPolicy,
     drain: Drain,
     stack: AsyncExitStack,
@@ -137,7 +143,7 @@ async def equip(
         pool=outside.pool,
         originals=await outside.session.objects(settings.aws.originals_bucket),
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
-        renderer=await stack.enter_async_context(Renderer(preload=modules_of(handlers))),
+        renderer=renderer,
         decoding=asyncio.Semaphore(settings.worker.render_children),
         drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),

@@ -1,8 +1,10 @@
 """What a request leaves behind: an id that goes through, one line, two series, no secrets."""
 
 import asyncio
+import gc
 import json
 import re
+import sys
 from typing import Any
 
 import httpx
@@ -14,7 +16,7 @@ from structlog.testing import capture_logs
 from imagefleet.api.http import openapi
 from imagefleet.api.http.errors import UNHURRIED_FROM, problem_of
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
-from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, app_of
+from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, Serve, app_of
 from tests.support.http import a_jpeg, is_problem, submitted
 
 
@@ -97,6 +99,12 @@ async def test_a_plain_route_is_found_without_the_framework(
     assert 202 == posted.status_code
     is_problem(refused, 422, "invalid_request")
     assert asked == ["/v1/jobs"], "the last of them has a query, which is the framework's affair"
+
+
+async def test_what_a_process_has_loaded_is_not_collected_again_and_again(serve: Serve) -> None:
+    gc.unfreeze()
+    async with serve():
+        assert gc.get_freeze_count() > len(sys.modules)
 
 
 async def test_a_bug_is_a_problem_that_says_nothing(

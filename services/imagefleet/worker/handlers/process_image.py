@@ -13,7 +13,6 @@ from typing import Final
 
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.codecs import encoder_fingerprint
 from imagefleet.imaging.limits import Limits, decoding_bytes
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
@@ -41,6 +40,8 @@ MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMIT
 
 async def run(job: JobContext) -> Completed:
     """One revision of one image."""
+    from imagefleet.imaging.codecs import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
+
     payload: ProcessImage = job.payload
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
         source = Path(folder) / "source"

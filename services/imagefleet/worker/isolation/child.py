@@ -21,7 +21,6 @@ from typing import Final, NoReturn, TypeAlias, cast
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
-from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.sandbox import Confinement, confine
@@ -85,6 +84,8 @@ def probe(_argument: JsonObject, _files: Files) -> JsonObject:
 
 def render_variants(argument: JsonObject, files: Files) -> JsonObject:
     """Every variant of the recipe into the file of its name, and the facts about all of them."""
+    from imagefleet.imaging.render import render  # noqa: PLC0415 - a worker has no use for Pillow
+
     # The worker makes the argument, so it is believed.
     limits = Limits(**cast("dict[str, int]", argument["limits"]))
     recipe = RECIPES[cast("str", argument["recipe"])]
