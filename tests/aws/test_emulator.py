@@ -50,7 +50,7 @@ async def kept(emulator: EmbeddedAws, applied: InPlace) -> tuple[list[str], list
         queue = await session.queue(applied.queue_urls["fast"])
         objects = await session.objects(applied.buckets["originals"])
         messages = await queue.receive(most=10, wait=timedelta())
-        keys = [entry.key async for entry in objects.listing("")]
+        keys = [entry.key for entry in (await objects.page("")).objects]
     return [message.body for message in messages], keys
 
 

@@ -13,7 +13,7 @@ import pytest
 from botocore.endpoint_provider import RuleSet
 from botocore.loaders import Loader
 
-from imagefleet.aws.objects import AlreadyThere, Headers, Objects, Stored
+from imagefleet.aws.objects import Headers, Objects, Stored
 from imagefleet.aws.session import UNNAMED, AwsSession
 from imagefleet.aws.transfers import PART_BYTES
 from imagefleet.embedded.bootstrap import InPlace
@@ -72,7 +72,7 @@ async def test_a_large_upload_goes_in_parts(
     assert (await objects.head(key)).content_type == "image/webp"
 
 
-async def test_at_most_two_parts_are_in_memory(objects: Objects, heard: Heard) -> None:
+async def test_a_stream_is_taken_no_faster_than_it_is_sent(objects: Objects, heard: Heard) -> None:
     """The stream is asked for more only after what came before is on its way."""
     pulled = 0
     held: list[int] = []
@@ -147,7 +147,7 @@ async def test_a_put_never_replaces(
     second = await objects.put(key, os.urandom(size), WEBP)
 
     assert isinstance(first, Stored)
-    assert second == AlreadyThere()
+    assert second is None
     assert (await objects.head(key)).etag == first.etag
     assert await unfinished_uploads(s3, objects, key) == 0
 
@@ -301,12 +301,12 @@ async def test_a_bucket_that_is_missing_is_unavailable(session: AwsSession, tmp_
     assert error.value.code == "s3_missing"
 
 
-async def test_a_listing_has_as_many_pages_as_it_needs(objects: Objects, heard: Heard) -> None:
+async def test_a_page_lists_what_lies_below_a_prefix_by_name(objects: Objects) -> None:
     prefix = a_name("list")
     keys = sorted(f"{prefix}/{number}" for number in range(3))
     await asyncio.gather(*[objects.put(key, b"x", WEBP) for key in [*keys, f"{prefix}-other"]])
 
-    listed = [entry async for entry in objects.listing(f"{prefix}/")]
+    listed = (await objects.page(f"{prefix}/")).objects
 
     assert keys == [entry.key for entry in listed]
     assert {1} == {entry.bytes for entry in listed}

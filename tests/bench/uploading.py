@@ -75,6 +75,7 @@ ROW: Final = Row(
             unit="MB",
             ours=f"{MANY} at once",
             other=f"{FEW} at once",
+            at_most=1.4,
         ),
     ],
     open=sides,

@@ -42,7 +42,7 @@ class Storage:
     async def keys(self) -> set[str]:
         """All that lies in both buckets."""
         return {entry.key for bucket in (self.originals, self.outputs)
-                async for entry in bucket.listing("")}  # fmt: skip
+                for entry in (await bucket.page("")).objects}  # fmt: skip
 
     async def put(self, key: str) -> str:
         bucket = self.originals if key.startswith("o/") else self.outputs

@@ -75,7 +75,7 @@ async def test_what_was_stored_since_is_deleted_a_day_later_and_once(
         first,
         other,
     ]
-    left = [entry.key async for entry in outputs.listing("i/")]
+    left = [entry.key for entry in (await outputs.page("i/")).objects]
     assert [f"i/{young}/9.9/x"] == left
     (debt,) = await superuser.fetch("SELECT image_id, reason FROM invalidations")
     assert (old, "deleted") == (debt["image_id"], debt["reason"])

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from imagefleet.errors import InputRejected
@@ -135,6 +136,15 @@ def children_of(parent: int) -> list[int]:
             if int(ppid) == parent and state != "Z":
                 children.append(int(entry.name))
     return children
+
+
+def files_in(folder: Path) -> list[str]:
+    """Files of this folder that this process has open, also those that have no name any more."""
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            links.append(str(descriptor.readlink()))
+    return [link for link in links if link.startswith(f"{folder}/")]
 
 
 def alive(pid: int) -> bool:

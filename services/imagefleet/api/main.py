@@ -4,9 +4,10 @@ The drain: the port closes, requests that run may finish within the grace, those
 answered at once; then the doorbell rings for what was accepted last, and the rest is closed.
 """
 
+import ctypes
 import gc
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Final
 
@@ -35,6 +36,7 @@ from imagefleet.api.public import stable
 from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.aws.transfers import require_scratch
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
 from imagefleet.jobs.model import Lane
@@ -50,6 +52,10 @@ from imagefleet.telemetry.metrics import ApiMetrics
 from imagefleet.telemetry.tracing import Tracing, open_tracing
 
 log = structlog.get_logger()
+
+# Of glibc's malloc.h. By default each thread has a heap of its own, and each of them keeps what the
+# pieces of uploads took that it read or wrote once.
+M_ARENA_MAX: Final = -8
 
 OPERATORS: Final = (
     operator_jobs,
@@ -72,6 +78,9 @@ async def main(
 ) -> None:
     """Serve until asked to end; `listening` is told once requests are taken, and where."""
     metrics = ApiMetrics()
+    with suppress(AttributeError):  # a C library that has no such thing
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    await require_scratch()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
         pool = await stack.enter_async_context(open_current(settings.database, "api"))

@@ -1,26 +1,22 @@
-"""S3: one bucket. Of a body two parts are held at most, and every byte is checked on its way."""
+"""S3: one bucket. A stream is never whole in memory, and every byte is checked on its way."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
-
-from botocore.exceptions import ClientError
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 from imagefleet.aws.calls import Line, unavailable
 from imagefleet.aws.deletes import Deleted, Deletes, Version
 from imagefleet.aws.transfers import (
-    AlreadyThere,
+    Digest,
     Headers,
     Stored,
     Write,
     in_one_part,
-    is_refused_condition,
-    of_body,
-    save,
     seconds_for,
+    unless_refused,
 )
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.lifecycle import failure_sentence
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
 
 __all__ = [
-    "AlreadyThere",
     "Deleted",
     "Headers",
     "Listed",
@@ -40,6 +35,8 @@ __all__ = [
     "Stored",
     "Version",
 ]
+
+CHUNK_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,23 +87,23 @@ class Objects:
 
     async def upload(self, key: str, chunks: AsyncIterator[bytes], headers: Headers) -> Stored:
         """Store a stream of any length, in place of what was there; a broken one leaves nothing."""
-        stored = await self._writing(key, headers, only_new=False).run(chunks)
-        if isinstance(stored, AlreadyThere):
+        stored = await Write(self._client, self._line, key, headers, {}).run(chunks)
+        if stored is None:
             raise unavailable("s3_conflict", f"412 without a condition: {key}")
         return stored
 
     async def put(
         self, key: str, body: bytes | Path, headers: Headers, *, sha256: str | None = None
-    ) -> Stored | AlreadyThere:
-        """Store an object unless one of this name exists; of several at once, one wins.
+    ) -> Stored | None:
+        """Store an object; None where one of this name exists, and of several at once one wins.
 
         S3 refuses what does not have the hash, where that is known beforehand.
         """
-        writing = self._writing(key, headers, only_new=True)
-        whole = await asyncio.to_thread(in_one_part, body)
-        if whole is None:
-            return await writing.run(of_body(body))
-        return await writing.put_whole(whole, sha256)
+        writing = Write(self._client, self._line, key, headers, {"IfNoneMatch": "*"})
+        part = await asyncio.to_thread(in_one_part, body, sha256)
+        if isinstance(part, Path):
+            return await writing.run(_of_file(part))
+        return await writing.put_whole(part)
 
     async def fetch_to_file(
         self, key: str, target: Path | int, *, max_bytes: int, expected_etag: str | None = None
@@ -117,19 +114,18 @@ class Objects:
         """
         condition: _IfMatch = {"IfMatch": expected_etag} if expected_etag else {}
         async with self._line.calling("GetObject", plus=seconds_for(max_bytes)):
-            try:
-                answer = await self._client.get_object(Bucket=self.bucket, Key=key, **condition)
-            except ClientError as error:
-                if is_refused_condition(error):
-                    raise _changed(key, expected_etag) from error
-                raise
+            answer = await unless_refused(
+                self._client.get_object(Bucket=self.bucket, Key=key, **condition)
+            )
+            if answer is None:
+                raise _changed(key, expected_etag)
             body = answer["Body"]
             async with body:
                 if answer["ContentLength"] > max_bytes:
-                    raise _too_large(key, max_bytes)
-                digest = await save(body, target, max_bytes=max_bytes)
-        if digest is None:
-            raise _too_large(key, max_bytes)
+                    sentence = failure_sentence("too_large")
+                    detail = f"{key} has more than {max_bytes} bytes"
+                    raise InputRejected("too_large", sentence, detail)
+                digest = await _save(body, target)
         if digest.bytes != answer["ContentLength"]:
             raise unavailable("s3_unavailable", f"{digest.bytes} bytes only of {key}")
         return Stored(bytes=digest.bytes, sha256=digest.sha256, etag=answer["ETag"])
@@ -149,17 +145,16 @@ class Objects:
     async def fetch_head(self, key: str, *, most_bytes: int, expected_etag: str) -> bytes:
         """The first bytes of an object that has any; InputRejected when it is another one."""
         async with self._line.calling("GetObject", plus=seconds_for(most_bytes)):
-            try:
-                answer = await self._client.get_object(
+            answer = await unless_refused(
+                self._client.get_object(
                     Bucket=self.bucket,
                     Key=key,
                     Range=f"bytes=0-{most_bytes - 1}",
                     IfMatch=expected_etag,
                 )
-            except ClientError as error:
-                if is_refused_condition(error):
-                    raise _changed(key, expected_etag) from error
-                raise
+            )
+            if answer is None:
+                raise _changed(key, expected_etag)
             body, head = answer["Body"], bytearray()
             async with body:
                 while chunk := await body.read(most_bytes - len(head)):
@@ -167,16 +162,6 @@ class Objects:
         if len(head) != min(answer["ContentLength"], most_bytes):
             raise unavailable("s3_unavailable", f"{len(head)} bytes only of {key}")
         return bytes(head)
-
-    async def listing(self, prefix: str) -> AsyncIterator[Listed]:
-        """Every object below a prefix, by name, a thousand to a call."""
-        page = await self.page(prefix)
-        while True:
-            for listed in page.objects:
-                yield listed
-            if page.is_last:
-                return
-            page = await self.page(prefix, after=page.objects[-1].key)
 
     async def page(self, prefix: str, *, after: str = "") -> Listing:
         """The first thousand objects below a prefix whose names come behind `after`."""
@@ -243,9 +228,6 @@ class Objects:
             )
         return PostForm(form["url"], form["fields"])
 
-    def _writing(self, key: str, headers: Headers, *, only_new: bool) -> Write:
-        return Write(self._client, self._line, key, headers, only_new=only_new)
-
 
 class _IfMatch(TypedDict, total=False):
     IfMatch: str
@@ -257,7 +239,23 @@ def _changed(key: str, etag: str | None) -> InputRejected:
     )
 
 
-def _too_large(key: str, max_bytes: int) -> InputRejected:
-    return InputRejected(
-        "too_large", failure_sentence("too_large"), f"{key} has more than {max_bytes} bytes"
-    )
+async def _of_file(path: Path) -> AsyncIterator[bytes]:
+    """Stream what is in it."""
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk
+
+
+class _Readable(Protocol):
+    async def read(self, amt: int, /) -> bytes: ...
+
+
+async def _save(source: _Readable, target: Path | int) -> Digest:
+    """Write a stream to a path or an open file descriptor."""
+    digest = Digest()
+    closes = isinstance(target, Path)
+    with await asyncio.to_thread(lambda: open(target, "wb", closefd=closes)) as file:
+        while chunk := await source.read(CHUNK_BYTES):
+            digest.add(chunk)
+            file.write(chunk)
+    return digest

@@ -3,17 +3,21 @@
 import asyncio
 import hashlib
 import re
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
 from imagefleet.aws.objects import Objects
+from imagefleet.aws.transfers import HELD_BYTES
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
 from tests.support.api import (
+    ACME,
     JPEG,
     MAX_UPLOAD_BYTES,
     PUBLIC,
@@ -23,6 +27,7 @@ from tests.support.api import (
     published,
     uploaded,
 )
+from tests.support.children import files_in
 from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted, told
@@ -87,6 +92,44 @@ async def test_an_upload_larger_than_a_part_arrives_whole(
     row = await job_row(owner, JobId(UUID(answer.json()["jobId"])))
     assert row["payload"]["source_sha256"] == hashlib.sha256(body).hexdigest()
     assert (await originals.head(row["payload"]["source_key"])).bytes == len(body)
+
+
+async def test_where_nothing_can_be_written_an_upload_is_told_to_come_back(
+    acme: httpx.AsyncClient, owner: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = a_jpeg() + bytes(HELD_BYTES)
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", "/nowhere")
+
+        answer = await acme.post("/v1/images", content=large, headers=JPEG)
+        small = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG)
+
+    is_problem(answer, 503, "unavailable")
+    assert int(answer.headers["Retry-After"]) > 0
+    assert small.status_code == 202
+    assert await owner.fetchval("SELECT count(*) FROM images") == 1
+    assert (await acme.post("/v1/images", content=large, headers=JPEG)).status_code == 202
+
+
+async def test_a_client_that_hangs_up_amid_a_large_upload_leaves_no_file(
+    running: Running, owner: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    _, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    writer.write(
+        b"POST /v1/images HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
+        b"Authorization: Bearer %s\r\nContent-Length: 900000\r\n\r\n"
+        % running.secrets["acme"].encode()
+        + a_jpeg()
+        + bytes(HELD_BYTES)
+    )
+    await eventually(lambda: files_in(tmp_path))
+
+    writer.close()
+    await writer.wait_closed()
+
+    await eventually(lambda: not files_in(tmp_path))
+    await nothing_is_recorded(owner)
 
 
 def zero_by_zero() -> bytes:
@@ -376,7 +419,7 @@ async def test_images_are_found_by_reference_page_by_page(acme: httpx.AsyncClien
 
 
 async def test_a_client_that_hangs_up_leaves_no_row(running: Running, owner: Connection) -> None:
-    intake = app_of(running).state.intake
+    ours = app_of(running).state.limiting.tenants.of(ACME)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     writer.write(
         b"POST /v1/images HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
@@ -384,12 +427,12 @@ async def test_a_client_that_hangs_up_leaves_no_row(running: Running, owner: Con
         % running.secrets["acme"].encode()
         + a_jpeg()
     )
-    await eventually(lambda: intake.uploads == 1)
+    await eventually(lambda: ours.uploads == 1)
 
     writer.close()
     await writer.wait_closed()
 
-    await eventually(lambda: intake.uploads == 0)
+    await eventually(lambda: ours.uploads == 0)
     await nothing_is_recorded(owner)
     assert await reader.read() == b""
 

@@ -140,6 +140,7 @@ async def file_of(
 
 async def _rest_of(form: OneFile, first: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
+    del first  # the rest may take long
     async for chunk in body:
         yield form.feed(chunk)
     form.close()

@@ -1,6 +1,7 @@
 """Images, read with a cap and a deadline, straight into S3.
 
-An image is never whole in memory. Its first 256 KB say what it is, and are judged before S3 hears
+An image is never whole in memory: where it is large, it waits for S3 part by part in a file without
+a name (aws/transfers.py). Its first 256 KB say what it is, and are judged before S3 hears
 of it; the cap and the rest of the form are judged on the way, and whatever is wrong then leaves no
 object. A body that claims a length beyond the cap is not read at all.
 
@@ -107,7 +108,6 @@ class Intake:
         self._heads = heads
         self._limiting = limiting
         self._turns = Turns(limiting, stalled=self._stalled)
-        self.uploads = 0
 
     async def store(self, request: Request, by: ApiKey, key: str | None) -> Arrived:
         """Stream the request's image to this key; whatever is refused leaves no object there.
@@ -119,7 +119,6 @@ class Intake:
         is_form = _is_form(request)
         refuse_compressed(request)
         refuse_declared(request, most + OVERHEAD if is_form else most)
-        self.uploads += 1
         try:
             async with (
                 asyncio.timeout(settings.upload_timeout.total_seconds()) as deadline,
@@ -135,8 +134,6 @@ class Intake:
                 arrived = await self._pass_on(by, declared, capped(file, most), key)
         except TimeoutError:
             raise RequestRejected("request_timeout", TOO_LATE) from None
-        finally:
-            self.uploads -= 1
         self._tools.metrics.uploaded(arrived.facts.mime_type, arrived.stored.bytes)
         return arrived
 
@@ -188,6 +185,7 @@ class Intake:
             head = await _head_of(file)
             facts = await self._judged(by, head[:HEAD_BYTES], declared)
             whole = _whole(head, file, facts)
+            del head  # it is as large as all else of an upload, and is passed on first
             if key is None:
                 digest = await digest_of(whole)
                 return Arrived(Stored(bytes=digest.bytes, sha256=digest.sha256, etag=""), facts)
@@ -211,6 +209,7 @@ async def _whole(
 ) -> AsyncIterator[bytes]:
     size_bytes = len(head)
     yield head
+    del head
     async for chunk in rest:
         size_bytes += len(chunk)
         yield chunk
@@ -252,5 +251,4 @@ def refuse_declared(request: Request, most_bytes: int) -> None:
 
 def too_large(most_bytes: int, code: str) -> RequestRejected:
     """The refusal of a body beyond its cap."""
-    sentence = f"The body is larger than {most_bytes} bytes."
-    return RequestRejected(code, sentence)
+    return RequestRejected(code, f"The body is larger than {most_bytes} bytes.")

@@ -23,7 +23,7 @@ from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.fleet.keys import ApiKey
 
-PLACES: Final = 64  # each holds up to two parts of 8 MiB
+PLACES: Final = 64  # each holds about 1 MB, and a part of 8 MiB on disk
 PATIENCE: Final = 10.0  # seconds
 EXPENDABLE_AFTER: Final = 2.0  # seconds of waiting that were not made up for
 TURN_WITHIN: Final = 15.0  # seconds

@@ -216,9 +216,26 @@ class Admission:
         What is there after a count is for the first of them; open jobs are counted once, or were
         before.
         """
-        refusals = await self._refusals(connection, wishes, counts=counts)
-        verdicts = [refusal or Admitted.NEW for refusal in refusals]
-        refused = [place for place, refusal in enumerate(refusals) if refusal is not None]
+        if not wishes:
+            return []
+        wanted = {job.parent_job_id for _, job in wishes if job.parent_job_id is not None}
+        parents = await list_parents(connection, wanted) if wanted else set()
+        groups = {(job.type, job.lane, key.tenant_id) for key, job in wishes}
+        paused = await find_refusals(connection, groups)
+        for key, jobs in Counter(key for key, _ in wishes if counts).items():
+            await self._limiting.open_jobs(connection, key, jobs)
+
+        def refusal(key: ApiKey, job: Asked) -> Refusal | None:
+            parent = job.parent_job_id
+            if parent is not None and (key.tenant_id, parent) not in parents:
+                return NotFound("parent job")
+            why = paused.get((job.type, job.lane, key.tenant_id))
+            if why is not None:
+                return Unavailable("submits_paused", _PAUSED, why)
+            return self._limiting.rooms_of(key).take()
+
+        verdicts = [refusal(key, job) or Admitted.NEW for key, job in wishes]
+        refused = [place for place, each in enumerate(verdicts) if each is not Admitted.NEW]
         if refused:
             again = [wishes[place][1] for place in refused]
             for standing in await list_standing(connection, again):
@@ -266,26 +283,3 @@ class Admission:
 
     async def _full(self, connection: Connection, key: ApiKey) -> LimitReached | None:
         return (await self._limiting.open_jobs(connection, key, 1)).take()
-
-    async def _refusals(
-        self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
-    ) -> list[Refusal | None]:
-        if not wishes:
-            return []
-        wanted = {job.parent_job_id for _, job in wishes if job.parent_job_id is not None}
-        parents = await list_parents(connection, wanted) if wanted else set()
-        groups = {(job.type, job.lane, key.tenant_id) for key, job in wishes}
-        paused = await find_refusals(connection, groups)
-        for key, jobs in Counter(key for key, _ in wishes if counts).items():
-            await self._limiting.open_jobs(connection, key, jobs)
-
-        def refusal(key: ApiKey, job: Asked) -> Refusal | None:
-            parent = job.parent_job_id
-            if parent is not None and (key.tenant_id, parent) not in parents:
-                return NotFound("parent job")
-            why = paused.get((job.type, job.lane, key.tenant_id))
-            if why is not None:
-                return Unavailable("submits_paused", _PAUSED, why)
-            return self._limiting.rooms_of(key).take()
-
-        return [refusal(key, job) for key, job in wishes]

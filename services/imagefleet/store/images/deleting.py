@@ -12,13 +12,17 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.errors import NotFound
 from imagefleet.jobs.images import Emptied, image_target
 from imagefleet.jobs.model import JobId, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import Deletion
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RING_URGENTLY, ring_of
-from imagefleet.store.jobs.submissions import insert_submissions, submitted_of
+from imagefleet.store.jobs.submissions import (
+    insert_submission,
+    insert_submissions,
+    submitted_of,
+)
 
 MOST_CANCELLED: Final = 100  # by the request; the job itself ends what is left
 
@@ -101,9 +105,7 @@ async def _delete(
     tenant_id = submission.tenant_id
     if not await connection.fetchval(OWNS_IMAGE, image_id, tenant_id):
         raise NotFound("image")
-    (answer,) = await insert_submissions(connection, [submission])
-    if isinstance(answer, RequestRejected):
-        raise answer
+    answer = await insert_submission(connection, submission)
     if not answer.created:
         return Deleting(answer=answer)
     by = submission.created_by

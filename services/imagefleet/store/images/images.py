@@ -32,7 +32,7 @@ from imagefleet.store.jobs.submissions import (
     ACCEPTING,
     ANSWERING,
     document_of,
-    insert_submissions,
+    insert_submission,
     submitted_of,
 )
 
@@ -97,28 +97,22 @@ async def submit_image(
     request leaves no trace: the answer names the first job, and its image by its target. What would
     be new about an image that was deleted is RequestRejected.
     """
+    values = [getattr(source, name) for name in _SOURCE]
     if is_first:
-        waits, values = True, (getattr(source, name) for name in _SOURCE)
+        waits = True
         rows = await connection.fetch(INSERT_IMAGE, [document_of(submission, 1)], waits, *values)
         if rows:  # else its key stands for another
             return submitted_of(rows[0], created=True)
     try:
         async with connection.transaction():
-            return await _submit(connection, submission, source)
+            answer = await insert_submission(connection, submission)
+            if not answer.created:
+                raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
+            if await connection.fetchval(ACCEPT_SOURCE, *values, answer.job_id) is None:
+                raise RequestRejected("image_deleted", IMAGE_DELETED)
+            return answer
     except _AnswerStands as standing:
         return standing.answer
-
-
-async def _submit(connection: Connection, submission: Submission, source: NewSource) -> Submitted:
-    (answer,) = await insert_submissions(connection, [submission])
-    if isinstance(answer, RequestRejected):
-        raise answer
-    if not answer.created:
-        raise _AnswerStands(answer)
-    values = (getattr(source, name) for name in _SOURCE)
-    if await connection.fetchval(ACCEPT_SOURCE, *values, answer.job_id) is None:
-        raise RequestRejected("image_deleted", IMAGE_DELETED)
-    return answer
 
 
 PUBLISH_IMAGES: Final = """

@@ -21,7 +21,7 @@ from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import rings_for
-from imagefleet.store.jobs.submissions import insert_submissions
+from imagefleet.store.jobs.submissions import insert_submission, insert_submissions
 
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
 MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
@@ -80,10 +80,7 @@ async def reprocess_image(
         if candidates[0].deleted and not await is_standing(connection, draft):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
         submission = draft.whole(candidates[0].payload(recipe), fingerprint=fingerprint)
-        (answer,) = await insert_submissions(connection, [submission])
-    if isinstance(answer, Submitted):
-        return submission, answer
-    raise answer
+        return submission, await insert_submission(connection, submission)
 
 
 FIND_ORIGINAL: Final = """

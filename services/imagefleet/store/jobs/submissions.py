@@ -11,7 +11,8 @@ once it has the lock (`take_key`, migration 0019): its own snapshot may be older
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Final, TypeAlias
 
 from asyncpg import Record
@@ -68,7 +69,7 @@ async def submit_together(
     that is not to be waited for; or nothing was written, as something was in the way of all.
     """
     try:
-        taken = await _insert(connection, submissions, {}, waits=False)
+        taken = await _insert(connection, submissions, waits=False)
     except Unavailable as error:
         if error.code != "database_conflict":
             raise
@@ -112,16 +113,21 @@ async def insert_submissions(
     """The same inside a transaction of the caller, with its other writes."""
     answers: dict[JobId, Answer] = {}
     waiting = list(submissions)
-    for attempt in range(TRIES):
-        if attempt > 0:
-            answers |= await _find_standing(connection, waiting)
+    for _ in range(TRIES):
+        for answer in (_insert, _find_standing):
+            answers |= await answer(connection, waiting)
             waiting = [job for job in waiting if job.job_id not in answers]
-        places = await _take_places(connection, waiting)
-        answers |= await _insert(connection, waiting, places, waits=True)
-        waiting = [job for job in waiting if job.job_id not in answers]
-        if not waiting:
-            return [answers[job.job_id] for job in submissions]
+            if not waiting:
+                return [answers[job.job_id] for job in submissions]
     raise Unavailable("database_conflict", "The database is busy; try again.")
+
+
+async def insert_submission(connection: Connection, submission: Submission) -> Submitted:
+    """The same of one."""
+    (answer,) = await insert_submissions(connection, [submission])
+    if isinstance(answer, RequestRejected):
+        raise answer
+    return answer
 
 
 def _number(row: str) -> str:
@@ -151,8 +157,8 @@ RETURNING tenant_id, target, next_seq
 
 async def _take_places(
     connection: Connection, submissions: Sequence[Submission]
-) -> dict[tuple[str, str], int]:
-    """Lock the targets, after the keys; the first number of each target that is ours to give."""
+) -> dict[tuple[str, str], Iterator[int]]:
+    """Lock the targets, after the keys; the numbers of each target that are ours to give."""
     counts = Counter((job.tenant_id, job.target) for job in submissions if job.target is not None)
     if not counts:
         return {}
@@ -166,7 +172,7 @@ async def _take_places(
         list(counts.values()),
     )
     taken = {(row["tenant_id"], row["target"]): row["next_seq"] for row in rows}
-    return {place: taken[place] - jobs for place, jobs in counts.items()}
+    return {place: count(taken[place] - jobs) for place, jobs in counts.items()}
 
 
 # One job, and what is written with it, in one statement: `ACCEPTING`, more of it, `ANSWERING`.
@@ -277,23 +283,16 @@ INSERT_JOBS: Final = f"{ACCEPTING}{ANSWERING}"
 
 
 async def _insert(
-    connection: Connection,
-    submissions: Sequence[Submission],
-    next_seq: dict[tuple[str, str], int],
-    *,
-    waits: bool,
-) -> dict[JobId, Submitted]:
-    """Those that no other stands for, in these places; who is taking a key is waited for or not."""
+    connection: Connection, submissions: Sequence[Submission], *, waits: bool = True
+) -> dict[JobId, Answer]:
+    """Those that no other stands for; who is taking a key is waited for, or stands as well."""
     if not submissions:
         return {}
-    documents: list[dict[str, object]] = []
-    for job in submissions:
-        target_seq = None
-        if job.target is not None:
-            place = (job.tenant_id, job.target)
-            target_seq = next_seq[place]
-            next_seq[place] += 1
-        documents.append(document_of(job, target_seq))
+    places = await _take_places(connection, submissions)
+    documents = [
+        document_of(job, None if job.target is None else next(places[job.tenant_id, job.target]))
+        for job in submissions
+    ]
     rows = await connection.fetch(INSERT_JOBS, documents, waits)
     return {row["id"]: submitted_of(row, created=True) for row in rows}
 
