@@ -19,6 +19,7 @@ from imagefleet.store.jobs.dispatching import (
     FIRST_PLACE,
     count_announced,
     find_levels,
+    look_at_fleet,
     look_at_types,
     take_rings,
 )
@@ -59,6 +60,21 @@ async def test_a_look_reads_no_backlog_by_statistics_of_an_idle_moment(
         await LOOKS[name](maintenance)
 
     assert work.rows < BACKLOG / 4, work.told
+
+
+async def test_a_look_reads_no_attempt_of_before_in_a_database_without_statistics(
+    database: Database, worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """One that was made a moment ago has none, and a plan that is made then lives for minutes."""
+    await finish_many(worker, await a_worker(worker), BACKLOG)
+    async with superuser.transaction():
+        await superuser.execute("SET LOCAL session_replication_role = replica")
+        await superuser.execute("UPDATE attempts SET ended_at = ended_at - interval '1 hour'")
+
+    async with watching(database, "maintenance", "force_custom_plan") as (maintenance, work):
+        await look_at_fleet(maintenance, {})
+
+    assert "Seq Scan attempts" not in work.told, work.told
 
 
 async def test_what_is_taken_is_not_looked_for_behind_what_an_old_snapshot_keeps(
