@@ -5,6 +5,8 @@ from `starting`, everything else goes on to the command line in `cli`.
 """
 
 import gc
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -41,6 +43,10 @@ def _load(process: str) -> None:
     """
     modules = vars(sys)["modules"]
     modules.update(dict.fromkeys(UNUSED))  # None is not found
+    from imagefleet.runtime import INIT, end_at_once  # noqa: PLC0415 - it has structlog
+
+    if os.getpid() == INIT:  # until the process listens to signals, the kernel would drop them
+        signal.signal(signal.SIGTERM, end_at_once)
     gc.disable()  # nearly all that an import makes is there to stay
     import_module(f"imagefleet.{process}.main")
     gc.enable()

@@ -1,7 +1,5 @@
 """The start of a process: its settings, its log, and what it runs until a signal."""
 
-import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -10,7 +8,7 @@ from typing import TypeVar
 import structlog
 
 from imagefleet.errors import FleetError, Misconfigured
-from imagefleet.runtime import INIT, Drain, end_at_once, run_until_signalled
+from imagefleet.runtime import Drain, run_until_signalled
 from imagefleet.settings import (
     ApiSettings,
     MaintenanceSettings,
@@ -27,8 +25,6 @@ Loaded = TypeVar("Loaded", ApiSettings, WorkerSettings, MaintenanceSettings)
 
 def start(process: str) -> int:
     """Read the settings, set up the logs, run until a signal."""
-    if os.getpid() == INIT:  # until the process listens to signals, the kernel would drop them
-        signal.signal(signal.SIGTERM, end_at_once)
     try:
         return run_until_signalled(_composed(process))
     except (FleetError, ExceptionGroup) as raised:
@@ -68,7 +64,6 @@ def _composed(process: str) -> Callable[[Drain], Coroutine[object, object, None]
 
 def _settings(wanted: type[Loaded], process: str) -> Loaded:
     settings = load(wanted)
-    telemetry = settings.telemetry
-    configure(telemetry.log_format, telemetry.log_level, process=process)
+    configure(settings.telemetry.log_format, settings.telemetry.log_level, process=process)
     log.info("process.started", settings=masked(settings))
     return settings

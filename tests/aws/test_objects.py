@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.endpoint_provider import RuleSet
 from botocore.loaders import Loader
 
@@ -194,6 +196,28 @@ def test_no_rule_of_the_sdk_names_what_is_kept_from_them() -> None:
     told = json.dumps(rules["rules"])
     assert [name for name in UNNAMED if f'"ref": "{name}"' in told or f"{{{name}}}" in told] == []
     assert set(UNNAMED) <= set(rules["parameters"])
+
+
+@pytest.mark.parametrize("size", [1, PART_BYTES + 1])
+async def test_a_body_is_hashed_once_and_that_hash_is_signed(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Not again by the SDK for its signature, in the event loop."""
+    signed: list[AWSRequest] = []
+    add_auth = S3SigV4Auth.add_auth
+
+    def seen(auth: S3SigV4Auth, request: AWSRequest) -> None:
+        add_auth(auth, request)
+        signed.append(request)
+
+    monkeypatch.setattr(S3SigV4Auth, "add_auth", seen)
+    await objects.upload(a_name("signed"), in_chunks(b"x" * size), WEBP)
+
+    puts = [request for request in signed if request.method == "PUT"]
+    assert puts
+    for request in puts:
+        assert "UNSIGNED-PAYLOAD" == request.headers["X-Amz-Content-SHA256"]
+        assert "x-amz-checksum-sha256" in request.headers["Authorization"]
 
 
 async def test_of_many_puts_at_once_one_wins(objects: Objects) -> None:

@@ -88,7 +88,7 @@ async def test_a_claim_that_fails_beside_a_receive_is_told_of_and_costs_no_slot(
         assert [CONTENDED_FOR] == [span for _, span in heard.own.changed]
         heard.ring(submission)
         await heard.runs(1)
-        assert heard.consumer.deaf is None
+        await eventually(lambda: heard.consumer.deaf is None)
 
 
 async def test_slots_that_free_together_are_asked_for_together(bench: Bench) -> None:
@@ -341,3 +341,19 @@ async def test_what_a_claim_ended_is_told_once_though_its_answer_is_lost(
 
 async def outcomes(connection: Connection, job_id: JobId) -> list[str]:
     return [row["outcome"] for row in await attempts_rows(connection, job_id)]
+
+
+async def test_every_claim_is_counted_though_a_message_beside_it_cannot_be_put_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise Unavailable("sqs_unavailable", "gone")
+
+    monkeypatch.setattr("imagefleet.worker.messages.Unclaimed.dismiss", refused)
+    ours = await bench.submit()
+    async with listening(bench) as heard:
+        heard.ring(a_submission(), ours)
+        await eventually(lambda: heard.consumer.deaf)
+
+        assert 1 == len(heard.started)
+        assert 1 == counted(bench, 'claim_verdict_total{verdict="claimed"}')

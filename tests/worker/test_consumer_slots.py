@@ -213,6 +213,28 @@ async def test_room_that_a_claim_keeps_is_waited_for_until_it_is_answered(
         assert ([{"other": 1}] * 2, []) == (found, fast.own.changed)
 
 
+async def test_who_waited_for_the_claim_of_another_lane_claims_nothing_after_a_drain_began(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.worker.slots.ANSWERED_WITHIN", 60.0)
+    own, waits, answered = TypeSlots({"noop": 1}), asyncio.Event(), TypeSlots.answered
+
+    async def seen_to_wait(slots: TypeSlots) -> None:
+        waits.set()
+        await answered(slots)
+
+    monkeypatch.setattr(TypeSlots, "answered", seen_to_wait)
+    job = await bench.submit()
+    async with listening(bench, type_slots=own) as heard:
+        with own.kept(1):
+            heard.ring(job)
+            await asyncio.wait_for(waits.wait(), 10)
+            heard.drain.request("the test says so")
+        await eventually(lambda: heard.own.changed)
+
+    assert ([], [NOTHING]) == (heard.started, [*heard.changes.values()])
+
+
 async def test_a_claim_that_hangs_holds_up_no_other_lane_and_keeps_its_room(
     bench: Bench, superuser: Connection
 ) -> None:

@@ -131,6 +131,29 @@ def test_orphans_are_buried_and_a_signal_needs_no_default() -> None:
     assert 128 + signal.SIGTERM == ended.returncode
 
 
+IN_THE_MIDDLE_OF_ITS_START = """
+import os, signal, sys
+os.getpid = lambda: 1
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "imagefleet.worker.main":
+            print(signal.getsignal(signal.SIGTERM).__name__)
+            sys.exit()
+sys.meta_path.insert(0, Finder())
+from imagefleet.__main__ import main
+main(["worker"])
+"""
+
+
+def test_who_is_ended_while_it_still_loads_ends() -> None:
+    """To a first process without a handler the kernel does nothing, and a container waits."""
+    command = [sys.executable, "-c", IN_THE_MIDDLE_OF_ITS_START]
+    told = subprocess.run(command, check=True, timeout=30, capture_output=True, text=True)
+
+    assert "end_at_once" == told.stdout.strip()
+
+
 # The API, whose clients are in the middle of something.
 
 

@@ -277,7 +277,6 @@ class Consumer:
             raise
         self._find_out(lane, answers)
         for delivery, answer in zip(deliveries, answers, strict=True):
-            self._ears.metrics.claimed(answer.verdict)
             if answer.claim is None:
                 await unclaimed.dismiss(delivery, answer)
 
@@ -314,6 +313,7 @@ class Consumer:
                     raise
                 self._ears.takeovers.tell(each.ended for each in answers if each.ended is not None)
                 for delivery, answer in zip(deliveries, answers, strict=True):
+                    self._ears.metrics.claimed(answer.verdict)
                     if answer.claim is not None:
                         self._ears.hearing.claimed(lane, delivery.message)
                         self._start(answer.claim, delivery)
