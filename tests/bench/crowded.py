@@ -64,6 +64,7 @@ async def pages(ground: Ground, place: Place, key: str, jobs: int, requests: int
         before = await calls_of(database.server, "maintenance", database.name)
         assert (await sampler.run_once()).sampled
         sample = (await calls_of(database.server, "maintenance", database.name)).since(before)
+        await sampler.resign()  # the next round has another
     return {
         f"submit, {jobs:,} open": submits.buffers / requests,
         f"sample, {jobs:,} open": float(sample.buffers),

@@ -30,8 +30,8 @@ import boto3  # type: ignore[import-untyped]  # stubs are of the asynchronous on
 
 from imagefleet.jobs.model import Lane
 from tests.bench.ground import Ground, submitted, until_over
-from tests.bench.images import another, photo
-from tests.bench.processes import ended, started
+from tests.bench.images import another, photo, seconds_of
+from tests.bench.processes import ended, started, tree_of
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.factories import a_submission
@@ -44,6 +44,7 @@ RECEIVERS: Final = 4
 ONE: Final = "one worker"
 TWO: Final = "two workers"
 WITHIN: Final = 300.0  # seconds
+MICROSECONDS: Final = 1e6  # of a second
 POOLS: Final = ("prefork", "threads")
 SLOTS: Final = (8, 16, 32)
 BEST: Final = 3  # ways that are tried again, with as many messages as are to be drained
@@ -70,26 +71,30 @@ class Way:
 
 async def ours(
     ground: Ground, jobs: int, environment: Mapping[str, str], workers: int = 1
-) -> float:
-    """Jobs a second of so many workers together."""
+) -> tuple[float, float]:
+    """Jobs a second of so many workers together, and what they computed for one."""
     async with ground.place() as place:
         ids = await submitted(place.database, jobs)
         await place.ring_all([a_submission(job_id=job_id) for job_id in ids])
         async with AsyncExitStack() as stack:
             async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    opening = started(place, "worker", ground.folder, environment)
-                    group.create_task(stack.enter_async_context(opening))
+                openings = [
+                    started(place, "worker", ground.folder, environment) for _ in range(workers)
+                ]
+                ready = [group.create_task(stack.enter_async_context(each)) for each in openings]
+            pids = [pid for each in ready for pid in each.result().tree()]
+            before = seconds_of(pids)
             await until_over(place.database, within=WITHIN)
+            computed = seconds_of(pids) - before
         async with place.database.connect("owner") as owner:
             row = await owner.fetchrow(SECONDS)
         assert row is not None
         assert row["jobs"] == jobs, f"{row['jobs']} of {jobs} jobs were done once"
-        return jobs / float(row["seconds"])
+        return jobs / float(row["seconds"]), MICROSECONDS * computed / jobs
 
 
-async def celery(ground: Ground, jobs: int, way: Way) -> float:
-    """Jobs a second of one worker."""
+async def celery(ground: Ground, jobs: int, way: Way) -> tuple[float, float]:
+    """The same of one worker of theirs."""
     queue = f"bench-{uuid4().hex}"
     sqs = boto3.client(
         "sqs",
@@ -123,7 +128,7 @@ async def celery(ground: Ground, jobs: int, way: Way) -> float:
 
 async def _celery_drained(
     ground: Ground, jobs: int, way: Way, marks: Path, environment: dict[str, str]
-) -> float:
+) -> tuple[float, float]:
     log = marks.with_suffix(".log")
     worker = await ground.peers.start(
         *("-m", "celery", "--app", "celery_tasks", "worker", "--loglevel", "WARNING"),
@@ -133,14 +138,24 @@ async def _celery_drained(
         log=log,
     )
     try:
-        async with asyncio.timeout(WITHIN):
-            while len(_times(marks)) < jobs:
-                assert worker.returncode is None, f"Celery ended: {log}"
-                await asyncio.sleep(0.05)
+        await _until_marked(marks, 1, worker, log)
+        pids = tree_of(worker.pid)  # all are there once one has run a task
+        before = seconds_of(pids)
+        await _until_marked(marks, jobs, worker, log)
+        computed = seconds_of(pids) - before
     finally:
         await ended(worker)
     times = _times(marks)
-    return jobs / (max(times) - min(times))
+    return jobs / (max(times) - min(times)), MICROSECONDS * computed / jobs
+
+
+async def _until_marked(
+    marks: Path, count: int, worker: asyncio.subprocess.Process, log: Path
+) -> None:
+    async with asyncio.timeout(WITHIN):
+        while len(_times(marks)) < count:
+            assert worker.returncode is None, f"Celery ended: {log}"
+            await asyncio.sleep(0.01)
 
 
 def _times(marks: Path) -> Sequence[float]:
@@ -174,9 +189,9 @@ async def best_way(ground: Ground, jobs: int) -> Way:
     """The way in which Celery is fastest here."""
     few = max(100, jobs // 5)
     ways = [Way(*given) for given in product(POOLS, SLOTS, AHEAD)]
-    quick = {way: await celery(ground, few, way) for way in ways}
+    quick = {way: (await celery(ground, few, way))[0] for way in ways}
     best = sorted(ways, key=quick.__getitem__, reverse=True)[:BEST]
-    tried = {way: await celery(ground, jobs, way) for way in best}
+    tried = {way: (await celery(ground, jobs, way))[0] for way in best}
     ground.notes.append(
         f"Celery is measured as {max(tried, key=tried.__getitem__)}; "
         f"with {jobs} jobs: {_rates(tried)}; with {few} jobs: {_rates(quick)}."
@@ -213,7 +228,8 @@ async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
     jobs = asked.jobs_of(ROWS["drain"])
 
     async def with_settings(name: str, environment: Mapping[str, str]) -> Measured:
-        return {name: await ours(ground, jobs, environment)}
+        rate, computed = await ours(ground, jobs, environment)
+        return {name: rate, f"{name}, CPU": computed}
 
     own: Sides = {
         OURS: partial(with_settings, OURS, {}),
@@ -226,7 +242,8 @@ async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
     way = await best_way(ground, jobs)
 
     async def of_celery() -> Measured:
-        return {CELERY: await celery(ground, jobs, way)}
+        rate, computed = await celery(ground, jobs, way)
+        return {CELERY: rate, f"{CELERY}, CPU": computed}
 
     yield {**own, CELERY: of_celery}
 
@@ -236,7 +253,7 @@ async def sides_of_two(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
     jobs = asked.jobs_of(ROWS["two-workers"])
 
     async def so_many(workers: int, name: str) -> Measured:
-        return {name: await ours(ground, jobs, {}, workers)}
+        return {name: (await ours(ground, jobs, {}, workers))[0]}
 
     yield {TWO: partial(so_many, 2, TWO), ONE: partial(so_many, 1, ONE)}
 
@@ -274,6 +291,12 @@ _DRAIN: Final = Row(
             unit="jobs/s",
             ours=FORTY_SLOTS,
             other=ALONE,
+        ),
+        Figure(
+            title="CPU of the worker a no-op job, default settings",
+            unit="us",
+            ours=f"{OURS}, CPU",
+            other=f"{CELERY}, CPU",
         ),
     ],
     open=sides,

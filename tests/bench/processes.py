@@ -57,10 +57,7 @@ class Started:
 
     def tree(self) -> list[int]:
         """It and its descendants."""
-        found = [self.child.pid]
-        for pid in found:
-            found += children_of(pid)
-        return found
+        return tree_of(self.child.pid)
 
     def pss_bytes(self) -> int:
         """Memory of them all, what they share counted once."""
@@ -69,6 +66,14 @@ class Started:
     def peak_bytes(self) -> int:
         """The most that the process itself ever had."""
         return _kilobytes(f"/proc/{self.child.pid}/status", "VmHWM:") * 1024
+
+
+def tree_of(pid: int) -> list[int]:
+    """A process and its descendants."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found
 
 
 @asynccontextmanager

@@ -153,9 +153,9 @@ async def test_celery_is_measured_in_the_way_that_is_best_with_as_many_messages(
     """With few of them another one was."""
     asked: list[int] = []
 
-    async def celery(_: Ground, jobs: int, way: Way) -> float:
+    async def celery(_: Ground, jobs: int, way: Way) -> tuple[float, float]:
         asked.append(jobs)
-        return way.slots + (way.prefetch if jobs == 200 else -way.prefetch)
+        return way.slots + (way.prefetch if jobs == 200 else -way.prefetch), 0.0
 
     monkeypatch.setattr(draining, "celery", celery)
 

@@ -45,6 +45,10 @@ READ_IN: Final = """
 SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = ANY ($1))
        + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = ANY ($1))
 """
+LOAD_ALIASES: Final = f"""
+INSERT INTO idempotency_aliases (tenant_id, idempotency_key, fingerprint, job_id)
+SELECT 'acme', 'alias-' || number, '', $1 FROM generate_series(1, {HISTORY}) AS number
+"""  # noqa: S608 - a number of ours
 LOAD: Final = f"""
 SET LOCAL session_replication_role = replica;
 INSERT INTO jobs (id, tenant_id, type, state, lane, claim_no, attempts, correlation_id, created_by,
@@ -148,6 +152,26 @@ async def test_nobody_reads_through_what_came_after_statistics_of_an_idle_moment
         await connection.execute("SELECT pg_stat_force_next_flush()")
         assert await rows_read(confirm_rings(connection, rings)) < BACKLOG / 4
         assert await rows_read(work_on(connection, worker_id, job_ids[:10])) < BACKLOG / 4
+
+
+async def test_a_key_is_never_looked_for_through_all_aliases(
+    superuser: OpenConnection, api: OpenConnection
+) -> None:
+    """A session keeps the plan within the function, whatever it forgets of its own statements."""
+
+    async def rows_read() -> int:
+        before = await superuser.fetchval(READ_IN, ["idempotency_aliases"])
+        await submit_job(api, a_submission(idempotency_key=str(new_job_id())))
+        await api.execute("SELECT pg_stat_force_next_flush()")
+        return int(await superuser.fetchval(READ_IN, ["idempotency_aliases"]) - before)
+
+    first = await submit_job(superuser, a_submission())
+    await superuser.execute("VACUUM (ANALYZE) idempotency_aliases")
+    for _ in range(ROUNDS):
+        await rows_read()
+    await superuser.execute(LOAD_ALIASES, first.job_id)
+
+    assert await rows_read() < FEW
 
 
 async def a_burst(connection: Connection, count: int, target: str | None) -> list[JobId]:

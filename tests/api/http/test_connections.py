@@ -415,6 +415,37 @@ async def test_a_head_that_nothing_follows_goes_out_before_the_end() -> None:
     assert [b"head", "closed"] == done
 
 
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, runtime.new_event_loop])
+def test_a_head_for_who_has_just_gone_is_dropped(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    broke: list[object] = []
+
+    async def goes(scope: Scope, receive: Receive, send: Send) -> None:
+        protocols_of(running)[0].end()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: broke.append(what))
+        drain = Drain()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.run(drain))
+            await eventually(lambda: server.is_serving)
+            async with connected(running) as (reader, writer):
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert await hangs_up(reader) == b""
+            drain.request("the test is over")
+
+    server = Server("127.0.0.1", 0, goes, grace=timedelta(seconds=1))
+    running = Running(server, Drain(), "")
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
+
+    assert broke == []
+
+
 async def test_few_requests_wait_behind_one(running: Running) -> None:
     waiting = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
     async with connected(running) as (reader, writer):

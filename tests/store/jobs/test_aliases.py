@@ -1,5 +1,6 @@
 """Idempotency keys of requests that were answered with a job of another key: they stand as well."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +10,8 @@ import pytest
 from imagefleet.errors import IdempotencyConflict, LimitReached
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobState, Submission, Submitted, TenantId, new_job_id
+from imagefleet.store.database import Connection
+from imagefleet.store.jobs import submissions
 from imagefleet.store.jobs.submissions import (
     INSERT_JOBS,
     MOST_KEYS,
@@ -220,3 +223,26 @@ async def test_of_a_batch_as_many_keys_are_remembered_as_fit(api: OpenConnection
 
     assert 5 == sum(isinstance(answer, LimitReached) for answer in answers)
     assert MOST_KEYS == await api.fetchval("SELECT count(*) FROM idempotency_aliases")
+
+
+async def test_who_was_found_between_two_looks_is_not_told_of_a_limit(
+    api: OpenConnection, superuser: OpenConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on as what is new, and its key is remembered then."""
+    find = submissions._look_for_standing
+    looks: list[int] = []
+
+    async def looking(connection: Connection, asked: Sequence[Submission]) -> list[asyncpg.Record]:
+        looks.append(len(asked))
+        if len(looks) == 2:
+            await submit_job(superuser, a_submission(dedup_key="late"))
+        return await find(connection, asked)
+
+    monkeypatch.setattr(submissions, "_look_for_standing", looking)
+    await submit_job(superuser, LIVING)
+    late = a_submission(idempotency_key="late", dedup_key="late")
+
+    answers = await submissions._find_standing(api, [MERGED, late])
+
+    assert len(looks) == 2
+    assert [MERGED.job_id] == list(answers)

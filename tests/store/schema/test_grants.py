@@ -328,7 +328,7 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: Connectio
         "hour_of": None,  # its body was bound when it was made; with a setting none is inlined
         "pause_target": ["search_path=pg_catalog, public"],
         "refuse": ["search_path=pg_catalog"],
-        "take_key": ["search_path=pg_catalog, public"],
+        "take_key": ["search_path=pg_catalog, public", "enable_seqscan=off"],
         "tell_audit": ["search_path=pg_catalog"],
         "write_dead_letter": ["search_path=pg_catalog, public"],
     } == settings

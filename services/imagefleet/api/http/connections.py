@@ -316,7 +316,7 @@ class _InOne:
 
     def _send(self, data: bytes = b"") -> None:
         data, self._head = (self._head or b"") + data, b""
-        if data:
+        if data and not self.is_closing():
             self._transport.write(data)
 
 

@@ -368,7 +368,7 @@ async def _find_standing(
             MOST_KEYS,
         )
         # Answered by what is remembered: one batch may ask two things under one key.
-        rows = await _look_for_standing(connection, submissions)
+        rows += await _look_for_standing(connection, [job for job, _ in strange])
     too_many = LimitReached("job_keys", _TOO_MANY_KEYS)
     return {row["id"]: too_many if row["is_strange"] else _answer(row) for row in rows}
 
