@@ -92,6 +92,7 @@ class _Arguments(argparse.Namespace):
     disk: bool
     json: Path | None
     markdown: Path | None
+    beside: Path | None
     earlier: Path | None
 
 
@@ -119,6 +120,7 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
     add("--disk", action="store_true", help="Postgres on a disk, where all wait for its fsync")
     add("--json", type=Path, metavar="FILE", help="write every value of every round there")
     add("--markdown", type=Path, metavar="FILE", help="write the table there, for a page")
+    add("--beside", type=Path, metavar="FILE", help="a run to tell in a column of that table")
     add("--from", dest="earlier", type=Path, metavar="FILE", help="measure nothing, show this run")
     given = parser.parse_args(words, namespace=_Arguments())
     given.only = [name for names in given.only for name in names.split(",")]
@@ -131,8 +133,9 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
     for file in (given.json, given.markdown):  # half an hour later it would be too late
         if file is not None and not file.parent.is_dir():
             parser.error(f"there is no folder {file.parent}")
-    if given.earlier is not None and not given.earlier.is_file():
-        parser.error(f"there is no file {given.earlier}")
+    for file in (given.earlier, given.beside):
+        if file is not None and not file.is_file():
+            parser.error(f"there is no file {file}")
     return given
 
 
@@ -204,7 +207,10 @@ def keep(told: Mapping[str, Any], given: _Arguments) -> None:
     if given.json is not None:
         given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     if given.markdown is not None:
-        given.markdown.write_text(markdown(told) + "\n", encoding="utf-8")
+        beside = None
+        if given.beside is not None:
+            beside = json.loads(given.beside.read_text(encoding="utf-8"))
+        given.markdown.write_text(markdown(told, beside) + "\n", encoding="utf-8")
 
 
 def show(told: Mapping[str, Any], console: Console) -> None:

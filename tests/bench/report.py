@@ -71,19 +71,31 @@ class Line:
         }
         return cls(**{**document, **summaries})
 
+    @property
+    def told(self) -> str:
+        """What a goal is held against."""
+        if self.compare == "difference":
+            return f"{shown(self.compared, sign=True)} {self.unit}"
+        return (
+            shown(self.compared) if self.compare == "ratio" else f"{shown(self.ours)} {self.unit}"
+        )
+
+    def again(self, others: Sequence["Line"]) -> str:
+        """The same of another run, and whether something changed between them."""
+        for other in others:
+            if (other.title, other.other_name) == (self.title, self.other_name):
+                (low, high), (least, most) = self.compared.interval, other.compared.interval
+                return other.told + ("" if low <= most and least <= high else ", changed")
+        return ""
+
     def cells(self) -> list[str]:
         """As the headings say."""
-        compared = ""
-        if self.compare == "ratio":
-            compared = shown(self.compared)
-        elif self.compare == "difference":
-            compared = f"{shown(self.compared, sign=True)} {self.unit}"
         return [
             self.title,
             f"{shown(self.ours)} {self.unit}",
             "" if self.other is None else f"{shown(self.other)} {self.unit}",
             self.other_name or "",
-            compared,
+            "" if self.compare == "alone" else self.told,
             self.goal,
             MET[self.met],
         ]
@@ -127,10 +139,14 @@ def table(lines: Sequence[Line]) -> Table:
     return made
 
 
-def markdown(document: Mapping[str, Any]) -> str:
-    """A table to be put on a page, and above it what it was measured on."""
+def markdown(document: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> str:
+    """A table to be put on a page, above it what it was measured on; beside it what another run."""
     lines = [Line.read(line) for line in document["lines"]]
-    rows = [HEADINGS, ["---"] * len(HEADINGS), *(line.cells() for line in lines)]
+    rows = [[*HEADINGS], ["---"] * len(HEADINGS), *(line.cells() for line in lines)]
+    if beside is not None:
+        others = [Line.read(line) for line in beside["lines"]]
+        column = ["another run", "---", *(line.again(others) for line in lines)]
+        rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
     on = document["on"]
     told = (
         f"Measured {on['at']} at {on['revision']}: {on['rounds']} rounds on {on['cores']} cores, "

@@ -238,6 +238,20 @@ def test_a_run_can_be_read_again_as_it_was_written() -> None:
     assert all(f"| {line.title} |" in markdown(told) for line in lines)
 
 
+def test_a_page_tells_what_another_run_said_and_where_something_changed() -> None:
+    figure = Figure(title="t", unit="u", ours="a", other="b", at_least=1)
+    row = Row(name="r", about="", figures=[figure], open=ROWS["post"].open)
+    run, near, far = (
+        document(
+            lines_of(row, [{"a": a, "b": 1.0} for a in values]), rounds=2, postgres="18", notes=[]
+        )
+        for values in ((1.0, 3.0), (2.0, 4.0), (5.0, 6.0))
+    )
+
+    assert markdown(run, near).endswith("| ≥ 1 | yes | 3.00 (2.00 to 4.00) |")
+    assert markdown(run, far).endswith("| ≥ 1 | yes | 5.50 (5.00 to 6.00), changed |")
+
+
 def test_the_page_and_the_help_name_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed(["--help"])
@@ -266,6 +280,7 @@ def test_a_row_that_there_is_not_is_refused_with_those_that_there_are(
         (["--json", "nowhere/run.json"], "there is no folder nowhere"),
         (["--markdown", "nowhere/run.md"], "there is no folder nowhere"),
         (["--from", "nowhere.json"], "there is no file nowhere.json"),
+        (["--beside", "nowhere.json"], "there is no file nowhere.json"),
     ],
 )
 def test_what_could_not_be_done_in_the_end_is_refused_in_the_beginning(
