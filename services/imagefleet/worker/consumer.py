@@ -326,7 +326,10 @@ class Consumer:
         def leave() -> None:
             self._slots.leave()
             self._ears.type_slots.leave(claim.type)
-            (solitude.end if alone else solitude.leave)()
+            if alone:
+                solitude.end()
+            else:
+                solitude.leave()
 
         self._taken += 1
         self._slots.occupy()

@@ -189,7 +189,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answered = cycle
-        cycle.transport = _InOne(self.transport, self.loop)  # type: ignore[assignment] # of it
+        cycle.transport = _InOne(self.transport, self.loop)  # type: ignore[assignment] # all it calls
         super()._start_asgi_task(cycle, app)
 
     def _tell_gone(self) -> None:
