@@ -250,30 +250,28 @@ async def test_batches_that_meet_the_same_keys_in_opposite_order_meet_no_deadloc
     assert len({job_id for batch in answers for job_id in ids(batch)}) == BATCH
 
 
-async def test_batches_whose_two_keys_cross_are_tried_again_after_a_deadlock(
+async def test_batches_whose_two_keys_cross_meet_no_deadlock(
     database: Database,
 ) -> None:
-    """The rows go in by one key, and by the other one they wait for each other."""
-    async with many_connections(database, "api", 4) as clients:
-        batches = [
-            [
-                a_submission(
-                    idempotency_key=f"{batch}-{n:02}",
-                    dedup_key=f"d{n if batch % 2 else 29 - n}",
-                )
-                for n in range(30)
-            ]
-            for batch in range(4)
-        ]
+    """By their idempotency keys one would write a, m, b and the other b, m, a."""
+    crossing = [
+        [a_submission(idempotency_key=f"{name}-{n}", dedup_key=key) for n, key in enumerate(keys)]
+        for name, keys in [("one", "amb"), ("other", "bma")]
+    ]
+    async with no_deadlocks(database), many_connections(database, "superuser", 4) as opened:
+        watcher, between, one, other = opened
+        transaction = driver_of(between).transaction()
+        await transaction.start()
+        middle = await submit_job(between, a_submission(dedup_key="m"))
 
-        answers = await all_at_once(
-            [
-                partial(submit_jobs, client, batch)
-                for client, batch in zip(clients, batches, strict=True)
-            ]
-        )
+        async with (
+            meanwhile(watcher, between, one, submit_jobs(one, crossing[0])) as first,
+            meanwhile(watcher, one, other, submit_jobs(other, crossing[1])) as second,
+        ):
+            await transaction.commit()
 
-    assert len({job_id for batch in answers for job_id in ids(batch)}) == 30
+    assert ids(first.result()) == ids(second.result())
+    assert middle.job_id in ids(first.result())
 
 
 async def test_whom_postgres_ends_in_a_deadlock_goes_again_by_itself(

@@ -209,7 +209,8 @@ accepted AS (
            new.correlation_id, new.parent_job_id, new.created_by, new.replay_of, new.generation,
            new.replay_reason, new.traceparent, new.tracestate
       FROM new
-     ORDER BY new.tenant_id, new.idempotency_key, new.dedup_key, new.replay_of, new.id
+     -- First what no lock has decided; idempotency keys are locked, whatever else a row bears.
+     ORDER BY new.tenant_id, new.dedup_key, new.replay_of, new.idempotency_key, new.id
         ON CONFLICT DO NOTHING
     RETURNING id, tenant_id, type, state, lane, priority, run_at, target, target_seq, preempts,
               created_at
