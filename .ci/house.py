@@ -84,9 +84,13 @@ class Ceiling(NamedTuple):
 
     share: float | None = None
     most: int | None = None
+    grows: bool = False
+    """With what is built anew: see GROWN."""
 
     def of(self, before: int) -> int | None:
-        return self.most if self.share is None else int(before * self.share)
+        if self.share is None:
+            return self.most
+        return int(before * self.share * (growth() if self.grows else 1))
 
 
 BEFORE: Final = Figures(
@@ -106,9 +110,9 @@ BEFORE: Final = Figures(
 """As counted at commit aca072d."""
 
 CEILINGS: Final[Mapping[str, Ceiling]] = {
-    "modules": Ceiling(share=0.77),
-    "code_lines": Ceiling(share=0.92),
-    "one_reader_inside": Ceiling(share=0.55),
+    "modules": Ceiling(share=0.77, grows=True),
+    "code_lines": Ceiling(share=0.92, grows=True),
+    "one_reader_inside": Ceiling(share=0.55, grows=True),
     "worker_modules": Ceiling(most=18),
     "names_twice": Ceiling(most=10),
     "pairs": Ceiling(most=10),
@@ -118,6 +122,17 @@ CEILINGS: Final[Mapping[str, Ceiling]] = {
     "function_p90": Ceiling(share=1.0),
     "function_max": Ceiling(share=1.0),
 }
+
+GROWN: Final[Mapping[str, int]] = {
+    "recipes from a file, focal points, memory by the header, lossless graphics": 1_700,
+}
+"""What the product could not do at BEFORE, and the code lines that were set aside for it before it
+was built (docs/decisions/0017). What mends or quickens what was there is no entry here."""
+
+
+def growth() -> float:
+    """How much larger the house may be than what stood at BEFORE had to become."""
+    return 1 + sum(GROWN.values()) / (BEFORE.code_lines * 0.92)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from uuid import uuid4
 from PIL import Image
 
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import ENCODERS, RECIPES
+from imagefleet.imaging.encoding import ENCODERS
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sizes import Size, levels
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.isolation.client import Renderer

@@ -159,7 +159,7 @@ async def measure(renderer: Renderer, path: Path, scratch: Path) -> tuple[int, f
         try:
             rendered = await renderer.render(
                 path,
-                "default",
+                RECIPES["default"],
                 LIMITS,
                 deadline_seconds=120,
                 memory_bytes=memory_bytes,

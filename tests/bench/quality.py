@@ -23,8 +23,8 @@ from typing import Final
 
 from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageMath, ImageStat
 
-from imagefleet.imaging.codecs import encode, open_image, reading
-from imagefleet.imaging.recipes import ENCODERS
+from imagefleet.imaging.codecs import open_image, reading
+from imagefleet.imaging.encoding import ENCODERS, save
 from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.sniff import sniff
 from imagefleet.imaging.steps import resized
@@ -169,7 +169,7 @@ def drafts(pictures: Mapping[str, bytes]) -> Iterator[Row]:
             }  # fmt: skip
             for form in (ImageFormat.WEBP, ImageFormat.JPEG):
                 for which, picture in (("whole", whole), ("draft", draft)):
-                    encoded = encode(picture, form, QUALITY)
+                    encoded = save(picture, form, QUALITY)
                     row[f"{form}_{which}"] = ssim(whole, decoded(encoded))
             yield row
 

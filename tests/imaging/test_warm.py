@@ -12,7 +12,8 @@ import pytest
 from PIL import Image, features
 
 from imagefleet.errors import InputRejected, Misconfigured
-from imagefleet.imaging.codecs import check_installation, encoder_fingerprint, open_image, reading
+from imagefleet.imaging.codecs import check_installation, open_image, reading
+from imagefleet.imaging.encoding import encoder_fingerprint
 from imagefleet.imaging.recipes import RECIPES
 from tests.support.images import (
     RED,
@@ -137,5 +138,5 @@ def test_the_fingerprint_names_every_codec_that_writes_or_reads_pixels() -> None
 
     assert fingerprint.pop("recipe") == RECIPES["default"].hash
     assert fingerprint["pillow"] == PIL.__version__
-    assert {"pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(fingerprint)
+    assert {"pipeline", "pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(fingerprint)
     assert "none" not in fingerprint.values()

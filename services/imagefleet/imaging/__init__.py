@@ -10,8 +10,10 @@ half of it does:
     recipes            which variants are wanted                             no Pillow
     sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
-    codecs             the door to Pillow: formats, faults, sRGB, pictures to bytes
-    steps              the pipeline, as a list one can read
+    codecs             the door to Pillow: formats, faults, sRGB
+    steps              the pipeline up to the largest size, as a list one can read
+    composing          what of a scaled picture a variant shows, and where in its box
+    encoding           pictures to bytes
     render             runs that list
     samples            pictures of our own, and the warming up by them
 

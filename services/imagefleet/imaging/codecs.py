@@ -1,4 +1,4 @@
-"""The door to Pillow: which decoders exist for us, what their faults mean, how pictures leave.
+"""The door to Pillow: which decoders exist for us, what their faults mean, what colours become.
 
 Whatever colours a picture came in, sRGB is what leaves. Untagged RGB and grey are taken for sRGB,
 as browsers do. A profile is somebody else's data: it is capped, must describe the kind of picture
@@ -29,8 +29,6 @@ from functools import cache
 
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.headers.facts import corrupt
-from imagefleet.imaging.recipes import ENCODERS, Fit, Recipe, VariantSpec
-from imagefleet.imaging.sizes import Size, cropped
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Older ones overflow buffers in the JPEG decoder, the one that no allowlist can spare us.
@@ -102,87 +100,6 @@ def check_installation() -> None:
     ]
     if faults:
         raise Misconfigured("; ".join(faults))
-
-
-def encoder_fingerprint(recipe: Recipe) -> str:
-    """What the bytes of a variant depend on besides its source: the same gives the same bytes.
-
-    The recipe, by the hash of all that is in it, of its encoders' options and of our own pipeline;
-    Pillow, and the codecs in it.
-    """
-    versions = {
-        "recipe": recipe.hash,
-        "pillow": PIL.__version__,
-        "jpeg": features.version("libjpeg_turbo") or features.version("jpg"),
-        "zlib": features.version("zlib_ng") or features.version("zlib"),
-        "webp": features.version("webp"),
-        "avif": features.version("avif"),
-        "aom": AvifImagePlugin.get_codec_version("aom"),
-        "dav1d": AvifImagePlugin.get_codec_version("dav1d"),
-        "lcms": features.version("littlecms2"),
-    }
-    return " ".join(f"{name}/{version or 'none'}" for name, version in versions.items())
-
-
-_WHITE: dict[str, float | tuple[float, ...]] = {"L": 255, "RGB": (255, 255, 255)}
-_TRANSPARENT_WHITE = (255, 255, 255, 0)
-
-# What may carry somebody's words, place or profile. Named and emptied, as several encoders fall
-# back on the picture's own info where the caller is silent.
-_NOTHING: dict[str, bytes] = {"exif": b"", "xmp": b"", "icc_profile": b"", "comment": b""}
-
-
-def fit(picture: Image.Image, variant: VariantSpec) -> Image.Image:
-    """The scaled picture, cut to the box or laid into the middle of it, as the variant asks."""
-    size = Size(*picture.size)
-    match variant.fit:
-        case Fit.INSIDE:
-            return picture
-        case Fit.COVER:
-            return _cut(picture, cropped(size, variant))
-        case Fit.CONTAIN:
-            return _lay_into(picture, Size(variant.width, variant.height))
-
-
-def flatten(
-    picture: Image.Image, image_format: ImageFormat
-) -> tuple[Image.Image, tuple[Caveat, ...]]:
-    """The picture on white where the format knows no transparency."""
-    if image_format is not ImageFormat.JPEG or not picture.mode.endswith("A"):
-        return picture, ()
-    mode = picture.mode.removesuffix("A")
-    paper = Image.new(mode, picture.size, _WHITE[mode])
-    paper.paste(picture.convert(mode), mask=picture.getchannel("A"))
-    return paper, (Caveat.ALPHA_FLATTENED,)
-
-
-def encode(picture: Image.Image, image_format: ImageFormat, quality: int) -> bytes:
-    """A clean picture to bytes: every field of the encoder explicit, nothing left to the file.
-
-    The same picture and settings give the same bytes, as long as the fingerprint is the same.
-    """
-    clean = picture.convert("RGBA") if picture.mode == "LA" else picture
-    out = io.BytesIO()
-    options = ENCODERS[image_format]
-    clean.save(out, format=image_format.name, quality=quality, **options, **_NOTHING)
-    return out.getvalue()
-
-
-def _cut(picture: Image.Image, size: Size) -> Image.Image:
-    if picture.size == size:
-        return picture
-    left, top = (picture.width - size.width) // 2, (picture.height - size.height) // 2
-    return picture.crop((left, top, left + size.width, top + size.height))
-
-
-def _lay_into(picture: Image.Image, box: Size) -> Image.Image:
-    """Margins are transparent, and white where transparency is flattened later."""
-    if picture.size == box:
-        return picture
-    canvas = Image.new("RGBA", box, _TRANSPARENT_WHITE)
-    left, top = (box.width - picture.width) // 2, (box.height - picture.height) // 2
-    canvas.paste(picture.convert("RGBA"), (left, top))
-    return canvas
 
 
 _SPACES = {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}

@@ -1,7 +1,9 @@
-"""Which variants are made of a picture: named, immutable, known by hash.
+"""Which variants are made of a picture: named, immutable, known by the hash of their content.
 
 A producer names a recipe and never writes one: free parameters would let anybody order unbounded
-work. Editing a recipe changes its hash, and with it what the ledger says was made by it.
+work. Whoever runs the fleet writes them. A recipe that was edited is another version, with another
+hash: images say which version made them, and every version that was ever in force can still be made
+by any worker, as it goes to it whole (`document`, `Recipe.of`).
 """
 
 import hashlib
@@ -11,60 +13,87 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 from imagefleet.jobs.images import ImageFormat
 
-# Raise it when the pipeline itself starts to make other pixels from the same recipe.
-_PIPELINE_VERSION = 2
-
-_MAX_SIDE = 16_383  # WebP's own
-
-EncoderOptions = Mapping[str, int | str | bool]
-
-# Everything an encoder is told besides quality. Progressive, optimised JPEG costs half as much
-# again for 3 % fewer bytes. WebP method 4 takes 2.4 times as long as 2, once, and saves 4 % of the
-# bytes and 0.3 dB each time somebody looks (docs/images.md). AVIF's bytes depend on its number of
-# threads, so it has one.
-ENCODERS: Mapping[ImageFormat, EncoderOptions] = MappingProxyType(
-    {
-        ImageFormat.JPEG: MappingProxyType(
-            {"subsampling": "4:2:0", "progressive": False, "optimize": False}
-        ),
-        ImageFormat.WEBP: MappingProxyType(
-            {"lossless": False, "alpha_quality": 100, "method": 4, "exact": False}
-        ),
-        ImageFormat.AVIF: MappingProxyType(
-            {
-                "subsampling": "4:2:0",
-                "speed": 8,
-                "range": "full",
-                "codec": "aom",
-                "max_threads": 1,
-                "autotiling": False,
-            }
-        ),
-    }
-)
+MAX_SIDE = 16_383  # WebP's own
+MOST_VARIANTS = 48  # each is a file that is open beside the picture
+OUTPUTS = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.AVIF})
 
 
 class Fit(StrEnum):
     INSIDE = "inside"  # the whole picture, no side longer than the box
     COVER = "cover"  # the box filled, what reaches beyond it cut off around the focus
     CONTAIN = "contain"  # the whole picture in the middle of a box of exactly this size
+    PAD = "pad"  # the whole picture with margins on two sides, as wide to high as the box
 
 
-# In what no two variants differ; their hash has always said so.
-_ALIKE = {
-    "focus": "centre",
-    "upscaling": "never",  # a smaller source keeps its size, and the variant says not_enlarged
-    "metadata": "strip",  # nothing but pixels
-    "animation": "first_frame",
-}
+class Focus(StrEnum):
+    """What is kept of a picture that is cut, where the image has no focal point of its own."""
+
+    CENTRE = "centre"
+    ATTENTION = "attention"  # where most is to be seen
+
+
+class Lossless(StrEnum):
+    """When WebP loses nothing. PNG never does, JPEG and AVIF always do."""
+
+    NEVER = "never"
+    GRAPHICS = "graphics"  # of flat pictures, where that is smaller
+    ALWAYS = "always"
+
+
+class Metadata(StrEnum):
+    """What a variant says besides its pixels."""
+
+    NONE = "none"
+    COPYRIGHT = "copyright"  # whose it is, by the source's own words
+
+
+class Truncated(StrEnum):
+    """What becomes of a JPEG whose data ends long before its pixels do."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+class Place(StrEnum):
+    TOP_LEFT = "top-left"
+    TOP = "top"
+    TOP_RIGHT = "top-right"
+    LEFT = "left"
+    CENTRE = "centre"
+    RIGHT = "right"
+    BOTTOM_LEFT = "bottom-left"
+    BOTTOM = "bottom"
+    BOTTOM_RIGHT = "bottom-right"
+
+
+class Encoding(NamedTuple):
+    """A format, and how good."""
+
+    format: ImageFormat
+    quality: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A picture that is laid over the variant."""
+
+    image: str  # a PNG or WebP file, in base64: a recipe is whole by itself
+    place: Place = Place.BOTTOM_RIGHT
+    scale: float = 0.2  # its width, as a share of the variant's
+    opacity: float = 1.0
+    tile: bool = False  # all over the variant; `place` does not matter then
 
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """One output: a box of width x height pixels, and how the picture is brought into it."""
+    """One output: a box of width x height pixels, and how the picture is brought into it.
+
+    A source that is smaller keeps its size, and the variant says `not_enlarged`.
+    """
 
     name: str
     width: int
@@ -72,14 +101,45 @@ class VariantSpec:
     format: ImageFormat
     quality: int
     fit: Fit = Fit.INSIDE
+    or_smaller: tuple[Encoding, ...] = ()
+    """Formats that take its format's place in a picture where they come out smaller."""
+    focus: Focus = Focus.CENTRE
+    most_bytes: int | None = None
+    """`quality` goes down until it fits."""
+    lossless: Lossless = Lossless.GRAPHICS
+    background: str | None = None
+    """#rrggbb behind what is transparent; None: white, where the format knows no transparency."""
+    sharpen: float = 0.0
+    """0 to 1, after scaling down."""
+    watermark: Watermark | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in ENCODERS:
-            message = f"{self.name}: {self.format} is not an output format"
+        if not OUTPUTS.issuperset(self.formats) or len(set(self.formats)) != len(self.formats):
+            message = f"{self.name}: {', '.join(self.formats)} are not output formats, each once"
             raise ValueError(message)
-        if not (0 < self.width <= _MAX_SIDE and 0 < self.height <= _MAX_SIDE):
+        if not (0 < self.width <= MAX_SIDE and 0 < self.height <= MAX_SIDE):
             message = f"{self.name}: a box of {self.width}x{self.height} pixels"
             raise ValueError(message)
+
+    @property
+    def formats(self) -> tuple[ImageFormat, ...]:
+        """What it may come out as; the first is the one that it is unless another is smaller."""
+        return (self.format, *(encoding.format for encoding in self.or_smaller))
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Read one of `Recipe.document`; it was checked when it was written."""
+        given = dict(document)
+        given["format"] = ImageFormat(given["format"])
+        given["or_smaller"] = tuple(
+            Encoding(ImageFormat(form), quality) for form, quality in given["or_smaller"]
+        )
+        for name, kind in (("fit", Fit), ("focus", Focus), ("lossless", Lossless)):
+            given[name] = kind(given[name])
+        if given["watermark"] is not None:
+            mark = given["watermark"]
+            given["watermark"] = Watermark(**{**mark, "place": Place(mark["place"])})
+        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -88,24 +148,37 @@ class Recipe:
 
     name: str
     variants: tuple[VariantSpec, ...]
+    metadata: Metadata = Metadata.NONE
+    truncated: Truncated = Truncated.WARN
 
     def __post_init__(self) -> None:
-        keys = {(variant.name, variant.format) for variant in self.variants}
-        if not self.variants or len(keys) != len(self.variants):
-            message = f"recipe {self.name}: no variants, or one twice"
+        keys = [(variant.name, form) for variant in self.variants for form in variant.formats]
+        if not 0 < len(self.variants) <= MOST_VARIANTS or len(set(keys)) != len(keys):
+            message = f"recipe {self.name}: no variants, or one twice, or over {MOST_VARIANTS}"
             raise ValueError(message)
+
+    def document(self) -> dict[str, Any]:
+        """All of it but its name, as JSON: what is stored, and what a child is given."""
+        return {
+            "metadata": self.metadata,
+            "truncated": self.truncated,
+            "variants": [asdict(variant) for variant in self.variants],
+        }
+
+    @classmethod
+    def of(cls, name: str, document: Mapping[str, Any]) -> Self:
+        """The recipe of a document."""
+        return cls(
+            name,
+            tuple(VariantSpec.of(variant) for variant in document["variants"]),
+            Metadata(document["metadata"]),
+            Truncated(document["truncated"]),
+        )
 
     @cached_property
     def hash(self) -> str:
-        """32 hexadecimal digits that change with anything that can change an output byte."""
-        content = {
-            "pipeline": _PIPELINE_VERSION,
-            "variants": [{**asdict(variant), **_ALIKE} for variant in self.variants],
-            "encoders": {
-                variant.format: dict(ENCODERS[variant.format]) for variant in self.variants
-            },
-        }
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        """32 hexadecimal digits of its content; the name is not part of it."""
+        canonical = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
@@ -9,7 +10,8 @@ from typing import BinaryIO
 from PIL import Image
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.codecs import encode, fit, flatten
+from imagefleet.imaging.composing import compose
+from imagefleet.imaging.encoding import Encoded, encode
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
@@ -18,6 +20,7 @@ from imagefleet.imaging.sniff import examine
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 from imagefleet.jobs.images import (
     Caveat,
+    Focal,
     ImageFormat,
     PlaceholderFacts,
     Rendering,
@@ -35,6 +38,7 @@ def render(
     limits: Limits,
     sink: Sink,
     *,
+    focal: Focal | None = None,
     checkpoint: Checkpoint = lambda: None,
 ) -> Rendering:
     """Every variant of the recipe, each handed to the sink as soon as it is encoded.
@@ -45,7 +49,7 @@ def render(
     """
     try:
         data = read(source, limits)
-        work = open_file(data, examine(data, limits), recipe, limits)
+        work = open_file(data, examine(data, limits), recipe, limits, focal)
         for step in STEPS:
             checkpoint()
             work = step(work)
@@ -53,8 +57,8 @@ def render(
         picture = work.picture
         for level, picture in cascade(work):
             made += _make(level, picture, work, sink, checkpoint)
-        order = [(spec.name, spec.format) for spec in recipe.variants]
-        made.sort(key=lambda variant: order.index((variant.name, variant.format)))
+        order = {(spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats}
+        made.sort(key=lambda variant: order[variant.name, variant.format])
         return Rendering(
             source=_source(data, work),
             placeholder=_placeholder(picture),
@@ -82,31 +86,31 @@ def _make(
     for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
         variants = tuple(alike)
         checkpoint()
-        fitted, caveats = flatten(fit(picture, variants[0]), variants[0].format)
-        encoded = encode(fitted, variants[0].format, variants[0].quality)
+        shown = compose(picture, variants[0], work.focal)
+        encoded = encode(shown, variants[0])
         for variant in variants:
-            sink(variant.name, variant.format, encoded)
+            sink(variant.name, encoded.format, encoded.content)
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
-            warnings = (*work.caveats, *caveats, *small)
-            yield _variant(variant, Size(*fitted.size), encoded, warnings)
+            warnings = (*work.caveats, *encoded.caveats, *small)
+            yield _variant(variant, Size(*shown.size), encoded, warnings)
 
 
-def _outcome(variant: VariantSpec) -> tuple[str, int, str, int, int]:
+def _outcome(variant: VariantSpec) -> str:
     """What decides the bytes of a variant whose scaled size is given."""
     box = (0, 0) if variant.fit is Fit.INSIDE else (variant.width, variant.height)
-    return (variant.format, variant.quality, variant.fit, *box)
+    return repr(replace(variant, name="", width=box[0] or 1, height=box[1] or 1))
 
 
 def _variant(
-    variant: VariantSpec, size: Size, encoded: bytes, warnings: tuple[Caveat, ...]
+    variant: VariantSpec, size: Size, encoded: Encoded, warnings: tuple[Caveat, ...]
 ) -> VariantFacts:
     return VariantFacts(
         name=variant.name,
-        format=variant.format,
+        format=encoded.format,
         width=size.width,
         height=size.height,
-        bytes=len(encoded),
-        content_type=variant.format.mime_type,
+        bytes=len(encoded.content),
+        content_type=encoded.format.mime_type,
         warnings=warnings,
     )
 

@@ -17,7 +17,7 @@ from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sizes import Size, SizeLevel, levels
-from imagefleet.jobs.images import Caveat, ImageFormat
+from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
 # The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
 # be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
@@ -50,6 +50,7 @@ class Work:
     limits: Limits
     size: Size  # of the source, upright, whatever has happened to the picture since
     orientation: int = 1
+    focal: Focal | None = None
     levels: tuple[SizeLevel, ...] = ()
     profile: bytes | None = None
     caveats: tuple[Caveat, ...] = ()
@@ -62,12 +63,16 @@ class Work:
 Step = Callable[[Work], Work]
 
 
-def open_file(data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits) -> Work:
+def open_file(
+    data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits, focal: Focal | None = None
+) -> Work:
     """The first step: the header is read by Pillow, no pixel is."""
     with reading(limits.max_pixels) as complaints:
         picture = open_image(data)
         profile = picture.info.get("icc_profile")
-    work = Work(data, picture, facts, recipe, limits, Size(*picture.size), profile=profile)
+    work = Work(
+        data, picture, facts, recipe, limits, Size(*picture.size), focal=focal, profile=profile
+    )
     lost = {
         Caveat.IRREGULAR_FILE: bool(complaints) or facts.arithmetic,
         Caveat.ANIMATION_FLATTENED: facts.animated,

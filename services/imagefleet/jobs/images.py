@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, TenantId
@@ -51,6 +51,13 @@ class Caveat(StrEnum):
     PROFILE_TOO_LARGE = "profile_too_large"  # taken as untagged
     CMYK_WITHOUT_PROFILE = "cmyk_without_profile"  # colours are a guess
     IRREGULAR_FILE = "irregular_file"  # the decoder complained and went on, or could not have
+
+
+class Focal(NamedTuple):
+    """The point of a picture that is kept when it is cut, as shares of its width and height."""
+
+    x: float
+    y: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from imagefleet.aws.objects import Objects, Stored
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import InputRejected, NotFound, Unavailable
 from imagefleet.imaging.limits import Limits
-from imagefleet.jobs.images import Original
+from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.images import Focal, Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.limits import LIMITS
@@ -235,7 +236,14 @@ class JobContext:
         return True
 
     async def render(
-        self, source: Path, recipe: str, limits: Limits, *, memory_bytes: int, known: Stored
+        self,
+        source: Path,
+        recipe: Recipe,
+        limits: Limits,
+        *,
+        focal: Focal | None = None,
+        memory_bytes: int,
+        known: Stored,
     ) -> RenderedFiles:
         """Every variant of the recipe, made by a child for which there is room.
 
@@ -245,6 +253,7 @@ class JobContext:
             source,
             recipe,
             limits,
+            focal=focal,
             deadline_seconds=self.seconds_left,
             memory_bytes=memory_bytes,
             scratch=source.parent,

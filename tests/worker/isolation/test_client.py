@@ -95,7 +95,7 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
     source = planted(tmp_path, PICTURES[picture])
 
     with await renderer.render(
-        source, recipe, Limits(), deadline_seconds=30, scratch=scratch
+        source, RECIPES[recipe], Limits(), deadline_seconds=30, scratch=scratch
     ) as rendered:
         actual = {(v.facts.name, v.facts.format): v.path.read_bytes() for v in rendered.variants}
 
@@ -117,7 +117,7 @@ async def test_what_is_known_of_a_source_is_told_of_it_and_its_length_has_to_be_
     source, picture = planted(tmp_path, PICTURES["jpeg"]), PICTURES["jpeg"]
     known = (len(picture), hashlib.sha256(picture).hexdigest())
     rendering = partial(
-        renderer.render, source, "default", Limits(), deadline_seconds=30, scratch=scratch
+        renderer.render, source, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
     )
 
     with await rendering(known=known) as rendered:
@@ -136,7 +136,7 @@ async def test_an_open_source_is_read_from_its_beginning_and_stays_open(
         file.read()
         for _ in range(2):
             rendered = await renderer.render(
-                file.fileno(), "default", Limits(), deadline_seconds=30, scratch=scratch
+                file.fileno(), RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
             )
             rendered.discard()
             rendered.discard()
@@ -162,7 +162,7 @@ async def test_what_can_never_work_is_rejected_and_leaves_nothing(
     with pytest.raises(InputRejected) as rejected:
         await renderer.render(
             planted(tmp_path, content),
-            "default",
+            RECIPES["default"],
             Limits(max_bytes=150_000),
             deadline_seconds=30,
             scratch=scratch,
@@ -180,7 +180,7 @@ async def test_a_picture_that_needs_more_memory_than_it_may_have_is_rejected(
     with pytest.raises(InputRejected) as rejected:
         await renderer.render(
             source,
-            "default",
+            RECIPES["default"],
             Limits(),
             deadline_seconds=30,
             scratch=scratch,
@@ -191,21 +191,12 @@ async def test_a_picture_that_needs_more_memory_than_it_may_have_is_rejected(
     assert left_in(scratch) == []
 
 
-async def test_a_recipe_of_a_newer_version_is_left_to_a_newer_worker(
-    renderer: Renderer, tmp_path: Path, scratch: Path
-) -> None:
-    source = planted(tmp_path, PICTURES["jpeg"])
-
-    with pytest.raises(Unavailable, match="unknown_recipe"):
-        await renderer.render(source, "future", Limits(), deadline_seconds=30, scratch=scratch)
-
-
 async def test_a_source_that_is_not_there_leaves_nothing(
     renderer: Renderer, tmp_path: Path, scratch: Path
 ) -> None:
     with pytest.raises(FileNotFoundError):
         await renderer.render(
-            tmp_path / "none", "default", Limits(), deadline_seconds=30, scratch=scratch
+            tmp_path / "none", RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
         )
 
     assert left_in(scratch) == []
@@ -222,7 +213,7 @@ async def test_a_cancelled_rendering_ends_at_once_and_leaves_nothing(
 
     async def rendering() -> None:
         await renderer.render(
-            source, "avif", Limits(), deadline_seconds=600, scratch=scratch, cancel=cancel
+            source, RECIPES["avif"], Limits(), deadline_seconds=600, scratch=scratch, cancel=cancel
         )
 
     async with asyncio.TaskGroup() as group:
@@ -255,7 +246,7 @@ async def test_five_at_once_get_five_different_pictures(
 
     rendered = await asyncio.gather(
         *(
-            renderer.render(source, "default", Limits(), deadline_seconds=60, scratch=scratch)
+            renderer.render(source, RECIPES["default"], Limits(), deadline_seconds=60, scratch=scratch)
             for source in sources
         )
     )
@@ -275,7 +266,7 @@ async def test_two_hundred_renderings_leave_the_process_as_it_was(
     bad.write_bytes(PICTURES["jpeg"][:-2000])
     zygote = renderer.zygote_pid
     assert zygote is not None
-    await renderer.render(good, "default", Limits(), deadline_seconds=30, scratch=scratch)
+    await renderer.render(good, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch)
     before = open_descriptors()
 
     async def some(count: int) -> None:
@@ -283,7 +274,7 @@ async def test_two_hundred_renderings_leave_the_process_as_it_was(
             source = good if number % 4 else bad
             try:
                 rendered = await renderer.render(
-                    source, "default", Limits(), deadline_seconds=30, scratch=scratch
+                    source, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
                 )
                 rendered.discard()
             except InputRejected:
@@ -303,12 +294,12 @@ def test_it_runs_on_the_workers_own_event_loop(tmp_path: Path, scratch: Path) ->
     async def main() -> None:
         async with Renderer() as renderer:
             with await renderer.render(
-                source, "default", Limits(), deadline_seconds=30, scratch=scratch
+                source, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
             ) as rendered:
                 assert len(rendered.variants) == 8
             with pytest.raises(ChildCrashed):
                 await asyncio.gather(
-                    renderer.render(source, "avif", Limits(), deadline_seconds=30, scratch=scratch),
+                    renderer.render(source, RECIPES["avif"], Limits(), deadline_seconds=30, scratch=scratch),
                     _kill_when_busy(renderer.zygote_pid),
                 )
 

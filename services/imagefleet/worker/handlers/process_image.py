@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from imagefleet.aws.objects import Headers, Stored
-from imagefleet.errors import InputRejected
+from imagefleet.errors import InputRejected, Unavailable
 from imagefleet.imaging.limits import Limits, decoding_bytes
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
@@ -40,15 +40,18 @@ MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMIT
 
 async def run(job: JobContext) -> Completed:
     """One revision of one image."""
-    from imagefleet.imaging.codecs import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
+    from imagefleet.imaging.encoding import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
 
     payload: ProcessImage = job.payload
+    recipe = RECIPES.get(payload.recipe)
+    if recipe is None:  # a newer API knows it, and so will a newer worker
+        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), payload.recipe)
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
         source = Path(folder) / "source"
         stored = await fetch(job, payload, source)
         async with room_for(job, source) as memory_bytes:
             rendered = await job.render(
-                source, payload.recipe, LIMITS, memory_bytes=memory_bytes, known=stored
+                source, recipe, LIMITS, memory_bytes=memory_bytes, known=stored
             )
         with rendered:
             variants = await save(job, payload, rendered)
@@ -61,7 +64,7 @@ async def run(job: JobContext) -> Completed:
         source_seq=revision if payload.source_seq is None else payload.source_seq,
         revision=revision,
         recipe=payload.recipe,
-        encoder=encoder_fingerprint(RECIPES[payload.recipe]),
+        encoder=encoder_fingerprint(recipe),
         source=rendered.source,
         placeholder=rendered.placeholder,
         variants=tuple(variants),

@@ -20,8 +20,8 @@ from typing import Final, NoReturn, TypeAlias, cast
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
-from imagefleet.jobs.images import ImageFormat
+from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.images import Focal, ImageFormat
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.sandbox import Confinement, confine
 
@@ -88,13 +88,14 @@ def render_variants(argument: JsonObject, files: Files) -> JsonObject:
 
     # The worker makes the argument, so it is believed.
     limits = Limits(**cast("dict[str, int]", argument["limits"]))
-    recipe = RECIPES[cast("str", argument["recipe"])]
+    recipe = Recipe.of("", cast("dict[str, object]", argument["recipe"]))
+    focal = Focal(*cast("list[float]", argument["focal"])) if argument["focal"] else None
 
     def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
         _write(files[file_name(name, image_format)], encoded)
 
     source = _read(files[SOURCE_FILE], limits.max_bytes + 1)
-    return asdict(render(source, recipe, limits, sink))
+    return asdict(render(source, recipe, limits, sink, focal=focal))
 
 
 def run(request: Request, files: Files, parent: int) -> NoReturn:

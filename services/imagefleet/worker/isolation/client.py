@@ -26,10 +26,10 @@ from typing import Final, Self
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.errors import Misconfigured
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Recipe
-from imagefleet.jobs.lifecycle import failure_sentence
+from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.images import Focal
 from imagefleet.jobs.model import JsonObject
 from imagefleet.runtime import in_thread
 from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
@@ -90,9 +90,10 @@ class Renderer:
     async def render(
         self,
         source: Path | int,
-        recipe_name: str,
+        recipe: Recipe,
         limits: Limits,
         *,
+        focal: Focal | None = None,
         deadline_seconds: float,
         scratch: Path,
         memory_bytes: int = GENERAL_MEMORY_BYTES,
@@ -104,10 +105,11 @@ class Renderer:
         Length and hash of the source are `known` to who measured it; otherwise they are measured.
         The caller discards them; whenever this raises, there is nothing left to discard.
         """
-        recipe = RECIPES.get(recipe_name)
-        if recipe is None:  # a newer API knows it, and so will a newer worker
-            raise Unavailable("unknown_recipe", failure_sentence("unavailable"), recipe_name)
-        order: JsonObject = {"recipe": recipe.name, "limits": asdict(limits)}
+        order: JsonObject = {
+            "recipe": recipe.document(),
+            "limits": asdict(limits),
+            "focal": list(focal) if focal else None,
+        }
         allowance = Allowance(deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
             report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
@@ -211,8 +213,9 @@ def _opened(source: Path | int, recipe: Recipe, folder: Path) -> Iterator[Mappin
         read_only = opened(source, os.O_RDONLY) if isinstance(source, Path) else source
         files = {SOURCE_FILE: read_only}
         for variant in recipe.variants:
-            name = file_name(variant.name, variant.format)
-            files[name] = opened(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            for image_format in variant.formats:
+                name = file_name(variant.name, image_format)
+                files[name] = opened(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         yield files
 
 

@@ -306,7 +306,7 @@ def _is_within_bounds(claim: Rendering) -> bool:
 
 
 def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFile:
-    path = folder / file_name(wanted.name, wanted.format)
+    path = folder / file_name(wanted.name, facts.format)
     with path.open("rb") as file:
         length, digest = _measured(file.fileno())
         head = os.pread(file.fileno(), HEAD_BYTES, 0)
@@ -316,8 +316,9 @@ def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFil
         message = f"{path.name}: {error}"
         raise UntrueError(message) from error
     agreed = (
-        (facts.name, facts.format) == (wanted.name, wanted.format)
-        and facts.content_type == wanted.format.mime_type
+        facts.name == wanted.name
+        and facts.format in wanted.formats
+        and facts.content_type == facts.format.mime_type
         and facts.bytes == length
         and (facts.format, facts.width, facts.height) == (seen.format, seen.width, seen.height)
         and facts.width <= wanted.width
