@@ -61,6 +61,10 @@ DIFFERENCES: dict[str, Difference] = {
     "checksum-is-not-compared": Difference(
         "a body that does not match the checksum sent with it is refused", {"moto": "stores it"}
     ),
+    "copy-tells-no-checksum": Difference(
+        "a copy that is asked for its SHA-256 is answered with it",
+        {"ministack": "tells none"},
+    ),
     "form-size-is-not-checked": Difference(
         "a presigned form refuses files outside its size range with 400",
         {"moto": "stores any size"},

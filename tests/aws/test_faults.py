@@ -48,6 +48,11 @@ async def put(session: AwsSession, folder: Path) -> object:
     return await objects.put("key", b"x", Headers(content_type="image/png"))
 
 
+async def copy(session: AwsSession, folder: Path) -> object:
+    objects = await session.objects("bucket")
+    return await objects.copy("key", "other", Headers(content_type="image/png"), sha256="00" * 32)
+
+
 async def fetch(session: AwsSession, folder: Path) -> object:
     objects = await session.objects("bucket")
     return await objects.fetch_to_file("key", folder / "file", max_bytes=1000)
@@ -58,7 +63,7 @@ async def invalidate(session: AwsSession, folder: Path) -> object:
     return await edge.create_invalidation(["/*"], caller_reference="1")
 
 
-CALLS = [depth, receive, put, fetch, invalidate]
+CALLS = [depth, receive, put, copy, fetch, invalidate]
 Ask = Callable[[AwsSession, Path], Awaitable[object]]
 
 
@@ -117,6 +122,10 @@ async def test_half_a_reply_is_none(tmp_path: Path, ask: Ask) -> None:
         (xml_error("ExpiredToken", 400), put, "aws_credentials"),
         (xml_error("EntityTooLarge", 400), put, "s3_rejected"),
         (xml_error("NoSuchKey", 404), fetch, "not_found"),
+        (xml_error("NoSuchKey", 404), copy, "not_found"),
+        (xml_error("AccessDenied", 403), copy, "s3_denied"),
+        # An error after it had begun to answer, under a status that promises success.
+        (xml_error("InternalError", 200), copy, "s3_unavailable"),
     ],
 )
 async def test_every_refusal_has_a_code_of_ours(

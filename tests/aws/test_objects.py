@@ -154,6 +154,51 @@ async def test_a_put_never_replaces(
     assert await unfinished_uploads(s3, objects, key) == 0
 
 
+@pytest.mark.parametrize("size", [100, PART_BYTES + 1], ids=["small", "of parts"])
+async def test_a_copy_is_what_a_put_would_have_stored(
+    objects: Objects, s3: "S3Client", heard: Heard, tmp_path: Path, size: int
+) -> None:
+    source, key, body = a_name("source"), f"{a_name('copy')}/ä b+c.webp", os.urandom(size)
+    headers = Headers(content_type="image/webp", cache_control="max-age=1", cache_tag="image-1")
+    await objects.upload(source, in_chunks(body), Headers(content_type="image/png"))
+    heard.sent_requests.clear()
+
+    await objects.copy(source, key, headers, sha256=sha256(body))
+
+    assert heard.sent_requests == {("s3", "CopyObject"): 1}
+    stored = await s3.head_object(Bucket=objects.bucket, Key=key)
+    assert ("image/webp", "max-age=1") == (stored["ContentType"], stored["CacheControl"])
+    assert stored["Metadata"] == {"cache-tag": "image-1"}
+    await objects.fetch_to_file(key, tmp_path / "file", max_bytes=size)
+    assert (tmp_path / "file").read_bytes() == body
+    assert (await objects.head(source)).content_type == "image/png"
+
+
+async def test_what_is_not_there_is_not_copied(objects: Objects) -> None:
+    key = a_name("copy")
+
+    with pytest.raises(NotFound):
+        await objects.copy(a_name("nothing"), key, WEBP, sha256=sha256(b""))
+
+    with pytest.raises(NotFound):
+        await objects.head(key)
+
+
+async def test_a_copy_is_compared_with_the_hash_that_was_known_before(
+    objects: Objects, differs: Callable[[str], bool]
+) -> None:
+    source = a_name("source")
+    await objects.put(source, b"pixels", WEBP)
+
+    await objects.copy(source, a_name("copy"), WEBP, sha256=sha256(b"pixels"))
+    if differs("copy-tells-no-checksum"):
+        await objects.copy(source, a_name("copy"), WEBP, sha256=sha256(b"others"))
+        return
+    with pytest.raises(Unavailable) as error:
+        await objects.copy(source, a_name("copy"), WEBP, sha256=sha256(b"others"))
+    assert error.value.code == "s3_unavailable"
+
+
 async def test_a_put_is_compared_with_the_hash_that_was_known_before(
     objects: Objects, tmp_path: Path, differs: Callable[[str], bool]
 ) -> None:

@@ -44,6 +44,37 @@ async def emptied(worker: Connection, image_id: str) -> None:
     await settle_job(worker, await claimed(worker, job_id), Completed(emptied=receipt))
 
 
+async def test_a_focal_point_is_moved_and_taken_away(
+    produce: Cli, image_id: str, worker: Connection, superuser: Connection
+) -> None:
+    async def made() -> None:
+        find = "SELECT id FROM jobs WHERE state = 'queued'"
+        job_id = await eventually(lambda: worker.fetchval(find), within=10)
+        await settle_job(worker, await claimed(worker, job_id), Completed())
+
+    unchanged = await produce("images", "focal", image_id, "--clear", "--wait", "--json")
+    ended, _ = await asyncio.gather(
+        produce("images", "focal", image_id, "0.25", "1", "--wait", "--json"), made()
+    )
+
+    assert {"imageId": image_id, "jobId": None, "status": "ready"} == unchanged.json()
+    assert (ended.code, ended.json()["status"]) == (ExitCode.DONE, "completed")
+    point = "SELECT focal_x, focal_y FROM images"
+    assert (0.25, 1) == tuple(await superuser.fetchrow(point))
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("0.5",), ("0.5", "0.5", "--clear"), ("0.5", "--clear"), ("1.5", "0")]
+)
+async def test_a_focal_point_is_named_whole_or_taken_away(
+    produce: Cli, image_id: str, words: tuple[str, ...], owner: Connection
+) -> None:
+    ended = await produce("images", "focal", image_id, *words)
+
+    assert ended.code == ExitCode.USAGE
+    assert 1 == await owner.fetchval("SELECT count(*) FROM jobs")
+
+
 async def test_nobody_is_asked_and_nothing_is_deleted_without_yes(
     produce: Cli, image_id: str, owner: Connection
 ) -> None:

@@ -150,6 +150,8 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "deleting.LIST_TO_EMPTY_AGAIN": ("maintenance",),
         "deleting.RECORD_EMPTIED": ("worker",),
         "deleting.RECORD_EMPTIED_AGAIN": ("maintenance",),
+        "focal.FIND_SHOWN": ("worker",),
+        "focal.MOVE_FOCAL": ("api",),
         "images.ACCEPT_SOURCE": ("api",),
         "images.INSERT_IMAGE": ("api",),
         "images.PUBLISH_IMAGES": ("worker",),

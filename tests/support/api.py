@@ -128,6 +128,7 @@ ROUTES = [
     Route("POST", "/v1/images", "submit", content=a_jpeg(), headers=JPEG),
     Route("PUT", "/v1/images/{image}", "submit", content=a_jpeg(), headers=JPEG),
     Route("POST", "/v1/images/{image}/reprocess", "submit"),
+    Route("PATCH", "/v1/images/{image}", "submit", json={"focalPoint": {"x": 0.5, "y": 0.5}}),
     Route("GET", "/v1/images", "read"),
     Route("GET", "/v1/images/{image}", "read"),
     Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),

@@ -14,8 +14,10 @@ from imagefleet.aws.transfers import (
     Headers,
     Stored,
     Write,
+    checksum_of,
     in_one_part,
     seconds_for,
+    stored_with,
     unless_refused,
 )
 from imagefleet.errors import InputRejected
@@ -104,6 +106,25 @@ class Objects:
         if isinstance(part, Path):
             return await writing.run(_of_file(part))
         return await writing.put_whole(part)
+
+    async def copy(self, source: str, key: str, headers: Headers, *, sha256: str) -> None:
+        """Store what lies under `source` under another key too, without its bytes coming here.
+
+        It is stored as `put` would store it; NotFound when there is no source. S3 is asked for the
+        hash of what it copied, and where it tells one that is compared.
+        """
+        async with self._line.calling("CopyObject"):
+            answer = await self._client.copy_object(
+                Bucket=self.bucket,
+                Key=key,
+                CopySource={"Bucket": self.bucket, "Key": source},
+                MetadataDirective="REPLACE",
+                ChecksumAlgorithm="SHA256",
+                **stored_with(headers),
+            )
+        told = answer["CopyObjectResult"].get("ChecksumSHA256")
+        if told is not None and told != checksum_of(sha256):
+            raise unavailable("s3_unavailable", f"{source} is not {sha256}, but {told}")
 
     async def fetch_to_file(
         self, key: str, target: Path | int, *, max_bytes: int, expected_etag: str | None = None

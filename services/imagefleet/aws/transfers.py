@@ -43,8 +43,12 @@ class Part:
 
     @property
     def checksum(self) -> str:
-        """The hash in the spelling of S3."""
-        return base64.b64encode(bytes.fromhex(self.sha256)).decode()
+        return checksum_of(self.sha256)
+
+
+def checksum_of(sha256: str) -> str:
+    """The hash in the spelling of S3."""
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
 def in_one_part(body: bytes | Path, sha256: str | None) -> Part | Path:
@@ -220,7 +224,7 @@ class Write:
                     Key=self.key,
                     Body=part.body,
                     ChecksumSHA256=part.checksum,
-                    **_stored(self.headers),
+                    **stored_with(self.headers),
                     **self.condition,
                 )
             )
@@ -234,7 +238,7 @@ class Write:
                 Bucket=self.line.resource,
                 Key=self.key,
                 ChecksumAlgorithm="SHA256",
-                **_stored(self.headers),
+                **stored_with(self.headers),
             )
         return answer["UploadId"]
 
@@ -290,7 +294,8 @@ async def unless_refused(asked: Awaitable[Result]) -> Result | None:
         raise
 
 
-def _stored(headers: Headers) -> _Stored:
+def stored_with(headers: Headers) -> _Stored:
+    """These headers in the spelling of the SDK."""
     stored: _Stored = {"ContentType": headers.content_type}
     if headers.cache_control:
         stored["CacheControl"] = headers.cache_control

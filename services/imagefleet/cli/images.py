@@ -40,6 +40,8 @@ from imagefleet.jobs.shapes.images import Deletion, ImageView
 
 _ONE_SET: Final = "name images, or exactly one of --all, --reference and --recipe-was"
 
+_ONE_POINT: Final = "name a point by X and Y, or --clear"
+
 app = group("Look at images, change them.")
 
 WithinImage = Annotated[
@@ -125,6 +127,42 @@ def replace(
 
     columns = {"image": "imageId", "status": "status", "job": "jobId"}
     tell([call(replaced)], columns, as_json=as_json, alone=True)
+
+
+@app.command()
+def focal(
+    image_id: ImageId,
+    x: Annotated[float | None, typer.Argument(help="From the left, 0 to 1.", min=0, max=1)] = None,
+    y: Annotated[float | None, typer.Argument(help="From the top.", min=0, max=1)] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take the point away.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
+    within: WithinImage = WITHIN,
+    as_json: Json = False,
+) -> None:
+    """Say what of an image is kept where it is cut. What is not cut is not made anew.
+
+    For example:
+
+        imagefleet images focal 0199a5c2-... 0.3 0.7
+        imagefleet images focal 0199a5c2-... --clear
+    """
+    point = None if x is None or y is None else (x, y)
+    if clear != (x is None) or clear != (y is None):
+        raise Misconfigured(_ONE_POINT)
+
+    async def moved(client: ApiClient) -> Result:
+        answer = await client.move_focal(image_id, point)
+        result = Result(image_id, {"imageId": str(answer.image_id), "jobId": None})
+        if isinstance(answer, ImageView):  # nothing would change
+            result.document["status"] = answer.status
+            return result
+        result.accepted(answer)
+        if wait:
+            await wait_for(client, result, within)
+        return result
+
+    columns = {"image": "imageId", "status": "status", "job": "jobId"}
+    tell([call(moved)], columns, as_json=as_json, alone=True)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -79,6 +80,17 @@ class ApiClient:
     async def delete_image(self, image_id: str) -> AcceptedImage:
         """Delete an image; asked again it answers the same."""
         return (await self._read(AcceptedImage, _Request("DELETE", _image(image_id)))).shape
+
+    async def move_focal(
+        self, image_id: str, point: tuple[float, float] | None
+    ) -> AcceptedImage | ImageView:
+        """Move or take away an image's focal point; the image, where nothing would change."""
+        focal = point and dict(zip("xy", point, strict=True))
+        path = _image(image_id)
+        answer = await self._answer(_new(path, {"focalPoint": focal}, method="PATCH"))
+        if answer.status_code == HTTPStatus.ACCEPTED:
+            return _parsed(AcceptedImage, answer.content).shape
+        return _parsed(ImageView, answer.content).shape
 
     async def reprocess(self, image_id: str, *, recipe: str | None = None) -> AcceptedImage:
         asked = {} if recipe is None else {"recipe": recipe}
@@ -220,10 +232,10 @@ def _image(image_id: str) -> str:
     return f"/v1/images/{quote(image_id, safe='')}"
 
 
-def _new(path: str, document: object, key: str | None = None) -> _Request:
+def _new(path: str, document: object, key: str | None = None, method: str = "POST") -> _Request:
     """Ask for something new, under a key of its own, so that it may be asked again."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": key or str(uuid.uuid4())}
-    return _Request("POST", path, {}, headers, orjson.dumps(document))
+    return _Request(method, path, {}, headers, orjson.dumps(document))
 
 
 @asynccontextmanager

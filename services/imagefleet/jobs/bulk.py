@@ -13,12 +13,12 @@ pause holds back is not cancelled either: deletions, cancellations, and the walk
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.images import Focal, Original, image_target
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
@@ -103,11 +103,26 @@ class Candidate(Original):
     deleted: bool
     source_seq: int
     """The revision that brought it."""
+    focal_x: float | None = None
+    focal_y: float | None = None
 
-    def payload(self, recipe: str | None) -> dict[str, Any]:
+    @property
+    def focal(self) -> Focal | None:
+        """The point that its producer asked for last."""
+        return Focal.of(self.focal_x, self.focal_y)
+
+    def payload(
+        self, recipe: str | None, *, crops_only: Literal[True] | None = None
+    ) -> dict[str, Any]:
         """What a job is told that renders it; None is the recipe that the image has."""
-        recipe = recipe or self.recipe
-        return ProcessImage.payload(self.image_id, self, recipe, source_seq=self.source_seq)
+        return ProcessImage.payload(
+            self.image_id,
+            self,
+            recipe or self.recipe,
+            source_seq=self.source_seq,
+            focal=self.focal,
+            crops_only=crops_only,
+        )
 
 
 class SetWalk(_BulkWalk):

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, TenantId
@@ -58,6 +58,11 @@ class Focal(NamedTuple):
 
     x: float
     y: float
+
+    @classmethod
+    def of(cls, x: float | None, y: float | None) -> Self | None:
+        """As columns have it: both, or neither."""
+        return None if x is None or y is None else cls(x, y)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +234,7 @@ class NewSource(Original):
     height: int | None = None
     reference: str | None = None
     recipe: str = "default"
+    focal: Focal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +243,15 @@ class PublishedVariant:
 
     key: str
     facts: VariantFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What there is of one rendering, or what of it is taken over by another."""
+
+    source: SourceFacts
+    placeholder: PlaceholderFacts
+    variants: tuple[PublishedVariant, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +265,8 @@ class Publication:
     source_seq: int
     revision: int
     recipe: str
+    focal: Focal | None = None
+    """What it was cut around, where it was cut."""
     encoder: str
     source: SourceFacts
     placeholder: PlaceholderFacts

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
-from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.images import Focal, Original, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
@@ -220,6 +220,9 @@ class Payload(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
 class ProcessImage(Payload):
     """Make the variants of one uploaded original."""
 
@@ -232,10 +235,21 @@ class ProcessImage(Payload):
     recipe: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = "default"
     source_seq: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The revision that brought this original; None says that this job's own revision does."""
+    focal: tuple[Share, Share] | None = None
+    """What is kept where the picture is cut; workers of releases before leave it out."""
+    crops_only: Literal[True] | None = None
+    """What is not cut may be taken over from what is shown, where that was made alike."""
 
     @classmethod
     def payload(
-        cls, image_id: UUID, source: Original, recipe: str, *, source_seq: int | None = None
+        cls,
+        image_id: UUID,
+        source: Original,
+        recipe: str,
+        *,
+        source_seq: int | None = None,
+        focal: Focal | None = None,
+        crops_only: Literal[True] | None = None,
     ) -> dict[str, Any]:
         """What a job is told that renders this original."""
         payload = cls(
@@ -247,6 +261,8 @@ class ProcessImage(Payload):
             content_type=source.content_type,
             recipe=recipe,
             source_seq=source_seq,
+            focal=focal,
+            crops_only=crops_only,
         )
         return payload.model_dump(mode="json", exclude_none=True)
 

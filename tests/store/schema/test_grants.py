@@ -172,7 +172,8 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         },
         "images": {
             "api": May(
-                insert=columns("id tenant_id reference recipe"), update=columns("updated_at")
+                insert=columns("id tenant_id reference recipe focal_x focal_y"),
+                update=columns("updated_at focal_x focal_y"),
             ),
             "worker": May(
                 update=columns("recipe source_seq revision claim_no job_id published_at updated_at")

@@ -61,14 +61,21 @@ def described(
     *statuses: int,
     status: int = 200,
     takes: Piece | None = None,
+    unchanged: type[BaseModel] | None = None,
 ) -> Described:
-    """A route that answers with this shape, or with problems: who takes a body may refuse it."""
+    """A route that answers with this shape, or with problems: who takes a body may refuse it.
+
+    Or with 200 and another shape, where nothing would change.
+    """
     of_a_body = OF_A_BODY if takes and "requestBody" in takes else ()
+    responses = problems(*of_a_body, *statuses)
+    if unchanged is not None:
+        responses[200] = {"model": unchanged, "description": "Nothing would change."}
     return Described(
         summary=summary,
         response_model=shape,
         status_code=status,
-        responses=problems(*of_a_body, *statuses),
+        responses=responses,
         openapi_extra=takes,
     )
 

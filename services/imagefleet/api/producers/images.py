@@ -1,4 +1,4 @@
-"""Images: uploaded, replaced, rendered again, looked at, deleted.
+"""Images: uploaded, replaced, looked at, deleted.
 
 The original is stored before anything is recorded, and deleted long after.
 """
@@ -11,12 +11,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.bodies import read_json_if_any
 from imagefleet.api.http.intake import Intake, image_body, media_type
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
+from imagefleet.api.producers.schemas import FOCAL, NO_CONTROLS, StoredUpload, focal_of
 from imagefleet.api.producers.submitting import (
     Admission,
     Admitted,
@@ -42,17 +41,20 @@ from imagefleet.store.images.images import (
     list_images,
     submit_image,
 )
-from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
 DELETED: Final = "deleted"
 
-_IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
+_IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
 
 RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
+]
+FocalQuery = Annotated[
+    str | None,
+    Query(pattern=FOCAL, description="What is kept where it is cut: shares of width and height."),
 ]
 
 router = APIRouter()
@@ -75,10 +77,11 @@ async def upload_image(
     tools: ToolsHere,
     recipe: RecipeQuery = None,
     reference: ReferenceQuery = None,
+    focal: FocalQuery = None,
 ) -> Response:
     """Store an original and record the job that makes its variants."""
     if media_type(request) == "application/json":
-        if recipe is not None or reference is not None:
+        if recipe is not None or reference is not None or focal is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
     chosen = recipe_of(recipe or "default")
@@ -86,9 +89,9 @@ async def upload_image(
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen, reference=reference)
+    source = replace(stored, recipe=chosen, reference=reference, focal=focal_of(focal))
     asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
-    digest = fingerprint("POST /v1/images", asked)
+    digest = fingerprint("POST /v1/images", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
 
 
@@ -109,6 +112,7 @@ async def replace_image(
     key: Submitter,
     tools: ToolsHere,
     recipe: RecipeQuery = None,
+    focal: FocalQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
     chosen = None if recipe is None else recipe_of(recipe)
@@ -116,9 +120,9 @@ async def replace_image(
     present = await _recipe_of_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen or present)
+    source = replace(stored, recipe=chosen or present, focal=focal_of(focal))
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
-    digest = fingerprint("PUT /v1/images/{id}", asked)
+    digest = fingerprint("PUT /v1/images/{id}", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)
 
 
@@ -183,46 +187,6 @@ async def remove_image(
         )
     tools.ring(deleting.submitted)
     return accepted(AcceptedImage.answering(deleting.answer, image_id))
-
-
-@router.post(
-    "/v1/images/{image_id}/reprocess",
-    **described(
-        "Render an image again",
-        AcceptedImage,
-        404,
-        409,
-        status=202,
-        takes=json_body(Reprocessing, required=False) | idempotency_header(),
-    ),
-)
-async def reprocess_image(
-    request: Request,
-    image_id: UUID,
-    key: Submitter,
-    tools: ToolsHere,
-) -> Response:
-    """Make the variants anew of the newest original; until then the present ones are shown."""
-    asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else recipe_of(asked.recipe)
-    wanted = {"image_id": str(image_id), "recipe": recipe}
-    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
-    asking = draft(
-        request,
-        tools.kinds["process_image"],
-        by=key,
-        key=key_of(request, asked.idempotency_key),
-        target=image_target(image_id),
-    )
-    admission: Admission = request.app.state.admission
-    async with tools.pool.use("reprocess_image", "jobs") as connection:
-        await get_image(connection, image_id, key.tenant_id)
-        await admission.admit(connection, key, asking)
-        submission, submitted = await submit_reprocessing(
-            connection, asking, image_id, recipe=recipe, fingerprint=digest
-        )
-    tools.ring([(submission, submitted)])
-    return accepted(AcceptedImage.answering(submitted, image_id))
 
 
 def _cancelling(
@@ -293,7 +257,7 @@ async def _submit(
         if repeats:
             standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
             return accepted(AcceptedImage.answering(standing, source.image_id))
-        payload = ProcessImage.payload(source.image_id, source, source.recipe)
+        payload = ProcessImage.payload(source.image_id, source, source.recipe, focal=source.focal)
         submission = asking.whole(payload, fingerprint=digest)
         submitted = await submit_image(connection, submission, source, is_first=is_first)
     tools.ring([(submission, submitted)])

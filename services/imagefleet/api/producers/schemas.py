@@ -8,6 +8,8 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from imagefleet.api.http.requests import TOKEN
+from imagefleet.jobs.images import Focal
+from imagefleet.jobs.kinds import Share
 from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
@@ -46,6 +48,26 @@ RecipeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
 
 
+_SHARE: Final = r"(0(\.[0-9]{1,9})?|1(\.0{1,9})?)"
+FOCAL: Final = rf"^{_SHARE},{_SHARE}$"
+
+
+def focal_of(query: str | None) -> Focal | None:
+    """The point that a query gives in this form, such as 0.3,0.7."""
+    return None if query is None else Focal(*map(float, query.split(",")))
+
+
+class Point(Incoming):
+    """A point of a picture, as shares of its width and height."""
+
+    x: Share
+    y: Share
+
+    @property
+    def focal(self) -> Focal:
+        return Focal(self.x, self.y)
+
+
 class NewJob(Incoming):
     """A job to be accepted."""
 
@@ -81,6 +103,14 @@ class Reprocessing(Incoming):
     idempotency_key: IdempotencyKey | None = None
 
 
+class ImageEdit(Incoming):
+    """What an image is to be from now on."""
+
+    focal_point: Point | None
+    """Null: none."""
+    idempotency_key: IdempotencyKey | None = None
+
+
 class NewUpload(Incoming):
     """A file that will be posted to S3 directly."""
 
@@ -94,6 +124,7 @@ class StoredUpload(Incoming):
     upload_id: UUID
     recipe: RecipeName = "default"
     reference: Reference | None = None
+    focal_point: Point | None = None
     idempotency_key: IdempotencyKey | None = None
 
 

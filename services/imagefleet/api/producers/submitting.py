@@ -23,6 +23,7 @@ from imagefleet.api.http.requests import correlate
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.imaging.recipes import RECIPES
+from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import (
     Draft,
     JobKind,
@@ -180,9 +181,13 @@ def idempotency_header() -> Piece:
     return {"parameters": [header]}
 
 
-def fingerprint(route: str, asked: Mapping[str, object]) -> str:
-    """A digest of what is asked; neither the key nor the correlation id is part of that."""
-    canonical = orjson.dumps({"route": route, "asked": asked}, option=orjson.OPT_SORT_KEYS)
+def fingerprint(route: str, asked: Mapping[str, object], *, focal: Focal | None = None) -> str:
+    """A digest of what is asked; neither the key nor the correlation id is part of that.
+
+    Without a point it is that of releases which knew none: their requests may be repeated here.
+    """
+    whole = {**asked, "focal": [*focal]} if focal else asked
+    canonical = orjson.dumps({"route": route, "asked": whole}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()
 
 

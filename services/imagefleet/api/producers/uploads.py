@@ -102,8 +102,9 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         await admission.admit(connection, key, asking)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     asking = replace(asking, target=image_target(upload.image_id))
-    wanted = asked.model_dump(mode="json", exclude={"idempotency_key"})
-    digest = fingerprint("POST /v1/images", wanted)
+    wanted = asked.model_dump(mode="json", exclude={"idempotency_key", "focal_point"})
+    focal = None if asked.focal_point is None else asked.focal_point.focal
+    digest = fingerprint("POST /v1/images", wanted, focal=focal)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     if upload.job_id is not None:
         async with tools.pool.use("submit_upload", "jobs") as connection:
@@ -123,8 +124,9 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         height=facts.height,
         recipe=asked.recipe,
         reference=asked.reference,
+        focal=focal,
     )
-    payload = ProcessImage.payload(source.image_id, source, source.recipe)
+    payload = ProcessImage.payload(source.image_id, source, source.recipe, focal=focal)
     submission = asking.whole(payload, fingerprint=digest)
     async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.images import ImageFormat, stable_path
+from imagefleet.jobs.images import Focal, ImageFormat, stable_path
 from imagefleet.jobs.shapes.shape import Row, Shape
 
 
@@ -22,6 +22,13 @@ class Placeholder(Shape):
 
     thumbhash: str | None = None
     color: str | None = None
+
+
+class FocalPoint(Shape):
+    """What is kept where the picture is cut, as shares of its width and height."""
+
+    x: float
+    y: float
 
 
 class VariantView(Shape):
@@ -86,6 +93,8 @@ class ImageView(Shape):
     revision: int | None = None
     source: Source | None = None
     placeholder: Placeholder | None = None
+    focal_point: FocalPoint | None = None
+    """Of what is shown; as long as nothing is, the one that was asked for."""
     variants: list[VariantView]
     srcset: dict[str, str]
     deletion: Deletion | None = None
@@ -94,7 +103,9 @@ class ImageView(Shape):
     def of(cls, row: Row) -> Self:
         """As far as a row knows: `at` completes the addresses."""
         shown = Placeholder(thumbhash=row["thumbhash"], color=row["color"])
+        focal = Focal.of(row["focal_x"], row["focal_y"])
         told: dict[str, object] = {
+            "focal_point": focal and FocalPoint(x=focal.x, y=focal.y),
             "placeholder": None if shown == Placeholder() else shown,
             "variants": [VariantView.of(made) for made in row["variants"]],
             "srcset": {},

@@ -36,6 +36,7 @@ SELECT targets.target
 
 FIND_CANDIDATES: Final = """
 SELECT images.id AS image_id, images.recipe, tombstone.image_id IS NOT NULL AS deleted,
+       images.focal_x, images.focal_y,
        newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
@@ -74,13 +75,19 @@ async def reprocess_image(
     NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
     """
     async with connection.transaction():
-        candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
-        if not candidates:
-            raise NotFound("image")
-        if candidates[0].deleted and not await is_standing(connection, draft):
-            raise RequestRejected("image_deleted", IMAGE_DELETED)
-        submission = draft.whole(candidates[0].payload(recipe), fingerprint=fingerprint)
+        candidate = await find_candidate(connection, draft, image_id)
+        submission = draft.whole(candidate.payload(recipe), fingerprint=fingerprint)
         return submission, await insert_submission(connection, submission)
+
+
+async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -> Candidate:
+    """The same of an image, whose target stays locked until the transaction around this ends."""
+    candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
+    if not candidates:
+        raise NotFound("image")
+    if candidates[0].deleted and not await is_standing(connection, draft):
+        raise RequestRejected("image_deleted", IMAGE_DELETED)
+    return candidates[0]
 
 
 FIND_ORIGINAL: Final = """

@@ -7,24 +7,20 @@ writes, and the pointer to them is flipped by the statement that completes the j
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from imagefleet.aws.objects import Headers, Stored
+from imagefleet.aws.objects import Stored
 from imagefleet.errors import InputRejected, Unavailable
 from imagefleet.imaging.limits import Limits, decoding_bytes
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipes import RECIPES, Recipe
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
-from imagefleet.jobs.images import (
-    IMMUTABLE,
-    Publication,
-    PublishedVariant,
-    cache_tag,
-    variant_key,
-)
+from imagefleet.jobs.images import Focal, Made, Publication, PublishedVariant
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
+from imagefleet.worker.handlers.keeping import few_at_once, left_of, place_of, take_over
 from imagefleet.worker.handling import Handler, JobContext
 from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
@@ -34,7 +30,6 @@ from imagefleet.worker.isolation.report import (
 )
 
 LIMITS: Final = Limits()
-SAVES_AT_ONCE: Final = 4
 MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMITS can be made in it
 
 
@@ -46,15 +41,11 @@ async def run(job: JobContext) -> Completed:
     recipe = RECIPES.get(payload.recipe)
     if recipe is None:  # a newer API knows it, and so will a newer worker
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), payload.recipe)
-    with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
-        source = Path(folder) / "source"
-        stored = await fetch(job, payload, source)
-        async with room_for(job, source) as memory_bytes:
-            rendered = await job.render(
-                source, recipe, LIMITS, memory_bytes=memory_bytes, known=stored
-            )
-        with rendered:
-            variants = await save(job, payload, rendered)
+    encoder = encoder_fingerprint(recipe)
+    kept = await take_over(job, payload, recipe, encoder)
+    parts = [] if kept is None else [kept]
+    if left := left_of(recipe, kept):
+        parts.append(await make(job, payload, replace(recipe, variants=left)))
     revision = job.claim.target_seq or 0
     publication = Publication(
         job_id=job.claim.job_id,
@@ -64,14 +55,30 @@ async def run(job: JobContext) -> Completed:
         source_seq=revision if payload.source_seq is None else payload.source_seq,
         revision=revision,
         recipe=payload.recipe,
-        encoder=encoder_fingerprint(recipe),
-        source=rendered.source,
-        placeholder=rendered.placeholder,
-        variants=tuple(variants),
+        focal=payload.focal and Focal(*payload.focal),
+        encoder=encoder,
+        source=parts[0].source,
+        placeholder=parts[0].placeholder,
+        variants=tuple(variant for part in parts for variant in part.variants),
     )
     return Completed(
         result={"imageId": str(payload.image_id), "revision": revision}, publication=publication
     )
+
+
+async def make(job: JobContext, payload: ProcessImage, recipe: Recipe) -> Made:
+    """Every variant of the recipe, from the original."""
+    with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
+        source = Path(folder) / "source"
+        stored = await fetch(job, payload, source)
+        focal = payload.focal and Focal(*payload.focal)
+        async with room_for(job, source) as memory_bytes:
+            rendered = await job.render(
+                source, recipe, LIMITS, focal=focal, memory_bytes=memory_bytes, known=stored
+            )
+        with rendered:
+            variants = await save(job, payload, rendered)
+    return Made(source=rendered.source, placeholder=rendered.placeholder, variants=tuple(variants))
 
 
 @asynccontextmanager
@@ -112,41 +119,16 @@ async def save(
     job: JobContext, payload: ProcessImage, rendered: RenderedFiles
 ) -> Sequence[PublishedVariant]:
     """Store every variant under this claim's own keys."""
-    gate = asyncio.Semaphore(SAVES_AT_ONCE)
 
     async def save_one(file: RenderedFile) -> PublishedVariant:
-        async with gate:
-            return await _save(job, payload, file)
+        facts = file.facts
+        key, headers = place_of(job, payload, facts)
+        # Something there already can only be an earlier try of this very claim, with the same
+        # bytes. The hash was measured by us, when the file was checked.
+        await job.outputs.put(key, file.path, headers, sha256=facts.sha256)
+        return PublishedVariant(key=key, facts=facts)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(save_one(file)) for file in rendered.variants]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from failures  # one is enough to know what to do
-    return [task.result() for task in tasks]
-
-
-async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> PublishedVariant:
-    facts = file.facts
-    key = variant_key(
-        payload.image_id,
-        job.claim.target_seq or 0,
-        job.claim.claim_no,
-        facts.name,
-        facts.format.extension,
-    )
-    # Something there already can only be an earlier try of this very claim, with the same bytes.
-    await job.outputs.put(
-        key,
-        file.path,
-        Headers(
-            content_type=facts.content_type,
-            cache_control=IMMUTABLE,
-            cache_tag=cache_tag(payload.image_id),
-        ),
-        sha256=facts.sha256,  # measured by us, when the file was checked
-    )
-    return PublishedVariant(key=key, facts=facts)
+    return await few_at_once(save_one, rendered.variants)
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run, renders=True)

@@ -1,0 +1,242 @@
+"""Focal points over HTTP: given with an upload, shown with the image, moved by PATCH."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+from imagefleet.jobs.model import JobId
+from imagefleet.store.database import Connection
+from tests.api.producers.test_presigned import posted, prepared
+from tests.support.api import JPEG, published, uploaded
+from tests.support.http import a_jpeg, a_png, is_problem, told
+from tests.support.image_rows import bury
+from tests.support.rows import job_row
+
+HERE = {"x": 0.3, "y": 0.7}
+
+
+async def payload_of(owner: Connection, accepted: dict[str, Any]) -> dict[str, Any]:
+    row = await job_row(owner, JobId(UUID(accepted["jobId"])))
+    payload: dict[str, Any] = row["payload"]
+    return payload
+
+
+async def point_of(client: httpx.AsyncClient, image: dict[str, Any]) -> object:
+    return (await client.get(image["links"]["image"])).json().get("focalPoint")
+
+
+async def moved(
+    client: httpx.AsyncClient, image: dict[str, Any], point: object, **headers: str
+) -> httpx.Response:
+    return await client.patch(image["links"]["image"], json={"focalPoint": point}, headers=headers)
+
+
+# At upload.
+
+
+@pytest.mark.parametrize("how", ["raw", "form", "presigned", "replacement"])
+async def test_a_point_comes_with_the_picture(
+    acme: httpx.AsyncClient, owner: Connection, how: str
+) -> None:
+    query = {"focal": "0.3,0.7"}
+    match how:
+        case "raw":
+            answer = await acme.post("/v1/images", content=a_jpeg(), headers=JPEG, params=query)
+        case "form":
+            file = {"file": ("a.jpg", a_jpeg(), "image/jpeg")}
+            answer = await acme.post("/v1/images", files=file, params=query)
+        case "presigned":
+            upload = await prepared(acme)
+            await posted(upload, a_jpeg())
+            asked = {"uploadId": upload["uploadId"], "focalPoint": HERE}
+            answer = await acme.post("/v1/images", json=asked)
+        case _:
+            path = (await uploaded(acme))["links"]["image"]
+            answer = await acme.put(path, content=a_jpeg(), headers=JPEG, params=query)
+
+    assert answer.status_code == 202, answer.text
+    assert (await payload_of(owner, answer.json()))["focal"] == [0.3, 0.7]
+    assert await point_of(acme, answer.json()) == HERE
+
+
+async def test_without_one_nothing_is_said_of_it(
+    acme: httpx.AsyncClient, owner: Connection
+) -> None:
+    image = await uploaded(acme)
+
+    assert "focal" not in await payload_of(owner, image)
+    assert await point_of(acme, image) is None
+
+
+async def test_a_replacement_without_one_has_none(acme: httpx.AsyncClient) -> None:
+    image = await uploaded(acme, focal="0.3,0.7")
+
+    await acme.put(image["links"]["image"], content=a_jpeg(), headers=JPEG)
+
+    assert await point_of(acme, image) is None
+
+
+BROKEN = [
+    *("", "0.3", "0.3,", "0.3,0.7,0.1", "0.3;0.7", "-0.1,0.5", "1.1,0.5", "0.5,1.01", "nan,0"),
+    *("1e-1,0", "0.3, 0.7", " 0.3,0.7", ".3,.7", "a,b", "\u0660,\u0660", "0." + "3" * 99 + ",0"),
+]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_what_is_no_point_is_refused_by_name_before_the_picture_is_read(
+    acme: httpx.AsyncClient, owner: Connection, method: str
+) -> None:
+    path = (await uploaded(acme))["links"]["image"] if method == "PUT" else "/v1/images"
+    for focal in BROKEN:
+        answer = await acme.request(
+            method, path, content=b"no image", headers=JPEG, params={"focal": focal}
+        )
+        is_problem(answer, 422, "invalid_request")
+        assert "focal" in str(answer.json()["errors"])
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == (method == "PUT")
+
+
+async def test_with_json_the_point_belongs_into_the_body(acme: httpx.AsyncClient) -> None:
+    answer = await acme.post("/v1/images?focal=0,0", json={"uploadId": str(uuid4())})
+
+    is_problem(answer, 422, "invalid_request")
+
+
+async def test_the_point_is_part_of_what_is_asked(acme: httpx.AsyncClient) -> None:
+    header = JPEG | {"Idempotency-Key": "one"}
+
+    answers = [
+        await acme.post("/v1/images", content=a_jpeg(), headers=header, params=query)
+        for query in ({"focal": "0.3,0.7"}, {"focal": "0.30,0.7"}, {"focal": "0.3,0.8"}, {})
+    ]
+
+    assert [202, 202, 422, 422] == [answer.status_code for answer in answers]
+
+
+# Moved.
+
+
+async def test_a_move_is_a_job_and_is_shown_once_that_is_done(
+    acme: httpx.AsyncClient, worker: Connection, owner: Connection
+) -> None:
+    image = await uploaded(acme, recipe="avif")
+    await published(worker, image)
+
+    answer = await moved(acme, image, HERE)
+
+    assert answer.status_code == 202, answer.text
+    accepted = answer.json()
+    assert answer.headers["Location"] == accepted["links"]["self"]
+    assert (image["imageId"], "queued") == (accepted["imageId"], accepted["status"])
+    added = {"focal": [0.3, 0.7], "crops_only": True, "source_seq": 1, "recipe": "default"}
+    assert await payload_of(owner, accepted) == await payload_of(owner, image) | added
+    row = await job_row(owner, JobId(UUID(accepted["jobId"])))
+    assert (row["target_seq"], row["services"]) == (2, ["s3"])
+    assert await point_of(acme, image) is None
+
+
+async def test_what_changes_nothing_is_answered_with_the_image(
+    acme: httpx.AsyncClient, worker: Connection, owner: Connection
+) -> None:
+    image = await uploaded(acme)
+    await published(worker, image)
+
+    answer = await moved(acme, image, None)
+
+    assert answer.status_code == 200
+    assert answer.json() == (await acme.get(image["links"]["image"])).json()
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 1
+
+
+async def test_a_repeat_gets_the_same_answer_and_another_request_none(
+    acme: httpx.AsyncClient, owner: Connection
+) -> None:
+    image = await uploaded(acme)
+    header = {"Idempotency-Key": "move-1"}
+
+    first = await moved(acme, image, HERE, **header)
+    in_the_body = await acme.patch(
+        image["links"]["image"], json={"focalPoint": HERE, "idempotencyKey": "move-1"}
+    )
+    other = await moved(acme, image, None, **header)
+
+    assert (202, first.content) == (first.status_code, in_the_body.content)
+    is_problem(other, 422, "idempotency_conflict")
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"focalPoint": {"x": 0.5}},
+        {"focalPoint": {"x": 0.5, "y": 1.01}},
+        {"focalPoint": {"x": -0.01, "y": 0.5}},
+        {"focalPoint": {"x": "0.5", "y": 0.5}},
+        {"focalPoint": {"x": True, "y": 0.5}},
+        {"focalPoint": {"x": None, "y": None}},
+        {"focalPoint": [0.5, 0.5]},
+        {"focalPoint": {**HERE, "z": 0}},
+        {"focalPoint": HERE, "reference": "another"},
+    ],
+)
+async def test_only_points_are_taken(
+    acme: httpx.AsyncClient, owner: Connection, document: dict[str, object]
+) -> None:
+    image = await uploaded(acme)
+
+    answer = await acme.patch(image["links"]["image"], json=document)
+
+    is_problem(answer, 422, "invalid_request")
+    assert await owner.fetchval("SELECT count(*) FROM jobs") == 1
+
+
+async def test_what_is_no_json_is_refused(acme: httpx.AsyncClient) -> None:
+    image = await uploaded(acme)
+
+    is_problem(
+        await acme.patch(image["links"]["image"], content=a_png(), headers=JPEG),
+        *(415, "unsupported_media_type"),
+    )
+    not_json = {"Content-Type": "application/json"}
+    body = b'{"focalPoint": {"x": NaN, "y": 0}}'
+    is_problem(
+        await acme.patch(image["links"]["image"], content=body, headers=not_json),
+        *(400, "invalid_json"),
+    )
+
+
+async def test_a_deleted_image_and_that_of_another_are_not_moved(
+    acme: httpx.AsyncClient, rival: httpx.AsyncClient, api: Connection
+) -> None:
+    image, theirs = await uploaded(acme), await uploaded(rival)
+    nobodys = {"links": {"image": f"/v1/images/{uuid4()}"}}
+    before = await moved(acme, image, HERE, **{"Idempotency-Key": "before"})
+    await bury(api, UUID(image["imageId"]))
+
+    answers = [await moved(acme, each, HERE) for each in (image, theirs, nobodys)]
+
+    assert [(409, "image_deleted"), (404, "not_found"), (404, "not_found")] == [
+        told(answer) for answer in answers
+    ]
+    again = await moved(acme, image, HERE, **{"Idempotency-Key": "before"})
+    assert again.content == before.content
+
+
+async def test_a_move_is_taken_where_other_new_jobs_are(
+    acme: httpx.AsyncClient, superuser: Connection
+) -> None:
+    await superuser.execute("UPDATE tenants SET max_open_jobs = 1 WHERE id = 'acme'")
+    image = await uploaded(acme)
+
+    full = await moved(acme, image, HERE)
+    await superuser.execute(
+        "INSERT INTO pauses (scope, name, refuse_new, paused_by, reason)"
+        " VALUES ('type', 'process_image', true, 'tests', 'why')"
+    )
+    paused = await moved(acme, image, HERE)
+
+    is_problem(full, 429, "too_many_open_jobs")
+    is_problem(paused, 503, "submits_paused")
