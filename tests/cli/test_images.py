@@ -59,8 +59,8 @@ async def test_a_focal_point_is_moved_and_taken_away(
 
     assert {"imageId": image_id, "jobId": None, "status": "ready"} == unchanged.json()
     assert (ended.code, ended.json()["status"]) == (ExitCode.DONE, "completed")
-    point = "SELECT focal_x, focal_y FROM images"
-    assert (0.25, 1) == tuple(await superuser.fetchrow(point))
+    point = "SELECT ARRAY[focal_x, focal_y] FROM images"
+    assert [0.25, 1] == await superuser.fetchval(point)
 
 
 @pytest.mark.parametrize(

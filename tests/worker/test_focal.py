@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from PIL import Image
 
 from imagefleet.aws.objects import Headers, Objects, Stored
 from imagefleet.imaging.limits import Limits
@@ -23,7 +25,7 @@ from imagefleet.worker.isolation.report import RenderedFiles
 from tests.support.database import driver_of
 from tests.support.factories import TENANT
 from tests.support.fleet import Inside, Place, inside
-from tests.support.images import quadrants, saved
+from tests.support.images import BLUE, YELLOW, near, opened, pixel, quadrants, saved
 
 HERE = Focal(0.25, 0.75)
 CUT = ("square.jpg", "square.webp")
@@ -73,6 +75,12 @@ class Scene:
         await self.place.ring(answer[0])
         self.jobs += 1
         await self.worker.tells("job.completed", times=self.jobs)
+
+    async def opened(self, key: str) -> Image.Image:
+        outputs = await self.place.session.objects(self.place.settings.outputs_bucket)
+        with NamedTemporaryFile() as file:
+            await outputs.fetch_to_file(key, file.fileno(), max_bytes=2**20)
+            return opened(Path(file.name).read_bytes())
 
     async def variants(self, revision: int) -> dict[str, dict[str, Any]]:
         rows = await self.api.fetch("SELECT * FROM variants WHERE revision = $1", revision)
@@ -156,6 +164,8 @@ async def test_what_is_cut_is_rendered_and_the_rest_is_copied_in_s3(scene: Scene
         assert f"i/{scene.image_id}/2.1/{name}" == told["key"]
         facts, old = await asyncio.gather(outputs.head(told["key"]), outputs.head(was["key"]))
         assert replace(facts, modified_at=old.modified_at) == old
+    seen = [pixel(await scene.opened(made["square.webp"]["key"]), 120, 150) for made in (before, after)]
+    assert [near(YELLOW, seen[0], 12), near(BLUE, seen[1], 12)] == [True, True]
     (row,) = await scene.api.fetch(
         "SELECT new.focal_x, new.focal_y,"
         " (new.sha256, new.width, new.thumbhash, new.color, new.encoder, new.source_seq)"
