@@ -24,12 +24,16 @@ def one(image_format: ImageFormat = ImageFormat.WEBP, **options: object) -> Reci
 def rendered(
     source: bytes, recipe: Recipe = DEFAULT, limits: Limits | None = None
 ) -> tuple[Rendering, Outputs]:
+    """The facts, and the bytes of every variant, whichever of those that are one was written."""
     outputs: Outputs = {}
 
     def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
         outputs[name, image_format] = encoded
 
-    return render(source, recipe, limits or Limits(), sink), outputs
+    rendering = render(source, recipe, limits or Limits(), sink)
+    for made in rendering.variants:
+        outputs[made.name, made.format] = outputs[made.same_as or made.name, made.format]
+    return rendering, outputs
 
 
 def picture_of(source: bytes, recipe: Recipe | None = None) -> Image.Image:

@@ -210,7 +210,7 @@ WORKING: Final = (
     Mutation(
         "a child's word for a file is believed",
         f"{WORKER}/isolation/report.py",
-        "        and facts.bytes == length\n",
+        "        and facts.bytes == picture.bytes\n",
         "",
         "worker/isolation/test_report.py",
         ("test_a_file_that_grew_is_not_believed",),

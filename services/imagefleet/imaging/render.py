@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
@@ -14,8 +15,8 @@ from imagefleet.imaging.composing import compose
 from imagefleet.imaging.encoding import Encoded, encode
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
-from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
-from imagefleet.imaging.sizes import Size, SizeLevel, too_small
+from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
+from imagefleet.imaging.sizes import Size, SizeLevel, cropped, too_small
 from imagefleet.imaging.sniff import examine
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 from imagefleet.jobs.images import (
@@ -43,6 +44,7 @@ def render(
 ) -> Rendering:
     """Every variant of the recipe, each handed to the sink as soon as it is encoded.
 
+    What would be the same picture as another variant is not handed over: its facts name that one.
     Raises InputRejected for whatever is the input's fault; its code says which. What the sink or
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
@@ -57,7 +59,9 @@ def render(
         picture = work.picture
         for level, picture in cascade(work):
             made += _make(level, picture, work, sink, checkpoint)
-        order = {(spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats}
+        order = {
+            (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
+        }
         made.sort(key=lambda variant: order[variant.name, variant.format])
         return Rendering(
             source=_source(data, work),
@@ -82,26 +86,30 @@ def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
 def _make(
     level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
 ) -> Iterator[VariantFacts]:
-    """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
-    for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
-        variants = tuple(alike)
+    """The variants of one level. Those that come out alike, as a small source's do, are one."""
+    outcome = partial(_outcome, level.size)
+    for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
+        first, *others = alike
         checkpoint()
-        shown = compose(picture, variants[0], work.focal)
-        encoded = encode(shown, variants[0])
-        for variant in variants:
-            sink(variant.name, encoded.format, encoded.content)
+        shown = compose(picture, first, work.focal)
+        encoded = encode(shown, first)
+        sink(first.name, encoded.format, encoded.content)
+        for variant in (first, *others):
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
             warnings = (*work.caveats, *encoded.caveats, *small)
-            yield _variant(variant, Size(*shown.size), encoded, warnings)
+            facts = _facts(variant, Size(*shown.size), encoded, warnings)
+            yield facts if variant is first else replace(facts, same_as=first.name)
 
 
-def _outcome(variant: VariantSpec) -> str:
-    """What decides the bytes of a variant whose scaled size is given."""
-    box = (0, 0) if variant.fit is Fit.INSIDE else (variant.width, variant.height)
-    return repr(replace(variant, name="", width=box[0] or 1, height=box[1] or 1))
+def _outcome(size: Size, variant: VariantSpec) -> str:
+    """What decides the bytes of a variant of a picture that was scaled to this size."""
+    is_whole = variant.fit is Fit.COVER and cropped(size, variant) == size
+    if is_whole or variant.fit is Fit.INSIDE:
+        variant = replace(variant, fit=Fit.INSIDE, focus=Focus.CENTRE, width=1, height=1)
+    return repr(replace(variant, name=""))
 
 
-def _variant(
+def _facts(
     variant: VariantSpec, size: Size, encoded: Encoded, warnings: tuple[Caveat, ...]
 ) -> VariantFacts:
     return VariantFacts(

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,7 +28,14 @@ from imagefleet.errors import FleetError, InputRejected, Unavailable
 from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
-from imagefleet.jobs.images import Caveat, PlaceholderFacts, Rendering, SourceFacts, VariantFacts
+from imagefleet.jobs.images import (
+    Caveat,
+    PictureFacts,
+    PlaceholderFacts,
+    Rendering,
+    SourceFacts,
+    VariantFacts,
+)
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.child import (
@@ -233,7 +241,7 @@ class UntrueError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedFile:
-    """One variant, in the scratch folder."""
+    """One variant, in the scratch folder. Those that are the same picture have one path."""
 
     facts: VariantFacts
     path: Path
@@ -283,11 +291,10 @@ def checked(
     if len(claim.variants) != len(recipe.variants):
         message = "not the variants of the recipe"
         raise UntrueError(message)
-    pairs = zip(recipe.variants, claim.variants, strict=True)
     return RenderedFiles(
         source=replace(claim.source, sha256=digest),
         placeholder=claim.placeholder,
-        variants=tuple(_file(wanted, facts, folder) for wanted, facts in pairs),
+        variants=tuple(_files(recipe, claim, folder)),
         folder=folder,
     )
 
@@ -305,8 +312,38 @@ def _is_within_bounds(claim: Rendering) -> bool:
     )
 
 
-def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFile:
-    path = folder / file_name(wanted.name, facts.format)
+def _files(recipe: Recipe, claim: Rendering, folder: Path) -> Iterator[RenderedFile]:
+    """Each variant with its file: its own, or one that was checked as another's before."""
+    seen: dict[str, PictureFacts] = {}
+    paths: dict[PictureFacts, Path] = {}
+    for wanted, facts in zip(recipe.variants, claim.variants, strict=True):
+        name = file_name(facts.same_as or wanted.name, facts.format)
+        if facts.same_as is None and facts.format in wanted.formats:
+            seen[name] = _picture_in(folder / name)
+        picture = seen.get(name)
+        if picture is None or not _agree(wanted, facts, picture):
+            message = f"{wanted.name}: {name!a} is not what the report says"
+            raise UntrueError(message)
+        # Bytes that came out the same by chance are one file as well.
+        path = paths.setdefault(picture, folder / name)
+        yield RenderedFile(facts=replace(facts, sha256=picture.sha256), path=path)
+
+
+def _agree(wanted: VariantSpec, facts: VariantFacts, picture: PictureFacts) -> bool:
+    return (
+        facts.name == wanted.name
+        and facts.format in wanted.formats
+        and facts.content_type == facts.format.mime_type
+        and facts.bytes == picture.bytes
+        and (facts.format, facts.width, facts.height)
+        == (picture.format, picture.width, picture.height)
+        and facts.width <= wanted.width
+        and facts.height <= wanted.height
+    )
+
+
+def _picture_in(path: Path) -> PictureFacts:
+    """Of a file, whoever made it; a picture's pixels are not looked at."""
     with path.open("rb") as file:
         length, digest = _measured(file.fileno())
         head = os.pread(file.fileno(), HEAD_BYTES, 0)
@@ -315,19 +352,12 @@ def _file(wanted: VariantSpec, facts: VariantFacts, folder: Path) -> RenderedFil
     except InputRejected as error:
         message = f"{path.name}: {error}"
         raise UntrueError(message) from error
-    agreed = (
-        facts.name == wanted.name
-        and facts.format in wanted.formats
-        and facts.content_type == facts.format.mime_type
-        and facts.bytes == length
-        and (facts.format, facts.width, facts.height) == (seen.format, seen.width, seen.height)
-        and facts.width <= wanted.width
-        and facts.height <= wanted.height
-    )
-    if not agreed:
-        message = f"{path.name} is not what the report says"
+    if seen.width is None or seen.height is None:
+        message = f"{path.name}: a picture of no size"
         raise UntrueError(message)
-    return RenderedFile(facts=replace(facts, sha256=digest), path=path)
+    return PictureFacts(
+        format=seen.format, width=seen.width, height=seen.height, bytes=length, sha256=digest
+    )
 
 
 def _measured(file: int) -> tuple[int, str]:
