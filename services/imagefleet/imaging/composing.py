@@ -9,9 +9,10 @@ from imagefleet.jobs.images import Focal
 _TRANSPARENT_WHITE = (255, 255, 255, 0)
 
 
-
 def compose(
-    picture: Image.Image, variant: VariantSpec, focal: Focal | None = None
+    picture: Image.Image,
+    variant: VariantSpec,
+    focal: Focal | None = None,  # noqa: ARG001 - what is cut is cut around the middle so far
 ) -> Image.Image:
     """The scaled picture, cut to the box or laid into the middle of it, as the variant asks."""
     size = Size(*picture.size)
