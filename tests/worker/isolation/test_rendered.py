@@ -17,9 +17,9 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
-from imagefleet.worker.isolation import report as module
+from imagefleet.worker.isolation import rendered
 from imagefleet.worker.isolation.child import file_name
-from imagefleet.worker.isolation.report import RenderedFiles, UntrueError, checked
+from imagefleet.worker.isolation.rendered import RenderedFiles, UntrueError, checked
 from tests.support.images import png_chunk, quadrants, saved
 
 Report = dict[str, Any]
@@ -86,13 +86,13 @@ def alike(tmp_path: Path) -> Iterator[Made]:
 
 
 def test_an_honest_report_is_believed(made: Made) -> None:
-    rendered = made.check()
+    files = made.check()
 
-    assert [(variant.facts.name, variant.path.name) for variant in rendered.variants] == [
+    assert [(variant.facts.name, variant.path.name) for variant in files.variants] == [
         ("thumb", "thumb.webp"),
         ("thumb", "thumb.jpg"),
     ]
-    assert rendered.source.bytes == len(SOURCE)
+    assert files.source.bytes == len(SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_a_file_of_several_variants_is_measured_once(
     alike: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    measure = module._measured
+    measure = rendered._measured
 
     def measuring(file: int) -> tuple[int, str]:
         measured.append(file)
         return measure(file)
 
-    monkeypatch.setattr(module, "_measured", measuring)
+    monkeypatch.setattr(rendered, "_measured", measuring)
 
     alike.check()
 
