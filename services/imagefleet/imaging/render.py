@@ -1,7 +1,7 @@
 """One source and one recipe in, every variant out: what a decoding process runs."""
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -11,12 +11,13 @@ from typing import BinaryIO
 from PIL import Image
 
 from imagefleet.errors import InputRejected
+from imagefleet.imaging.attention import focals
 from imagefleet.imaging.composing import compose
 from imagefleet.imaging.encoding import Encoded, encode
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
-from imagefleet.imaging.sizes import Size, SizeLevel, cropped, too_small
+from imagefleet.imaging.sizes import Size, SizeLevel, fitted, too_small
 from imagefleet.imaging.sniff import examine
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 from imagefleet.jobs.images import (
@@ -56,9 +57,9 @@ def render(
             checkpoint()
             work = step(work)
         made: list[VariantFacts] = []
-        picture = work.picture
+        picture, around = work.picture, focals(work)
         for level, picture in cascade(work):
-            made += _make(level, picture, work, sink, checkpoint)
+            made += _make(level, picture, work, around, sink, checkpoint)
         order = {
             (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
         }
@@ -84,14 +85,20 @@ def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
 
 
 def _make(
-    level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
+    level: SizeLevel,
+    picture: Image.Image,
+    work: Work,
+    around: Mapping[Focus, Focal | None],
+    sink: Sink,
+    checkpoint: Checkpoint,
 ) -> Iterator[VariantFacts]:
     """The variants of one level. Those that come out alike, as a small source's do, are one."""
     outcome = partial(_outcome, level.size)
     for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
         first, *others = alike
         checkpoint()
-        shown = compose(picture, first, work.focal)
+        focal, scaled = around[first.focus], level.size != work.size
+        shown = compose(picture, first, focal, scaled=scaled)
         encoded = encode(shown, first)
         sink(first.name, encoded.format, encoded.content)
         for variant in (first, *others):
@@ -102,11 +109,10 @@ def _make(
 
 
 def _outcome(size: Size, variant: VariantSpec) -> str:
-    """What decides the bytes of a variant of a picture that was scaled to this size."""
-    is_whole = variant.fit is Fit.COVER and cropped(size, variant) == size
-    if is_whole or variant.fit is Fit.INSIDE:
-        variant = replace(variant, fit=Fit.INSIDE, focus=Focus.CENTRE, width=1, height=1)
-    return repr(replace(variant, name=""))
+    """What decides the bytes of a variant whose scaled size is given."""
+    shown = fitted(size, variant)
+    named = replace(variant, name="", width=shown.width, height=shown.height)
+    return repr(replace(named, fit=Fit.INSIDE, focus=Focus.CENTRE) if shown == size else named)
 
 
 def _facts(
