@@ -164,8 +164,10 @@ SMALLER = VariantSpec("one", 300, 300, ImageFormat.WEBP, 80)
     [
         ({"width": 400}, True),
         ({"width": 400, "height": 100}, False),
-        ({"width": 400, "height": 400, "fit": Fit.COVER}, True),
-        ({"fit": Fit.COVER, "focus": Focus.ATTENTION}, True),
+        ({"width": 400, "fit": Fit.COVER}, True),
+        ({"width": 400, "fit": Fit.PAD}, True),
+        ({"width": 400, "fit": Fit.COVER, "focus": Focus.ATTENTION}, True),
+        ({"fit": Fit.COVER}, False),
         ({"width": 100, "fit": Fit.COVER}, False),
         ({"fit": Fit.CONTAIN}, False),
         ({"format": ImageFormat.JPEG}, False),
