@@ -22,12 +22,8 @@ from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.worker.handlers.keeping import few_at_once, left_of, place_of, take_over
 from imagefleet.worker.handling import Handler, JobContext
-from imagefleet.worker.isolation.report import (
-    GENERAL_MEMORY_BYTES,
-    QUARANTINE_MEMORY_BYTES,
-    RenderedFile,
-    RenderedFiles,
-)
+from imagefleet.worker.isolation.rendered import RenderedFile, RenderedFiles
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
 
 LIMITS: Final = Limits()
 MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMITS can be made in it
