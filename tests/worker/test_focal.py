@@ -21,7 +21,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images.focal import move_focal
 from imagefleet.worker.handlers import process_image
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import RenderedFiles
+from imagefleet.worker.isolation.rendered import RenderedFiles
 from tests.support.database import driver_of
 from tests.support.factories import TENANT
 from tests.support.fleet import Inside, Place, inside
@@ -80,7 +80,7 @@ class Scene:
         outputs = await self.place.session.objects(self.place.settings.outputs_bucket)
         with NamedTemporaryFile() as file:
             await outputs.fetch_to_file(key, file.fileno(), max_bytes=2**20)
-            return opened(Path(file.name).read_bytes())
+            return opened(await asyncio.to_thread(Path(file.name).read_bytes))
 
     async def variants(self, revision: int) -> dict[str, dict[str, Any]]:
         rows = await self.api.fetch("SELECT * FROM variants WHERE revision = $1", revision)
@@ -125,7 +125,7 @@ def watch(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         scene.copied.append(key.rpartition("/")[2])
 
     async def fetching(
-        self: Objects, key: str, target: Path, *, max_bytes: int, expected_etag: str | None
+        self: Objects, key: str, target: Path, *, max_bytes: int, expected_etag: str | None = None
     ) -> Stored:
         scene.fetched.append(key)
         return await fetch(self, key, target, max_bytes=max_bytes, expected_etag=expected_etag)
@@ -164,7 +164,9 @@ async def test_what_is_cut_is_rendered_and_the_rest_is_copied_in_s3(scene: Scene
         assert f"i/{scene.image_id}/2.1/{name}" == told["key"]
         facts, old = await asyncio.gather(outputs.head(told["key"]), outputs.head(was["key"]))
         assert replace(facts, modified_at=old.modified_at) == old
-    seen = [pixel(await scene.opened(made["square.webp"]["key"]), 120, 150) for made in (before, after)]
+    seen = [
+        pixel(await scene.opened(made["square.webp"]["key"]), 120, 150) for made in (before, after)
+    ]
     assert [near(YELLOW, seen[0], 12), near(BLUE, seen[1], 12)] == [True, True]
     (row,) = await scene.api.fetch(
         "SELECT new.focal_x, new.focal_y,"
