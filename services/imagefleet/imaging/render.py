@@ -87,7 +87,7 @@ def _make(
         variants = tuple(alike)
         checkpoint()
         shown = compose(picture, variants[0], work.focal)
-        encoded = encode(shown, variants[0])
+        encoded = encode(shown, variants[0], work.origin)
         for variant in variants:
             sink(variant.name, encoded.format, encoded.content)
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
