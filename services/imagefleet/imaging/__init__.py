@@ -12,7 +12,9 @@ half of it does:
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB
     steps              the pipeline up to the largest size, as a list one can read
+    attention          where most is to be seen in a picture
     composing          what of a scaled picture a variant shows, and where in its box
+    watermark          a mark laid over it
     graphics           which pictures are drawn, and how few colours they have
     credit             whose a picture is, as EXIF
     encoding           pictures to bytes
