@@ -174,9 +174,9 @@ def _fitting(made: _Make, way: _Way, lowest: int, most_bytes: int) -> Encoded:
     best, low, high = made(way._replace(quality=lowest)), lowest + 1, way.quality
     while len(best) <= most_bytes and low < high:
         middle = (low + high) // 2
-        trial = made(way._replace(quality=middle))
-        if len(trial) <= most_bytes:
-            best, low = trial, middle + 1
+        nearer = made(way._replace(quality=middle))
+        if len(nearer) <= most_bytes:
+            best, low = nearer, middle + 1
         else:
             high = middle
     return best
