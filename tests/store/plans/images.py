@@ -9,7 +9,7 @@ from uuid import uuid4
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.images import Bucket, OutputKey, image_target
 from imagefleet.jobs.kinds import ReprocessImages
-from imagefleet.jobs.model import new_job_id
+from imagefleet.jobs.model import TenantId, new_job_id
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
@@ -36,6 +36,7 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
+from imagefleet.store.images.focal import find_shown
 from imagefleet.store.images.images import list_images, submit_image
 from imagefleet.store.images.pointers import find_current
 from imagefleet.store.images.pruning import (
@@ -225,6 +226,13 @@ async def an_original(connection: Connection) -> None:
     assert (await find_original(connection, id_of(HOT), TENANT)).key == f"o/{id_of(HOT)}"
 
 
+async def what_is_shown(connection: Connection) -> None:
+    tenant = TenantId("shown")
+    assert None is await find_shown(
+        connection, SHOWN_IMAGES[0], tenant, source_seq=1, encoder="load"
+    )
+
+
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 
 
@@ -257,6 +265,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),
         "a stable address": Case(stable_address, "api", 4, 20),
         "another form": Case(one_more_form, "api", TOLD // 100 + 10, 300),
+        "what an edit may keep": Case(what_is_shown, "worker", 10, 30),
         "a newest original": Case(an_original, "api", 3, 20),
         "open jobs of a deleted image with a long history": Case(
             list_void(HOT, HOT_OPEN), "api", 2 * HOT_OPEN, 60
