@@ -9,11 +9,13 @@ from typing import TypeAlias, cast
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.images.recipes import RecipeVersions
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing
@@ -122,6 +124,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             outputs=nowhere,
             renderer=Renderer(),
             decoding=asyncio.Semaphore(1),
+            recipes=RecipeVersions(RECIPES, pool),
             doorbell=doorbell,
             breakers=breakers,
             metrics=metrics,

@@ -229,6 +229,7 @@ class NewSource(Original):
     height: int | None = None
     reference: str | None = None
     recipe: str = "default"
+    recipe_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +251,7 @@ class Publication:
     source_seq: int
     revision: int
     recipe: str
+    recipe_hash: str
     encoder: str
     source: SourceFacts
     placeholder: PlaceholderFacts
