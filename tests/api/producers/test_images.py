@@ -13,6 +13,7 @@ import pytest
 
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.transfers import HELD_BYTES
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
@@ -307,6 +308,8 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
         "imageId": accepted["imageId"],
         "status": "pending",
         "reference": "order 7 · Rückseite",
+        "recipe": "default",
+        "recipeHash": RECIPES["default"].hash,
         "variants": [],
         "srcset": {},
     }

@@ -39,6 +39,7 @@ def _shown(recipe: Recipe) -> RecipeView:
             height=variant.height,
             formats=list(variant.formats),
             quality=variant.quality,
+            files=[f"{variant.name}.{each.extension}" for each in variant.formats],
         )
         for variant in recipe.variants
     ]

@@ -141,7 +141,7 @@ class UploadView(Shape):
 
 
 class RecipeVariant(Shape):
-    """One file that a recipe makes: a box in pixels, and what it comes out as."""
+    """One file that a recipe makes: a box in pixels, what it may come out as, and its name then."""
 
     name: str
     fit: str
@@ -149,6 +149,7 @@ class RecipeVariant(Shape):
     height: int
     formats: list[str]
     quality: int
+    files: list[str]
 
 
 class RecipeView(Shape):
