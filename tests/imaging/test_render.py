@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFile
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Fit
+from imagefleet.imaging.recipes import RECIPES, Fit, Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import Caveat, ImageFormat
@@ -170,13 +170,35 @@ def test_a_picture_of_the_boxs_own_shape_needs_no_fitting(fit: Fit) -> None:
     assert all(near(*pair) for pair in zip(CORNERS, corners(picture), strict=True))
 
 
-def test_cover_never_enlarges() -> None:
+def test_cover_never_enlarges_and_keeps_the_boxs_shape() -> None:
     source, recipe = saved(quadrants(400, 50)), one(fit=Fit.COVER, width=100, height=100)
 
-    result, _ = rendered(source, recipe)
+    result, outputs = rendered(source, recipe)
 
-    assert (100, 50) == (result.variants[0].width, result.variants[0].height)
+    assert (50, 50) == (result.variants[0].width, result.variants[0].height)
+    assert (50, 50) == opened(outputs["only", ImageFormat.WEBP]).size
     assert result.variants[0].warnings == (Caveat.NOT_ENLARGED,)
+
+
+@pytest.mark.parametrize("fit", [Fit.COVER, Fit.PAD, Fit.INSIDE])
+def test_boxes_of_one_shape_are_one_picture_of_a_source_that_is_too_small(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves: list[tuple[int, int]] = []
+    save = Image.Image.save
+
+    def counting_save(picture: Image.Image, *args: object, **options: object) -> None:
+        saves.append(picture.size)
+        save(picture, *args, **options)  # type: ignore[arg-type]
+
+    source = saved(quadrants(100, 80))
+    boxes = [VariantSpec(f"v{side}", side, side, ImageFormat.JPEG, 80, fit) for side in (200, 400)]
+    wide = VariantSpec("wide", 300, 120, ImageFormat.JPEG, 80, fit)
+    monkeypatch.setattr(Image.Image, "save", counting_save)
+    _, outputs = rendered(source, Recipe("boxes", (*boxes, wide)))
+
+    assert outputs["v200", ImageFormat.JPEG] == outputs["v400", ImageFormat.JPEG]
+    assert (1 if fit is Fit.INSIDE else 2) == len(saves)
 
 
 def test_contain_lays_the_picture_into_a_box_of_exactly_that_size() -> None:
