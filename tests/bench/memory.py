@@ -34,6 +34,7 @@ from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
+from tests.support.recipes import RECIPES
 
 SIDE: Final = 7071  # squared, the most pixels that are allowed
 MIB: Final = 2**20

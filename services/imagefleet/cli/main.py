@@ -8,7 +8,18 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli import database, dlq, edge, fleet, images, jobs, queue, settings, tenants
+from imagefleet.cli import (
+    database,
+    dlq,
+    edge,
+    fleet,
+    images,
+    jobs,
+    queue,
+    recipes,
+    settings,
+    tenants,
+)
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.submit import submit
@@ -119,6 +130,9 @@ app.command(rich_help_panel=OPERATORS)(fleet.sweep)
 app.command(rich_help_panel=OPERATIONS)(doctor)
 app.add_typer(database.migrate, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
+
+
+app.add_typer(recipes.app, name="recipes", rich_help_panel=HERE)
 
 
 @app.command(rich_help_panel=HERE)

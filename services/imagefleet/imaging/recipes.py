@@ -8,11 +8,10 @@ by any worker, as it goes to it whole (`document`, `Recipe.of`).
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from imagefleet.jobs.images import ImageFormat
@@ -127,7 +126,7 @@ class VariantSpec:
         return (self.format, *(encoding.format for encoding in self.or_smaller))
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
+    def of(cls, document: Mapping[str, Any], images: Sequence[str]) -> Self:
         """Read one of `Recipe.document`; it was checked when it was written."""
         given = dict(document)
         given["format"] = ImageFormat(given["format"])
@@ -138,7 +137,8 @@ class VariantSpec:
             given[name] = kind(given[name])
         if given["watermark"] is not None:
             mark = given["watermark"]
-            given["watermark"] = Watermark(**{**mark, "place": Place(mark["place"])})
+            read = {"image": images[mark["image"]], "place": Place(mark["place"])}
+            given["watermark"] = Watermark(**{**mark, **read})
         return cls(**given)
 
 
@@ -158,11 +158,21 @@ class Recipe:
             raise ValueError(message)
 
     def document(self) -> dict[str, Any]:
-        """All of it but its name, as JSON: what is stored, and what a child is given."""
+        """All of it but its name, as JSON: what is stored, and what a child is given.
+
+        The picture of a watermark is in it once, however many variants have it.
+        """
+        variants = [asdict(variant) for variant in self.variants]
+        marks = [variant["watermark"] for variant in variants if variant["watermark"]]
+        images = list(dict.fromkeys(mark["image"] for mark in marks))
+        for mark in marks:
+            mark["image"] = images.index(mark["image"])
+        pictures = {"images": images} if images else {}
         return {
             "metadata": self.metadata,
             "truncated": self.truncated,
-            "variants": [asdict(variant) for variant in self.variants],
+            "variants": variants,
+            **pictures,
         }
 
     @classmethod
@@ -170,7 +180,9 @@ class Recipe:
         """The recipe of a document."""
         return cls(
             name,
-            tuple(VariantSpec.of(variant) for variant in document["variants"]),
+            tuple(
+                VariantSpec.of(each, document.get("images", ())) for each in document["variants"]
+            ),
             Metadata(document["metadata"]),
             Truncated(document["truncated"]),
         )
@@ -180,28 +192,3 @@ class Recipe:
         """32 hexadecimal digits of its content; the name is not part of it."""
         canonical = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:32]
-
-
-_SIDES = MappingProxyType({"thumb": 200, "small": 640, "medium": 1280, "large": 1920})
-
-
-def _ladder(name: str, qualities: Mapping[ImageFormat, int]) -> Recipe:
-    return Recipe(
-        name,
-        tuple(
-            VariantSpec(step, side, side, image_format, quality)
-            for step, side in _SIDES.items()
-            for image_format, quality in qualities.items()
-        ),
-    )
-
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            _ladder("default", {ImageFormat.WEBP: 80, ImageFormat.JPEG: 80}),
-            _ladder("avif", {ImageFormat.AVIF: 63}),
-        )
-    }
-)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.errors import InputRejected, Unavailable
+from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render as render_here
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.runtime import new_event_loop
@@ -32,6 +31,7 @@ from tests.support.images import (
     saved,
     translucent,
 )
+from tests.support.recipes import RECIPES
 
 PICTURES = {
     "jpeg": saved(quadrants(900, 700)),
@@ -141,7 +141,7 @@ async def test_an_open_source_is_read_from_its_beginning_and_stays_open(
             rendered.discard()
             rendered.discard()
 
-            assert len(rendered.variants) == 8
+            assert len(rendered.variants) == 10
             assert not file.closed
 
 
@@ -246,7 +246,9 @@ async def test_five_at_once_get_five_different_pictures(
 
     rendered = await asyncio.gather(
         *(
-            renderer.render(source, RECIPES["default"], Limits(), deadline_seconds=60, scratch=scratch)
+            renderer.render(
+                source, RECIPES["default"], Limits(), deadline_seconds=60, scratch=scratch
+            )
             for source in sources
         )
     )
@@ -296,10 +298,12 @@ def test_it_runs_on_the_workers_own_event_loop(tmp_path: Path, scratch: Path) ->
             with await renderer.render(
                 source, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
             ) as rendered:
-                assert len(rendered.variants) == 8
+                assert len(rendered.variants) == 10
             with pytest.raises(ChildCrashed):
                 await asyncio.gather(
-                    renderer.render(source, RECIPES["avif"], Limits(), deadline_seconds=30, scratch=scratch),
+                    renderer.render(
+                        source, RECIPES["avif"], Limits(), deadline_seconds=30, scratch=scratch
+                    ),
                     _kill_when_busy(renderer.zygote_pid),
                 )
 
