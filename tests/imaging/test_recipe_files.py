@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from imagefleet.errors import Misconfigured
-from imagefleet.imaging import recipe_files
 from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
 from imagefleet.imaging.recipes import (
     MAX_SIDE,
-    MOST_VARIANTS,
     OUTPUTS,
     Encoding,
     Fit,
@@ -32,7 +30,6 @@ from imagefleet.imaging.recipes import (
     Watermark,
 )
 from imagefleet.jobs.images import ImageFormat
-from imagefleet.worker.isolation.child import LONGEST_MESSAGE, MOST_FILES
 from tests.support.images import BLUE, RED, animated, quadrants, saved
 
 A_RECIPE = """\
@@ -356,11 +353,10 @@ def test_a_watermark_is_a_small_png_or_webp_that_stands_still(
     assert told.startswith(f"line 6: {AT}.watermark.image: {why}")
 
 
-def test_a_recipe_that_no_request_has_room_for_is_refused(file: Path) -> None:
+def test_watermarks_that_no_request_has_room_for_are_refused(file: Path) -> None:
     for number in range(3):
-        (file.parent / f"{number}.png").write_bytes(
-            saved(Image.effect_noise((175, 175), 99 + number), "PNG")
-        )
+        mark = Image.effect_noise((160, 160), 99 + number)
+        (file.parent / f"{number}.png").write_bytes(saved(mark, "PNG"))
     variants = [
         A_RECIPE.partition("\n")[2].replace("thumb", f"v{number}")
         + f'watermark = {{ image = "{number}.png" }}\n'
@@ -369,16 +365,7 @@ def test_a_recipe_that_no_request_has_room_for_is_refused(file: Path) -> None:
 
     (told,) = faults(file, "[recipes.default]\n" + "".join(variants))
 
-    assert told.startswith("line 1: recipes.default: comes to ")
-    assert "watermarks" in told
-
-
-def test_the_largest_recipe_fits_into_a_request() -> None:
-    """Beside it are the names of its files, the limits and the task."""
-    besides = recipe_files.MOST_DOCUMENT_BYTES + MOST_FILES * 80 + 4096
-
-    assert besides < LONGEST_MESSAGE
-    assert MOST_VARIANTS + 2 <= MOST_FILES
+    assert told == "line 1: recipes.default: its watermarks are larger than 48 KiB together"
 
 
 # What is read.
@@ -473,7 +460,7 @@ def test_one_picture_of_many_watermarks_is_in_the_recipe_once(file: Path) -> Non
 
     recipe = read(file, marked)
 
-    assert 1 == len(recipe.document()["images"])
+    assert 1 == len(recipe.document()["marks"])
     assert recipe == Recipe.of("default", recipe.document())
 
 

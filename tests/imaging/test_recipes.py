@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
-from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
+from imagefleet.imaging.recipes import LONGEST_MARKS, Fit, Recipe, VariantSpec, Watermark
 from imagefleet.jobs.images import ImageFormat
 from tests.support.recipes import RECIPES
 
@@ -57,3 +58,34 @@ def test_a_variant_that_cannot_be_made_cannot_be_written_down(
 ) -> None:
     with pytest.raises(ValueError, match="bad"):
         VariantSpec("bad", width, height, image_format, 80)
+
+
+def test_a_watermarks_image_is_once_in_a_document_however_many_variants_bear_it() -> None:
+    first, second = (Watermark("QUJD" * 100, scale=scale) for scale in (0.1, 0.2))
+    other = Watermark("REVG" * 100)
+    recipe = Recipe(
+        "marked",
+        tuple(
+            dataclasses.replace(THUMB, name=name, watermark=mark)
+            for name, mark in {"a": first, "b": other, "c": second, "d": None}.items()
+        ),
+    )
+    told = json.loads(json.dumps(recipe.document()))
+
+    assert [first.image, other.image] == told["marks"]
+    assert 1 == json.dumps(told).count(first.image)
+    assert recipe == Recipe.of("marked", told)
+
+
+def test_images_of_watermarks_are_short_enough_to_go_with_every_rendering() -> None:
+    def bearing(*images: str) -> Recipe:
+        marked = (
+            dataclasses.replace(THUMB, name=f"v{n}", watermark=Watermark(image))
+            for n, image in enumerate(images)
+        )
+        return Recipe("heavy", tuple(marked))
+
+    half = LONGEST_MARKS // 2
+    bearing("A" * half, "B" * half, "A" * half)
+    with pytest.raises(ValueError, match="recipe heavy: watermarks"):
+        bearing("A" * half, "B" * half, "C")

@@ -1,10 +1,10 @@
 """`imagefleet recipes`: what is made of images here, and files that say it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,7 +13,8 @@ from imagefleet.cli.verbs import Json, group
 from imagefleet.errors import Misconfigured
 from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipe_tables import RecipesFile
-from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec, Watermark
+from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.settings import Recipes, load
 
 app = group("What is made of images: the recipes of RECIPES_FILE, or those that are shipped.")
@@ -80,15 +81,14 @@ def diff(
     """
     before = recipes_in_force(file) if newer else _in_force()
     after = recipes_in_force(newer or file)
-    hashes = [
-        {"name": name, "was": _hash(before.get(name)), "hash": _hash(after.get(name))}
-        for name in dict.fromkeys((*before, *after))
-    ]
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    pairs = [(name, before.get(name), after.get(name)) for name in names]
     told = {
-        "recipes": [each for each in hashes if each["was"] != each["hash"]],
-        "changes": [
-            change for name in after for change in _changes(name, before.get(name), after.get(name))
+        "recipes": [
+            {"name": name, "was": was and was.hash, "hash": now and now.hash}
+            for name, was, now in pairs
         ],
+        "changes": [change for pair in pairs for change in _changes(*pair)],
     }
     show(told, lambda _: _differences(told), as_json=as_json)
 
@@ -109,19 +109,9 @@ def _in_force() -> Mapping[str, Recipe]:
     return recipes_in_force(load(Recipes).file)
 
 
-def _hash(recipe: Recipe | None) -> str | None:
-    return None if recipe is None else recipe.hash
-
-
 def _tell(recipes: Mapping[str, Recipe], *, as_json: bool) -> None:
     lines = [_line(recipe) for recipe in recipes.values()]
-    columns: Columns = {
-        "recipe": "name",
-        "hash": "hash",
-        "variants": "variants",
-        "formats": lambda line: ", ".join(line["formats"]),
-    }
-    show({"recipes": lines}, lambda _: Table(lines, columns, whole=2), as_json=as_json)
+    show({"recipes": lines}, lambda _: Table(lines, LINE, whole=2), as_json=as_json)
 
 
 def _line(recipe: Recipe) -> dict[str, Any]:
@@ -130,78 +120,58 @@ def _line(recipe: Recipe) -> dict[str, Any]:
     return {"name": recipe.name, "hash": recipe.hash, "variants": count, "formats": [*formats]}
 
 
+LINE: Final[Columns] = {
+    "recipe": "name",
+    "hash": "hash",
+    "variants": "variants",
+    "formats": lambda line: ", ".join(line["formats"]),
+}
+
+
 def _seen(recipe: Recipe) -> Iterator[Part]:
     yield f"{recipe.name}  {recipe.hash}"
     yield f"metadata {recipe.metadata}, truncated {recipe.truncated}"
-    columns: Columns = {
-        "variant": _name,
-        "fit": "fit",
-        "box": _box,
-        "quality": "quality",
-        "besides": lambda variant: _in_words(dict(_besides(variant))),
+    lines = [{"variant": name, **said} for name, said in _said(recipe).items() if name]
+    columns = ("variant", "fit", "box", "quality", "besides")
+    yield Table(lines, dict(zip(columns, columns, strict=True)), whole=1)
+
+
+def _said(recipe: Recipe | None) -> dict[str, dict[str, object]]:
+    """What it says, by variant; what it says as a whole under no name."""
+    if recipe is None:
+        return {}
+    said: dict[str, dict[str, object]] = {
+        "": {"metadata": recipe.metadata, "truncated": recipe.truncated}
     }
-    yield Table(recipe.variants, columns, whole=1)
-
-
-def _name(variant: VariantSpec) -> str:
-    return f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"
-
-
-def _box(variant: VariantSpec) -> str:
-    sides = (variant.width, variant.height)
-    return "x".join("any" if side == MAX_SIDE else str(side) for side in sides)
-
-
-def _besides(variant: VariantSpec) -> Iterator[tuple[str, object]]:
-    """What is not as it is where nothing is said; of a watermark's picture its digest."""
-    for field in fields(variant):
-        said = getattr(variant, field.name)
-        if field.default in (MISSING, said) or field.name == "fit":
-            continue
-        match said:
-            case Watermark():
-                digest = sha256(said.image.encode()).hexdigest()[:8]
-                said = {**asdict(said), "image": digest}
-            case tuple():
-                said = [f"{form} {quality}" for form, quality in said]
-            case _:
-                pass
-        yield field.name, said
-
-
-def _said(recipe: Recipe) -> dict[str, dict[str, object]]:
-    """What it says, by variant; of the recipe as a whole under no name."""
-    about: dict[str, object] = {"metadata": recipe.metadata, "truncated": recipe.truncated}
-    return {"": about} | {
-        _name(variant): {
+    for variant in recipe.variants:
+        given = asdict(variant)
+        if variant.watermark is not None:
+            digest = sha256(variant.watermark.image.encode()).hexdigest()
+            given["watermark"]["image"] = digest[:8]
+        sides = (variant.width, variant.height)
+        others = {key: it for key, it in given.items() if it != PLAIN[key] and key not in OWN}
+        said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
             "fit": variant.fit,
-            "box": _box(variant),
+            "box": "x".join("any" if side == MAX_SIDE else str(side) for side in sides),
             "quality": variant.quality,
-            **dict(_besides(variant)),
+            "besides": ", ".join(f"{key} {it}" for key, it in others.items()) or None,
         }
-        for variant in recipe.variants
-    }
+    return said
+
+
+PLAIN: Final = asdict(VariantSpec("", 1, 1, ImageFormat.WEBP, 80))
+OWN: Final = frozenset({"name", "format", "fit", "width", "height", "quality"})
 
 
 def _changes(name: str, before: Recipe | None, after: Recipe | None) -> Iterator[dict[str, object]]:
-    """Each key that says another thing; of a variant that only one of them has, all in one."""
-    if before is None or after is None or before.hash == after.hash:
-        return
+    """Each key that says another thing; of what only one of them has, all."""
     old, new = _said(before), _said(after)
-    changes: list[tuple[str, str, object, object]] = []
     for variant in dict.fromkeys((*old, *new)):
         was, now = old.get(variant, {}), new.get(variant, {})
-        if was and now:
-            keys = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
-            changes += ((variant, key, was.get(key), now.get(key)) for key in keys)
-        else:
-            changes.append((variant, "", _in_words(was), _in_words(now)))
-    for variant, key, earlier, later in changes or [("", "order", [*old][1:], [*new][1:])]:
-        yield {"recipe": name, "variant": variant, "key": key, "was": earlier, "now": later}
-
-
-def _in_words(said: Mapping[str, object]) -> str | None:
-    return ", ".join(f"{key} {it}" for key, it in said.items()) or None
+        for key in dict.fromkeys((*was, *now)):
+            if was.get(key) != now.get(key):
+                said = {"was": was.get(key), "now": now.get(key)}
+                yield {"recipe": name, "variant": variant, "key": key, **said}
 
 
 def _differences(told: Mapping[str, Any]) -> Iterator[Part]:

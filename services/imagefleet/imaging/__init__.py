@@ -10,12 +10,15 @@ half of it does:
     recipes            which variants are wanted                             no Pillow
     recipe_files       recipes from a file, and every fault of it            no Pillow
     recipe_tables      what such a file may say; its schema                  no Pillow
+    recipe_variants    what its tables come to                               no Pillow
     recipe_lines       where in it something stands                          no Pillow
     sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB
     steps              the pipeline up to the largest size, as a list one can read
+    attention          where most is to be seen in a picture
     composing          what of a scaled picture a variant shows, and where in its box
+    watermark          a mark laid over it
     encoding           pictures to bytes
     render             runs that list
     samples            pictures of our own, and the warming up by them

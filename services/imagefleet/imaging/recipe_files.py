@@ -29,13 +29,15 @@ from imagefleet.imaging.recipe_tables import (
     Table,
     VariantTable,
     WatermarkTable,
+)
+from imagefleet.imaging.recipe_variants import (
     contradictions,
     factors_of,
     named,
     outputs_of,
     recipe_of,
 )
-from imagefleet.imaging.recipes import MOST_VARIANTS, Recipe
+from imagefleet.imaging.recipes import LONGEST_MARKS, MOST_VARIANTS, Recipe
 from imagefleet.imaging.sniff import examine
 from imagefleet.jobs.images import ImageFormat
 
@@ -44,7 +46,6 @@ MOST_BYTES: Final = 2**20
 MOST_WATERMARK_BYTES: Final = 32 * 1024
 MOST_WATERMARK_PIXELS: Final = 2**22
 PNG_ENDS: Final = b"IEND"
-MOST_DOCUMENT_BYTES: Final = 112 * 1024  # what a request to a child has room for, beside the rest
 
 Where: TypeAlias = tuple[str | int, ...]
 
@@ -134,11 +135,11 @@ def _read(document: Any, folder: Path) -> tuple[dict[str, Recipe], list[Fault]]:
             faults += _of_variants(table["variants"], (*here, "variants"), folder, images)
         if any(fault.where[:2] == here for fault in faults):
             continue
-        recipes[name] = recipe = recipe_of(name, RecipeTable.model_validate(table), images)
-        size = len(json.dumps(recipe.document()))
-        if size > MOST_DOCUMENT_BYTES:
-            why = f"comes to {size:,} bytes with its watermarks; at most {MOST_DOCUMENT_BYTES:,}"
+        if sum(map(len, set(images.values()))) > LONGEST_MARKS:
+            why = f"its watermarks are larger than {LONGEST_MARKS * 3 // 4096} KiB together"
             faults.append(Fault(here, why))
+            continue
+        recipes[name] = recipe_of(name, RecipeTable.model_validate(table), images)
     return recipes, faults
 
 
