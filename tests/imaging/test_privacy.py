@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render
 from tests.support.images import CANARY, opened, talkative
+from tests.support.recipes import RECIPES
 
 # What introduces metadata in the formats we write.
 TRACES = [

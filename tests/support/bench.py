@@ -9,7 +9,6 @@ from typing import TypeAlias, cast
 
 from imagefleet.aws.objects import Objects
 from imagefleet.doorbell import Doorbell
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
@@ -28,6 +27,7 @@ from imagefleet.worker.settler import Settler
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
 from tests.support.queues import FakeQueue, a_ringing
+from tests.support.recipes import RECIPES
 
 Run: TypeAlias = Callable[[JobContext], Awaitable[Completed]]
 

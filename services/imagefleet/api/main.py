@@ -39,7 +39,8 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.aws.transfers import require_scratch
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
-from imagefleet.imaging.recipes import RECIPES, Recipe
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, supervise
@@ -82,7 +83,7 @@ async def main(
     metrics = ApiMetrics()
     with suppress(AttributeError):  # a C library that has no such thing
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-    recipes = RECIPES
+    recipes = recipes_in_force(settings.recipes.file)
     await require_scratch()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))

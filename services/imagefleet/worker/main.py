@@ -29,7 +29,8 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
-from imagefleet.imaging.recipes import RECIPES, Recipe
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
@@ -65,7 +66,7 @@ log = structlog.get_logger()
 async def main(settings: WorkerSettings, drain: Drain) -> None:
     """Run one worker until it is asked to end, or was declared dead."""
     standard_retry = settings.retry.policy()
-    recipes = RECIPES
+    recipes = recipes_in_force(settings.recipes.file)
     handlers = load_handlers(settings.worker.job_types, standard_retry=standard_retry)
     # Also of types that it does not run: it ends cancelled jobs of any.
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})

@@ -13,7 +13,6 @@ import pytest
 
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.transfers import HELD_BYTES
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
@@ -33,6 +32,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted, told
 from tests.support.images import quadrants, saved
+from tests.support.recipes import RECIPES
 from tests.support.rows import job_row
 
 

@@ -7,12 +7,13 @@ import httpx
 import pytest
 
 from imagefleet.api.http.requests import Tools
-from imagefleet.imaging.recipes import RECIPES, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
 from tests.support.api import ANY_KEYS_ROUTES, JPEG, Running, app_of, published, uploaded
 from tests.support.http import a_jpeg, submitted
+from tests.support.recipes import RECIPES
 from tests.support.rows import job_row
 
 EDITED = Recipe("default", (VariantSpec("thumb", 7, 7, ImageFormat.JPEG, 80),))

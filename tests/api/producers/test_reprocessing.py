@@ -6,7 +6,6 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobId, JobState
 from imagefleet.store.database import Connection
@@ -16,6 +15,7 @@ from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
 from tests.support.image_rows import bury, renewal_of
+from tests.support.recipes import RECIPES
 from tests.support.rows import job_row
 
 

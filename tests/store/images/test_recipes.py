@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 
 from imagefleet.imaging.recipes import (
-    RECIPES,
     Encoding,
     Fit,
     Focus,
@@ -45,6 +44,7 @@ from tests.support.image_rows import (
     asked_for,
     renewal_of,
 )
+from tests.support.recipes import RECIPES
 
 DEFAULT = RECIPES["default"]
 EVERYTHING = Recipe(
