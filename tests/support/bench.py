@@ -14,6 +14,7 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.images.recipes import RecipeVersions
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing
@@ -26,6 +27,7 @@ from imagefleet.worker.settler import Settler
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
 from tests.support.queues import FakeQueue, a_ringing
+from tests.support.recipes import RECIPES
 
 Run: TypeAlias = Callable[[JobContext], Awaitable[Completed]]
 
@@ -122,6 +124,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             outputs=nowhere,
             renderer=Renderer(),
             decoding=asyncio.Semaphore(1),
+            recipes=RecipeVersions(RECIPES, pool),
             doorbell=doorbell,
             breakers=breakers,
             metrics=metrics,

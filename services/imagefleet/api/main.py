@@ -6,7 +6,7 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 
 import ctypes
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Final
@@ -28,7 +28,7 @@ from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators.queues import Looks
-from imagefleet.api.producers import editing, events, images, jobs, uploads
+from imagefleet.api.producers import editing, events, images, jobs, recipes, uploads
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
@@ -39,6 +39,8 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.aws.transfers import require_scratch
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, supervise
@@ -46,6 +48,7 @@ from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import MOST_CONNECTIONS, Pool, open_pool, ping
+from imagefleet.store.images.recipes import remember_recipes
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
@@ -80,6 +83,7 @@ async def main(
     metrics = ApiMetrics()
     with suppress(AttributeError):  # a C library that has no such thing
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    recipes = recipes_in_force(settings.recipes.file)
     await require_scratch()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
@@ -87,7 +91,7 @@ async def main(
         session = await stack.enter_async_context(
             open_session(settings.aws, calls=AwsCalls(metrics, tracing))
         )
-        tools = await _open_tools(stack, settings, pool, session, metrics, tracing)
+        tools = await _open_tools(stack, settings, recipes, pool, session, metrics, tracing)
         watcher = Watcher(tools)
         app = create_app(tools, watcher)
         await stack.enter_async_context(app.state.accepting.open())
@@ -121,6 +125,7 @@ async def main(
 async def _open_tools(
     stack: AsyncExitStack,
     settings: ApiSettings,
+    recipes: Mapping[str, Recipe],
     pool: Pool,
     session: AwsSession,
     metrics: ApiMetrics,
@@ -137,6 +142,8 @@ async def _open_tools(
             )
         )
         operators = operators.timed_by(metrics.query)
+    async with pool.connection() as connection:  # before anything is pinned to them
+        await remember_recipes(connection, recipes.values())
     timed = pool.timed_by(metrics.query)
     standard_retry = settings.retry.policy()
     kinds = load_kinds().with_standard_retry(standard_retry)
@@ -153,6 +160,7 @@ async def _open_tools(
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
         doorbell=await stack.enter_async_context(Doorbell(pool, queues).open()),
         known_kinds=kinds,
+        recipes=recipes,
         metrics=metrics,
         tracing=tracing,
         live=live,
@@ -192,7 +200,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, editing, uploads, jobs, events, stable):
+    for part in (images, editing, uploads, recipes, jobs, events, stable):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()

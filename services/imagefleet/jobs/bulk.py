@@ -10,7 +10,7 @@ walk and was committed behind its back is looked for at the end, once more among
 pause holds back is not cancelled either: deletions, cancellations, and the walk itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Self
@@ -100,6 +100,8 @@ class Candidate(Original):
     image_id: UUID
     recipe: str
     """Of what is shown, or of the upload as long as nothing is."""
+    recipe_hash: str | None
+    """Which version; None where a release made it that told none."""
     deleted: bool
     source_seq: int
     """The revision that brought it."""
@@ -112,13 +114,25 @@ class Candidate(Original):
         return Focal.of(self.focal_x, self.focal_y)
 
     def payload(
-        self, recipe: str | None, *, crops_only: Literal[True] | None = None
+        self,
+        recipe: str | None,
+        versions: Mapping[str, str] | None,
+        *,
+        crops_only: Literal[True] | None = None,
     ) -> dict[str, Any]:
-        """What a job is told that renders it; None is the recipe that the image has."""
+        """What a job is told that renders it; None is the recipe that the image has.
+
+        In the version in force; in the image's own, where its recipe is not in force any more.
+        Without versions none is pinned.
+        """
+        name, pinned = recipe or self.recipe, None
+        if versions is not None:
+            pinned = versions.get(name, self.recipe_hash if name == self.recipe else None)
         return ProcessImage.payload(
             self.image_id,
             self,
-            recipe or self.recipe,
+            name,
+            pinned,
             source_seq=self.source_seq,
             focal=self.focal,
             crops_only=crops_only,
@@ -134,13 +148,17 @@ class SetWalk(_BulkWalk):
 
 def is_wanted(image: Candidate, wanted: ReprocessImages) -> bool:
     """Whether the set has this image."""
-    return wanted.recipe_was is None or image.recipe == wanted.recipe_was
+    if wanted.recipe_was is None:
+        return True
+    name, _, version = wanted.recipe_was.partition("@")
+    return image.recipe == name and (image.recipe_hash or "").startswith(version)
 
 
 def follow_up(
     claim: Claim, image: Candidate, wanted: ReprocessImages, *, created_by: str
 ) -> Submission:
     """The job that renders one image of a set. Its key makes a second one impossible."""
+    payload = image.payload(wanted.recipe, wanted.recipe_hashes)
     return Draft(
         kind=_RENDERING,
         tenant_id=claim.tenant_id,
@@ -151,4 +169,4 @@ def follow_up(
         parent_job_id=claim.job_id,
         traceparent=claim.traceparent,
         tracestate=claim.tracestate,
-    ).whole(image.payload(wanted.recipe), priority=LOW_PRIORITY, max_attempts=claim.max_attempts)
+    ).whole(payload, priority=LOW_PRIORITY, max_attempts=claim.max_attempts)

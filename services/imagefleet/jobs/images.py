@@ -237,6 +237,7 @@ class NewSource(Original):
     height: int | None = None
     reference: str | None = None
     recipe: str = "default"
+    recipe_hash: str | None = None
     focal: Focal | None = None
 
 
@@ -268,6 +269,7 @@ class Publication:
     source_seq: int
     revision: int
     recipe: str
+    recipe_hash: str
     focal: Focal | None = None
     """What it was cut around, where it was cut."""
     encoder: str

@@ -20,13 +20,14 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import Focal, Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
-from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.images.recipes import RecipeVersions
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -114,6 +115,7 @@ class Equipment:
     renderer: Renderer
     decoding: asyncio.Semaphore
     """As many children may work at once: they are what needs processors and memory."""
+    recipes: RecipeVersions
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
     """One of them at a time may have more memory than the others."""
     drain: Drain = field(default_factory=Drain)
@@ -234,6 +236,17 @@ class JobContext:
             await stack.enter_async_context(self._equipment.much_memory.turn())
         await stack.enter_async_context(self._equipment.decoding)
         return True
+
+    async def recipe(self, name: str, version: str | None = None) -> Recipe:
+        """The recipe of this name in the version with this hash, or else the one in force here.
+
+        Unavailable where nobody has it: a newer process knows it, and so will a newer worker.
+        """
+        found = await self._equipment.recipes.find(name, version)
+        if found is None:
+            asked = name if version is None else f"{name}@{version}"
+            raise Unavailable("unknown_recipe", failure_sentence("unavailable"), asked)
+        return found
 
     async def render(
         self,

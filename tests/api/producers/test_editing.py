@@ -131,7 +131,8 @@ async def test_a_move_is_a_job_and_is_shown_once_that_is_done(
     assert answer.headers["Location"] == accepted["links"]["self"]
     assert (image["imageId"], "queued") == (accepted["imageId"], accepted["status"])
     added = {"focal": [0.3, 0.7], "crops_only": True, "source_seq": 1, "recipe": "default"}
-    assert await payload_of(owner, accepted) == await payload_of(owner, image) | added
+    told, before = await payload_of(owner, accepted), await payload_of(owner, image)
+    assert told == before | added | {"recipe_hash": told["recipe_hash"]}
     row = await job_row(owner, JobId(UUID(accepted["jobId"])))
     assert (row["target_seq"], row["services"]) == (2, ["s3"])
     assert await point_of(acme, image) is None

@@ -56,7 +56,7 @@ async def an_image(
 ) -> UUID:
     """An accepted upload, of whose job nobody has begun; of an image, its replacement."""
     submission, source = an_upload(image_id or new_job_id())
-    payload = ProcessImage.payload(source.image_id, source, "default", focal=focal)
+    payload = ProcessImage.payload(source.image_id, source, "default", None, focal=focal)
     await submit_image(
         api,
         replace(submission, payload=payload),
@@ -263,7 +263,9 @@ async def test_what_is_rendered_again_keeps_the_point(api: Connection, worker: C
     image_id, plain = await an_image(api), await an_image(api)
     await moved(api, image_id, HERE)
 
-    submission, _ = await reprocess_image(api, asking(image_id), image_id, recipe="avif")
+    submission, _ = await reprocess_image(
+        api, asking(image_id), image_id, recipe="avif", versions={}
+    )
     set_job = a_set()
     await worker_submits(worker, set_job)
 

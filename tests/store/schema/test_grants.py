@@ -172,14 +172,17 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         },
         "images": {
             "api": May(
-                insert=columns("id tenant_id reference recipe focal_x focal_y"),
+                insert=columns("id tenant_id reference recipe recipe_hash focal_x focal_y"),
                 update=columns("updated_at focal_x focal_y"),
             ),
             "worker": May(
-                update=columns("recipe source_seq revision claim_no job_id published_at updated_at")
+                update=columns(
+                    "recipe recipe_hash source_seq revision claim_no job_id published_at updated_at"
+                )
             ),
             "maintenance": May(delete=True),
         },
+        "recipes": dict.fromkeys(("api", "worker"), May(insert=columns("hash name content"))),
         "image_sources": {"api": May(insert=True), "maintenance": May(delete=True)},
         "image_revisions": {
             "worker": May(insert=True, update=columns("superseded_at invalidation_id")),

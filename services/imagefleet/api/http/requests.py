@@ -26,6 +26,7 @@ from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, TenantId
 from imagefleet.jobs.policies import RetryPolicy
@@ -170,6 +171,8 @@ class Tools:
     doorbell: Doorbell
     known_kinds: Kinds
     """With the policies of the environment."""
+    recipes: Mapping[str, Recipe]
+    """Those in force, by name."""
     metrics: ApiMetrics
     tracing: Tracing
     live: Live = field(default_factory=Live)
@@ -180,6 +183,11 @@ class Tools:
     """How many invalidation paths a month are expected."""
     operators: Pool | None = None
     """Postgres under the operator's role; None where its routes are not served."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The hash of each of the recipes, by name."""
+        return {name: recipe.hash for name, recipe in self.recipes.items()}
 
     @property
     def kinds(self) -> Kinds:

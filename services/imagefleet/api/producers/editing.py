@@ -9,6 +9,7 @@ from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
+from imagefleet.api.producers.recipes import recipe_of
 from imagefleet.api.producers.schemas import ImageEdit, Reprocessing
 from imagefleet.api.producers.submitting import (
     Admission,
@@ -16,7 +17,6 @@ from imagefleet.api.producers.submitting import (
     fingerprint,
     idempotency_header,
     key_of,
-    recipe_of,
 )
 from imagefleet.jobs.images import image_target
 from imagefleet.jobs.kinds import Draft
@@ -49,7 +49,7 @@ async def reprocess_image(
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
     asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else recipe_of(asked.recipe)
+    recipe = None if asked.recipe is None else recipe_of(tools.recipes, asked.recipe)
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
     asking = _draft(request, tools, image_id, key, asked.idempotency_key)
@@ -58,7 +58,12 @@ async def reprocess_image(
         await get_image(connection, image_id, key.tenant_id)
         await admission.admit(connection, key, asking)
         submission, submitted = await submit_reprocessing(
-            connection, asking, image_id, recipe=recipe, fingerprint=digest
+            connection,
+            asking,
+            image_id,
+            recipe=recipe,
+            versions=tools.versions,
+            fingerprint=digest,
         )
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, image_id))

@@ -15,6 +15,7 @@ from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.producers.recipes import recipe_of
 from imagefleet.api.producers.schemas import FOCAL, NO_CONTROLS, StoredUpload, focal_of
 from imagefleet.api.producers.submitting import (
     Admission,
@@ -23,7 +24,6 @@ from imagefleet.api.producers.submitting import (
     fingerprint,
     idempotency_header,
     key_of,
-    recipe_of,
 )
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
@@ -36,7 +36,6 @@ from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
 from imagefleet.store.images.images import (
     IMAGE_DELETED,
-    find_replaceable,
     get_image,
     list_images,
     submit_image,
@@ -44,6 +43,7 @@ from imagefleet.store.images.images import (
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
+DEFAULT: Final = "default"
 DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
@@ -84,12 +84,18 @@ async def upload_image(
         if recipe is not None or reference is not None or focal is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
-    chosen = recipe_of(recipe or "default")
+    chosen = recipe_of(tools.recipes, recipe or DEFAULT)
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen, reference=reference, focal=focal_of(focal))
+    source = replace(
+        stored,
+        recipe=chosen,
+        recipe_hash=tools.versions[chosen],
+        reference=reference,
+        focal=focal_of(focal),
+    )
     asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
     digest = fingerprint("POST /v1/images", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
@@ -115,12 +121,15 @@ async def replace_image(
     focal: FocalQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if recipe is None else recipe_of(recipe)
+    chosen = None if recipe is None else recipe_of(tools.recipes, recipe)
     asking = _draft(request, tools, image_id, key)
-    present = await _recipe_of_replaceable(tools, image_id, asking)
+    present = await _find_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen or present, focal=focal_of(focal))
+    name = chosen or present.recipe or DEFAULT
+    # Of a recipe that is gone, what it was made by until now.
+    pinned = tools.versions.get(name, present.recipe_hash)
+    source = replace(stored, recipe=name, recipe_hash=pinned, focal=focal_of(focal))
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)
@@ -204,13 +213,13 @@ def _cancelling(
     ).whole(order.model_dump(mode="json"))
 
 
-async def _recipe_of_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> str:
-    """How the image to be replaced is made; one that was deleted only answers repeats."""
+async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> ImageView:
+    """The image to be replaced; one that was deleted only answers repeats."""
     async with tools.pool.use("get_image", "images") as connection:
-        image, recipe = await find_replaceable(connection, image_id, asking.tenant_id)
+        image = await get_image(connection, image_id, asking.tenant_id)
         if image.status == DELETED and not await is_standing(connection, asking):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
-    return recipe
+    return image
 
 
 def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Draft:
@@ -257,7 +266,9 @@ async def _submit(
         if repeats:
             standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
             return accepted(AcceptedImage.answering(standing, source.image_id))
-        payload = ProcessImage.payload(source.image_id, source, source.recipe, focal=source.focal)
+        payload = ProcessImage.payload(
+            source.image_id, source, source.recipe, source.recipe_hash, focal=source.focal
+        )
         submission = asking.whole(payload, fingerprint=digest)
         submitted = await submit_image(connection, submission, source, is_first=is_first)
     tools.ring([(submission, submitted)])

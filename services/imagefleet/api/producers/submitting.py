@@ -19,10 +19,10 @@ from fastapi import Request
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
-from imagefleet.api.http.requests import correlate
+from imagefleet.api.http.requests import Tools, correlate
+from imagefleet.api.producers.recipes import versions_of_a_set
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import (
     Draft,
@@ -69,9 +69,9 @@ Wish: TypeAlias = tuple[ApiKey, Asked]
 Refusal: TypeAlias = RequestRejected | Unavailable
 
 
-def compose(
+async def compose(
     request: Request,
-    kinds: Kinds,
+    tools: Tools,
     job: NewJob,
     *,
     by: ApiKey,
@@ -79,13 +79,13 @@ def compose(
     job_id: JobId | None = None,
 ) -> Submission:
     """The submission that a producer's job comes to; RequestRejected if it cannot be one."""
-    kind = _kind_of(kinds, job.job_type)
+    kind, given = _kind_of(tools.kinds, job.job_type), job.payload
     if len(orjson.dumps(job.payload)) > MAX_PAYLOAD_BYTES:
         sentence = f"The payload is larger than {MAX_PAYLOAD_BYTES} bytes."
         raise RequestRejected("payload_too_large", sentence)
     payload = validate_payload(kind, job.payload)
-    if isinstance(payload, ReprocessImages) and payload.recipe is not None:
-        recipe_of(payload.recipe)
+    if isinstance(payload, ReprocessImages):
+        given = given | {"recipe_hashes": await versions_of_a_set(tools, payload)}
     # The payload is JSON already; to dump it as part of the model is another walk through it.
     asked = job.model_dump(mode="json", exclude={"payload", "idempotency_key", "correlation_id"})
     asked["payload"] = job.payload
@@ -100,7 +100,7 @@ def compose(
         target=kind.target(payload),
         parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
     ).whole(
-        job.payload,
+        given,
         fingerprint=fingerprint("POST /v1/jobs", asked),
         lane=choose_lane(kind, job.priority),
         priority=job.priority,
@@ -137,14 +137,6 @@ def draft(
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )
-
-
-def recipe_of(name: str) -> str:
-    """The name of a recipe that exists."""
-    if name not in RECIPES:
-        sentence = f"There is no such recipe; known are: {', '.join(RECIPES)}."
-        raise RequestRejected("unknown_recipe", sentence)
-    return name
 
 
 def _kind_of(kinds: Kinds, name: str) -> JobKind:

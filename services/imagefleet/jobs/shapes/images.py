@@ -91,6 +91,8 @@ class ImageView(Shape):
     status: str
     reference: str | None = None
     revision: int | None = None
+    recipe: str | None = None
+    recipe_hash: str | None = None
     source: Source | None = None
     placeholder: Placeholder | None = None
     focal_point: FocalPoint | None = None
@@ -147,3 +149,29 @@ class UploadView(Shape):
     fields: dict[str, str]
     max_bytes: int
     expires_at: datetime
+
+
+class RecipeVariant(Shape):
+    """One file that a recipe makes: a box in pixels, what it may come out as, and its name then."""
+
+    name: str
+    fit: str
+    width: int
+    height: int
+    formats: list[str]
+    quality: int
+    files: list[str]
+
+
+class RecipeView(Shape):
+    """A recipe in the version that is in force."""
+
+    name: str
+    hash: str
+    variants: list[RecipeVariant]
+
+
+class RecipeList(Shape):
+    """Every recipe that may be named."""
+
+    recipes: list[RecipeView]

@@ -56,7 +56,9 @@ async def move_focal(
             return shown
         x, y = focal or (None, None)
         moved = replace(candidate, focal_x=x, focal_y=y)
-        submission = draft.whole(moved.payload(None, crops_only=True), fingerprint=fingerprint)
+        # In the version of its recipe that made what is shown, whichever is in force.
+        payload = moved.payload(None, {}, crops_only=True)
+        submission = draft.whole(payload, fingerprint=fingerprint)
         answer = await insert_submission(connection, submission)
         if answer.created:
             await connection.execute(MOVE_FOCAL, image_id, x, y)

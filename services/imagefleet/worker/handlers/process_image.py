@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from imagefleet.aws.objects import Stored
-from imagefleet.errors import InputRejected, Unavailable
+from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits, decoding_bytes
-from imagefleet.imaging.recipes import RECIPES, Recipe
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import Focal, Made, Publication, PublishedVariant
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
@@ -34,9 +34,7 @@ async def run(job: JobContext) -> Completed:
     from imagefleet.imaging.encoding import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
 
     payload: ProcessImage = job.payload
-    recipe = RECIPES.get(payload.recipe)
-    if recipe is None:  # a newer API knows it, and so will a newer worker
-        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), payload.recipe)
+    recipe = await job.recipe(payload.recipe, payload.recipe_hash)
     encoder = encoder_fingerprint(recipe)
     kept = await take_over(job, payload, recipe, encoder)
     parts = [] if kept is None else [kept]
@@ -51,6 +49,7 @@ async def run(job: JobContext) -> Completed:
         source_seq=revision if payload.source_seq is None else payload.source_seq,
         revision=revision,
         recipe=payload.recipe,
+        recipe_hash=payload.recipe_hash or recipe.hash,
         focal=payload.focal and Focal(*payload.focal),
         encoder=encoder,
         source=parts[0].source,
