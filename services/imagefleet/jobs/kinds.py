@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
-from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
@@ -241,25 +241,17 @@ class ProcessImage(Payload):
     """The revision that brought this original; None says that this job's own revision does."""
 
     @classmethod
-    def payload(
-        cls,
-        image_id: UUID,
-        source: Original,
-        recipe: str,
-        recipe_hash: str | None,
-        *,
-        source_seq: int | None = None,
-    ) -> dict[str, Any]:
+    def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:
         """What a job is told that renders this original."""
         payload = cls(
-            image_id=image_id,
+            image_id=source.image_id,
             source_key=source.key,
             source_bytes=source.bytes,
             source_sha256=source.sha256,
             source_etag=source.etag,
             content_type=source.content_type,
-            recipe=recipe,
-            recipe_hash=recipe_hash,
+            recipe=source.recipe,
+            recipe_hash=source.recipe_hash,
             source_seq=source_seq,
         )
         return payload.model_dump(mode="json", exclude_none=True)

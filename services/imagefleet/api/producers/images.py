@@ -16,7 +16,6 @@ from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.recipes import recipe_of
 from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
 from imagefleet.api.producers.submitting import (
     Admission,
@@ -81,14 +80,13 @@ async def upload_image(
         if recipe is not None or reference is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
-    chosen = recipe_of(tools.recipes, recipe or DEFAULT)
+    chosen = tools.recipe_of(recipe or DEFAULT)
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    pinned = tools.versions[chosen]
-    source = replace(stored, recipe=chosen, recipe_hash=pinned, reference=reference)
-    asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
+    source = replace(stored, recipe=chosen.name, recipe_hash=chosen.hash, reference=reference)
+    asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": reference}
     digest = fingerprint("POST /v1/images", asked)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
 
@@ -112,7 +110,7 @@ async def replace_image(
     recipe: RecipeQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if recipe is None else recipe_of(tools.recipes, recipe)
+    chosen = None if recipe is None else tools.recipe_of(recipe).name
     asking = _draft(request, tools, image_id, key)
     present = await _find_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
@@ -208,7 +206,7 @@ async def reprocess_image(
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
     asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else recipe_of(tools.recipes, asked.recipe)
+    recipe = None if asked.recipe is None else tools.recipe_of(asked.recipe).name
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
     asking = draft(
@@ -302,7 +300,7 @@ async def _submit(
         if repeats:
             standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
             return accepted(AcceptedImage.answering(standing, source.image_id))
-        payload = ProcessImage.payload(source.image_id, source, source.recipe, source.recipe_hash)
+        payload = ProcessImage.payload(source)
         submission = asking.whole(payload, fingerprint=digest)
         submitted = await submit_image(connection, submission, source, is_first=is_first)
     tools.ring([(submission, submitted)])
