@@ -27,12 +27,16 @@ def rendered(
     limits: Limits | None = None,
     focal: Focal | None = None,
 ) -> tuple[Rendering, Outputs]:
+    """The facts, and the bytes of every variant, whichever of those that are one was written."""
     outputs: Outputs = {}
 
     def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
         outputs[name, image_format] = encoded
 
-    return render(source, recipe, limits or Limits(), sink, focal=focal), outputs
+    rendering = render(source, recipe, limits or Limits(), sink, focal=focal)
+    for made in rendering.variants:
+        outputs[made.name, made.format] = outputs[made.same_as or made.name, made.format]
+    return rendering, outputs
 
 
 def picture_of(

@@ -45,6 +45,7 @@ def render(
 ) -> Rendering:
     """Every variant of the recipe, each handed to the sink as soon as it is encoded.
 
+    What would be the same picture as another variant is not handed over: its facts name that one.
     Raises InputRejected for whatever is the input's fault; its code says which. What the sink or
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
@@ -91,19 +92,20 @@ def _make(
     sink: Sink,
     checkpoint: Checkpoint,
 ) -> Iterator[VariantFacts]:
-    """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
+    """The variants of one level. Those that come out alike, as a small source's do, are one."""
     outcome = partial(_outcome, level.size)
     for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
-        variants = tuple(alike)
+        first, *others = alike
         checkpoint()
-        focal, scaled = around[variants[0].focus], level.size != work.size
-        shown = compose(picture, variants[0], focal, scaled=scaled)
-        encoded = encode(shown, variants[0])
-        for variant in variants:
-            sink(variant.name, encoded.format, encoded.content)
+        focal, scaled = around[first.focus], level.size != work.size
+        shown = compose(picture, first, focal, scaled=scaled)
+        encoded = encode(shown, first, work.origin)
+        sink(first.name, encoded.format, encoded.content)
+        for variant in (first, *others):
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
             warnings = (*work.caveats, *encoded.caveats, *small)
-            yield _variant(variant, Size(*shown.size), encoded, warnings)
+            facts = _facts(variant, Size(*shown.size), encoded, warnings)
+            yield facts if variant is first else replace(facts, same_as=first.name)
 
 
 def _outcome(size: Size, variant: VariantSpec) -> str:
@@ -113,7 +115,7 @@ def _outcome(size: Size, variant: VariantSpec) -> str:
     return repr(replace(named, fit=Fit.INSIDE, focus=Focus.CENTRE) if shown == size else named)
 
 
-def _variant(
+def _facts(
     variant: VariantSpec, size: Size, encoded: Encoded, warnings: tuple[Caveat, ...]
 ) -> VariantFacts:
     return VariantFacts(

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -107,7 +108,7 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
     with await renderer.render(
         source, RECIPES[recipe], Limits(), deadline_seconds=30, scratch=scratch
     ) as rendered:
-        actual = {(v.facts.name, v.facts.format): v.path.read_bytes() for v in rendered.variants}
+        actual = {(v.path.stem, v.facts.format): v.path.read_bytes() for v in rendered.variants}
 
     assert expected == actual
     assert hashlib.sha256(PICTURES[picture]).hexdigest() == rendered.source.sha256
@@ -117,7 +118,7 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
         rendered.source.frames,
     )
     assert facts.placeholder.thumbhash == rendered.placeholder.thumbhash
-    assert [v.warnings for v in facts.variants] == [v.facts.warnings for v in rendered.variants]
+    assert facts.variants == tuple(replace(v.facts, sha256="") for v in rendered.variants)
     assert left_in(scratch) == []
 
 
