@@ -100,8 +100,8 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         ["line 2: recipes.default.truncated: has to be 'refuse' or 'warn'; given True"],
     ),
     "an unknown key of a recipe": (
-        A_RECIPE.replace("default]\n", 'default]\nmetadat = "none"\n', 1),
-        ["line 2: recipes.default.metadat: there is no such key; did you mean metadata?"],
+        A_RECIPE.replace("default]\n", 'default]\nmeta_data = "none"\n', 1),
+        ["line 2: recipes.default.meta_data: there is no such key; did you mean metadata?"],
     ),
     "an unknown key of a variant": (
         A_RECIPE + "qualitty = 80\n",
