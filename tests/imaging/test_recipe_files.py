@@ -188,7 +188,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
     ),
     "the quality of a format that is not made": (
         A_RECIPE + "quality = { jpeg = 80, webp = 80 }\n",
-        [f"line 6: {AT}.quality: 'webp' is no format of this variant"],
+        [f"line 6: {AT}.quality.webp: is no format of this variant"],
     ),
     "the quality of what has none": (
         A_RECIPE.replace('"jpeg"', '"png"') + "quality = { png = 80 }\n",
