@@ -100,8 +100,8 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         ["line 2: recipes.default.truncated: has to be 'refuse' or 'warn'; given True"],
     ),
     "an unknown key of a recipe": (
-        A_RECIPE.replace("default]\n", 'default]\nmetdata = "none"\n', 1),
-        ["line 2: recipes.default.metdata: there is no such key; did you mean metadata?"],
+        A_RECIPE.replace("default]\n", 'default]\nmeta_data = "none"\n', 1),
+        ["line 2: recipes.default.meta_data: there is no such key; did you mean metadata?"],
     ),
     "an unknown key of a variant": (
         A_RECIPE + "qualitty = 80\n",
@@ -188,7 +188,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
     ),
     "the quality of a format that is not made": (
         A_RECIPE + "quality = { jpeg = 80, webp = 80 }\n",
-        [f"line 6: {AT}.quality: 'webp' is no format of this variant"],
+        [f"line 6: {AT}.quality.webp: is no format of this variant"],
     ),
     "the quality of what has none": (
         A_RECIPE.replace('"jpeg"', '"png"') + "quality = { png = 80 }\n",

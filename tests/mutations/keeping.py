@@ -145,11 +145,11 @@ KEEPING: Final = (
     ),
     Mutation(
         "a worker makes its own version of a recipe, whatever was pinned",
-        "images/recipes.py",
-        "(own is not None and own.hash == pinned)",
+        "services/imagefleet/worker/handling.py",
+        "own is not None and version in {None, own.hash}",
         "own is not None",
-        "images/test_recipes.py",
-        ("test_a_process_asks_for_what_it_does_not_have_and_once",),
+        "worker/test_recipe_versions.py",
+        ("test_what_an_edit_affects_is_rendered_again_while_the_old_is_served",),
     ),
     Mutation(
         "what a newer release says of a recipe is left out",

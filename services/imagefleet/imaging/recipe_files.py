@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.headers.png import SIGNATURE
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipe_lines import Lines, Unreadable, parse
+from imagefleet.imaging.recipe_lines import Lines, Unreadable, Where, parse
 from imagefleet.imaging.recipe_tables import (
     FORMS,
     RecipesFile,
@@ -46,8 +46,6 @@ MOST_BYTES: Final = 2**20
 MOST_WATERMARK_BYTES: Final = 32 * 1024
 MOST_WATERMARK_PIXELS: Final = 2**22
 PNG_ENDS: Final = b"IEND"
-
-Where: TypeAlias = tuple[str | int, ...]
 
 # By the length of the way to one of their keys.
 _TABLES: Final[Mapping[int, type[Table]]] = {
@@ -152,8 +150,7 @@ def _of_variants(
         if not isinstance(variant, dict):
             continue
         here = (*at, place)
-        for key, why in contradictions(variant):
-            yield Fault((*here, key) if key else here, why)
+        yield from (Fault((*here, *key), why) for key, why in contradictions(variant))
         for factor, output in product(factors_of(variant), outputs_of(variant)):
             name = named(variant.get("name"), factor)
             earlier = made.setdefault((name, output), place)

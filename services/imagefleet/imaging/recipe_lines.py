@@ -6,8 +6,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-Path: TypeAlias = tuple[str | int, ...]
-Lines: TypeAlias = Mapping[Path, int]
+Where: TypeAlias = tuple[str | int, ...]
+Lines: TypeAlias = Mapping[Where, int]
 
 # A whole string, a bracket, a comma or colon, or a number or word; JSON's strings have no breaks.
 _PIECE: Final = re.compile(r'\n|"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
@@ -48,10 +48,10 @@ def parse(text: str, *, as_json: bool) -> tuple[Any, Callable[[], Lines]]:
 
 def _lines_of_json(text: str) -> Lines:
     """Of a text that is valid JSON."""
-    lines: dict[Path, int] = {}
+    lines: dict[Where, int] = {}
     pieces = _pieces(text)
 
-    def walk(path: Path, line: int, piece: str) -> None:
+    def walk(path: Where, line: int, piece: str) -> None:
         if path in lines:
             raise Unreadable(line, f"{path[-1]!r} is there twice")
         lines[path] = line
@@ -85,9 +85,9 @@ def _lines_of_toml(text: str) -> Lines:
     A statement ends with the first line that makes it whole. Of an array that goes on, what it has
     so far is read as well, for the lines of its items.
     """
-    lines: dict[Path, int] = {(): 1}
-    tables: dict[Path, int] = {}  # how many an array of tables has by now
-    here: Path = ()
+    lines: dict[Where, int] = {(): 1}
+    tables: dict[Where, int] = {}  # how many an array of tables has by now
+    here: Where = ()
     statement, begun = "", 1
     for number, row in enumerate(text.split("\n"), 1):
         statement += row + "\n"
@@ -108,9 +108,9 @@ def _lines_of_toml(text: str) -> Lines:
     return lines
 
 
-def _entered(header: Any, tables: dict[Path, int]) -> Path:  # noqa: ANN401 - TOML
+def _entered(header: Any, tables: dict[Where, int]) -> Where:  # noqa: ANN401 - TOML
     """Where a header leads, with the places of all arrays of tables on the way."""
-    path: Path = ()
+    path: Where = ()
     while header:
         ((name, header),) = header.items()
         path = (*path, name)
@@ -122,7 +122,7 @@ def _entered(header: Any, tables: dict[Path, int]) -> Path:  # noqa: ANN401 - TO
     return path
 
 
-def _found(value: object, path: Path, line: int, lines: dict[Path, int]) -> None:
+def _found(value: object, path: Where, line: int, lines: dict[Where, int]) -> None:
     lines.setdefault(path, line)
     match value:
         case dict():

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from imagefleet.imaging.recipe_lines import Where
 from imagefleet.imaging.recipe_tables import Quality, RecipeTable, VariantTable
 from imagefleet.imaging.recipes import MAX_SIDE, Encoding, Recipe, VariantSpec, Watermark
 from imagefleet.jobs.images import ImageFormat
@@ -37,41 +38,41 @@ def named(name: object, factor: int) -> str:
     return f"{name}" if factor == 1 else f"{name}-{factor}x"
 
 
-def contradictions(variant: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What does not go together in a variant's table: at which key, and why.
+def contradictions(variant: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """What does not go together in a variant's table: where in it, and why.
 
     It is asked of tables that have other faults, too.
     """
     fit, sizes = variant.get("fit", "inside"), variant.keys() & {"width", "height", "edge"}
     if "edge" in sizes and len(sizes) > 1:
-        yield "edge", "is the longest side: give it alone, or width and height without it"
+        yield ("edge",), "is the longest side: give it alone, or width and height without it"
     elif fit == "inside" and not sizes:
-        yield "", "says no size: give edge, width or height"
+        yield (), "says no size: give edge, width or height"
     elif fit in ["cover", "contain", "pad"] and sizes != {"width", "height"}:
-        yield "fit", f"{fit} needs width and height, and no edge"
+        yield ("fit",), f"{fit} needs width and height, and no edge"
     outputs, factors = outputs_of(variant), factors_of(variant)
     if ("format" in variant) == ("formats" in variant):
-        yield "", "has to say either format (one) or formats (a set, best first)"
+        yield (), "has to say either format (one) or formats (a set, best first)"
     elif "formats" in variant and outputs and FALLBACKS.isdisjoint(outputs):
-        yield "formats", "lacks one that every browser shows: add jpeg or png at the end"
+        yield ("formats",), "lacks one that every browser shows: add jpeg or png at the end"
     if "allowed" in variant and variant.get("format") != "auto":
-        yield "allowed", 'goes with format = "auto" alone'
+        yield ("allowed",), 'goes with format = "auto" alone'
     for key, said in (("formats", outputs), ("allowed", outputs), ("factors", factors)):
         if key in variant and len(set(map(str, said))) != len(said):
-            yield key, "names one of them twice"
+            yield (key,), "names one of them twice"
     for key in sizes:
         side = variant[key]
         if type(side) is int and side <= MAX_SIDE < side * max(factors, default=1):
-            yield key, f"times {max(factors)} is over {MAX_SIDE} pixels: leave out that factor"
+            yield (key,), f"times {max(factors)} is over {MAX_SIDE} pixels: leave out that factor"
     quality = variant.get("quality")
-    for name in sorted(quality.keys() - set(outputs)) if isinstance(quality, dict) else ():
-        yield "quality", f"{name!r} is no format of this variant"
+    for name in (quality.keys() - set(outputs)) if isinstance(quality, dict) else ():
+        yield ("quality", name), "is no format of this variant"
     if outputs and "webp" not in outputs and variant.get("lossless") == "always":
-        yield "lossless", "can be asked of WebP alone, which is not among the formats"
+        yield ("lossless",), "can be asked of WebP alone, which is not among the formats"
     if outputs == ["png"] and "max_bytes" in variant:
-        yield "max_bytes", "cannot be kept by PNG, which has no quality that could go down"
+        yield ("max_bytes",), "cannot be kept by PNG, which has no quality that could go down"
     if fit != "cover" and "focus" in variant:
-        yield "focus", 'is about what cover cuts: it goes with fit = "cover" alone'
+        yield ("focus",), 'is about what cover cuts: it goes with fit = "cover" alone'
 
 
 def recipe_of(name: str, table: RecipeTable, images: Mapping[str, str]) -> Recipe:

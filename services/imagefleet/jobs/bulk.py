@@ -11,14 +11,14 @@ pause holds back is not cancelled either: deletions, cancellations, and the walk
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefleet.jobs.images import Focal, Original, image_target
+from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
@@ -94,24 +94,15 @@ _RENDERING: Final = BUILT_IN["process_image"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Original):
-    """An image and its newest original, as they stand while its target is locked."""
+class Candidate(ImageSource):
+    """An image and its newest original, as they stand while its target is locked.
 
-    image_id: UUID
-    recipe: str
-    """Of what is shown, or of the upload as long as nothing is."""
-    recipe_hash: str | None
-    """Which version; None where a release made it that told none."""
+    Its recipe is that of what is shown, or of the upload as long as nothing is.
+    """
+
     deleted: bool
     source_seq: int
     """The revision that brought it."""
-    focal_x: float | None = None
-    focal_y: float | None = None
-
-    @property
-    def focal(self) -> Focal | None:
-        """The point that its producer asked for last."""
-        return Focal.of(self.focal_x, self.focal_y)
 
     def payload(
         self,
@@ -128,15 +119,8 @@ class Candidate(Original):
         name, pinned = recipe or self.recipe, None
         if versions is not None:
             pinned = versions.get(name, self.recipe_hash if name == self.recipe else None)
-        return ProcessImage.payload(
-            self.image_id,
-            self,
-            name,
-            pinned,
-            source_seq=self.source_seq,
-            focal=self.focal,
-            crops_only=crops_only,
-        )
+        source = replace(self, recipe=name, recipe_hash=pinned)
+        return ProcessImage.payload(source, source_seq=self.source_seq, crops_only=crops_only)
 
 
 class SetWalk(_BulkWalk):

@@ -228,17 +228,24 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewSource(Original):
-    """An original that is about to be accepted with its job."""
+class ImageSource(Original):
+    """An original and what is to be made of it."""
 
     image_id: UUID
+    recipe: str = "default"
+    recipe_hash: str | None = None
+    """The version of the recipe; releases before this one know of none."""
+    focal: Focal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSource(ImageSource):
+    """An original that is about to be accepted with its job."""
+
     tenant_id: TenantId
     width: int | None = None
     height: int | None = None
     reference: str | None = None
-    recipe: str = "default"
-    recipe_hash: str | None = None
-    focal: Focal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

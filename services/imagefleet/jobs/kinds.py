@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
-from imagefleet.jobs.images import Focal, Original, image_target
+from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
@@ -248,27 +248,23 @@ class ProcessImage(Payload):
     @classmethod
     def payload(
         cls,
-        image_id: UUID,
-        source: Original,
-        recipe: str,
-        recipe_hash: str | None,
+        source: ImageSource,
         *,
         source_seq: int | None = None,
-        focal: Focal | None = None,
         crops_only: Literal[True] | None = None,
     ) -> dict[str, Any]:
         """What a job is told that renders this original."""
         payload = cls(
-            image_id=image_id,
+            image_id=source.image_id,
             source_key=source.key,
             source_bytes=source.bytes,
             source_sha256=source.sha256,
             source_etag=source.etag,
             content_type=source.content_type,
-            recipe=recipe,
-            recipe_hash=recipe_hash,
+            recipe=source.recipe,
+            recipe_hash=source.recipe_hash,
             source_seq=source_seq,
-            focal=focal,
+            focal=source.focal,
             crops_only=crops_only,
         )
         return payload.model_dump(mode="json", exclude_none=True)

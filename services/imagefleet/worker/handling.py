@@ -27,7 +27,7 @@ from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
-from imagefleet.store.images.recipes import RecipeVersions
+from imagefleet.store.images.recipes import StoredRecipes
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -115,7 +115,9 @@ class Equipment:
     renderer: Renderer
     decoding: asyncio.Semaphore
     """As many children may work at once: they are what needs processors and memory."""
-    recipes: RecipeVersions
+    recipes: Mapping[str, Recipe]
+    """Those in force, by name."""
+    stored_recipes: StoredRecipes
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
     """One of them at a time may have more memory than the others."""
     drain: Drain = field(default_factory=Drain)
@@ -242,11 +244,14 @@ class JobContext:
 
         Unavailable where nobody has it: a newer process knows it, and so will a newer worker.
         """
-        found = await self._equipment.recipes.find(name, version)
-        if found is None:
-            asked = name if version is None else f"{name}@{version}"
-            raise Unavailable("unknown_recipe", failure_sentence("unavailable"), asked)
-        return found
+        own = self._equipment.recipes.get(name)
+        if own is not None and version in {None, own.hash}:
+            return own
+        stored = version and await self._equipment.stored_recipes.find(name, version)
+        if stored:
+            return stored
+        asked = f"{name}@{version or 'any'}"
+        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), asked)
 
     async def render(
         self,

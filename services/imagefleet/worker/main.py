@@ -40,7 +40,7 @@ from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool
 from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
-from imagefleet.store.images.recipes import RecipeVersions, remember_recipes
+from imagefleet.store.images.recipes import StoredRecipes, remember_recipes
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics, ends_untold
@@ -152,7 +152,8 @@ async def equip(
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
         renderer=renderer,
         decoding=asyncio.Semaphore(settings.worker.render_children),
-        recipes=RecipeVersions(recipes, outside.pool),
+        recipes=recipes,
+        stored_recipes=StoredRecipes(outside.pool),
         drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),
         breakers=await stack.enter_async_context(breakers.open()),

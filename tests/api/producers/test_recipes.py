@@ -50,6 +50,7 @@ async def test_any_key_may_see_what_is_made(running: Running, who: str) -> None:
         "height": first.height,
         "formats": [made.value for made in first.formats],
         "quality": first.quality,
+        "types": ["image/webp"],
         "files": ["thumb.webp"],
     } == shown["default"]["variants"][0]
 

@@ -56,13 +56,9 @@ async def an_image(
 ) -> UUID:
     """An accepted upload, of whose job nobody has begun; of an image, its replacement."""
     submission, source = an_upload(image_id or new_job_id())
-    payload = ProcessImage.payload(source.image_id, source, "default", None, focal=focal)
-    await submit_image(
-        api,
-        replace(submission, payload=payload),
-        replace(source, focal=focal),
-        is_first=image_id is None,
-    )
+    source = replace(source, focal=focal)
+    submission = replace(submission, payload=ProcessImage.payload(source))
+    await submit_image(api, submission, source, is_first=image_id is None)
     return source.image_id
 
 

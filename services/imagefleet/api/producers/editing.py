@@ -9,7 +9,6 @@ from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.recipes import recipe_of
 from imagefleet.api.producers.schemas import ImageEdit, Reprocessing
 from imagefleet.api.producers.submitting import (
     Admission,
@@ -49,7 +48,7 @@ async def reprocess_image(
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
     asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else recipe_of(tools.recipes, asked.recipe)
+    recipe = None if asked.recipe is None else tools.recipe_of(asked.recipe).name
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
     asking = _draft(request, tools, image_id, key, asked.idempotency_key)

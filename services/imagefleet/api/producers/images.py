@@ -15,7 +15,6 @@ from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.recipes import recipe_of
 from imagefleet.api.producers.schemas import FOCAL, NO_CONTROLS, StoredUpload, focal_of
 from imagefleet.api.producers.submitting import (
     Admission,
@@ -84,19 +83,19 @@ async def upload_image(
         if recipe is not None or reference is not None or focal is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
-    chosen = recipe_of(tools.recipes, recipe or DEFAULT)
+    chosen = tools.recipe_of(recipe or DEFAULT)
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
     source = replace(
         stored,
-        recipe=chosen,
-        recipe_hash=tools.versions[chosen],
+        recipe=chosen.name,
+        recipe_hash=chosen.hash,
         reference=reference,
         focal=focal_of(focal),
     )
-    asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
+    asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": reference}
     digest = fingerprint("POST /v1/images", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
 
@@ -121,7 +120,7 @@ async def replace_image(
     focal: FocalQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if recipe is None else recipe_of(tools.recipes, recipe)
+    chosen = None if recipe is None else tools.recipe_of(recipe).name
     asking = _draft(request, tools, image_id, key)
     present = await _find_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
@@ -266,9 +265,7 @@ async def _submit(
         if repeats:
             standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
             return accepted(AcceptedImage.answering(standing, source.image_id))
-        payload = ProcessImage.payload(
-            source.image_id, source, source.recipe, source.recipe_hash, focal=source.focal
-        )
+        payload = ProcessImage.payload(source)
         submission = asking.whole(payload, fingerprint=digest)
         submitted = await submit_image(connection, submission, source, is_first=is_first)
     tools.ring([(submission, submitted)])

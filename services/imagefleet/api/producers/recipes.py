@@ -38,6 +38,7 @@ def _shown(recipe: Recipe) -> RecipeView:
             width=variant.width,
             height=variant.height,
             formats=list(variant.formats),
+            types=[each.mime_type for each in variant.formats],
             quality=variant.quality,
             files=[f"{variant.name}.{each.extension}" for each in variant.formats],
         )
@@ -46,20 +47,12 @@ def _shown(recipe: Recipe) -> RecipeView:
     return RecipeView(name=recipe.name, hash=recipe.hash, variants=variants)
 
 
-def recipe_of(recipes: Mapping[str, Recipe], name: str) -> str:
-    """The name of a recipe that exists."""
-    if name not in recipes:
-        sentence = f"There is no such recipe; known are: {', '.join(recipes)}."
-        raise RequestRejected("unknown_recipe", sentence)
-    return name
-
-
 async def versions_of_a_set(tools: Tools, wanted: ReprocessImages) -> Mapping[str, str]:
     """What the images of a set are made by, each by the version of its recipe; or why not."""
     if wanted.recipe_hashes is not None:
         raise RequestRejected("invalid_payload", _OURS)
     if wanted.recipe is not None:
-        recipe_of(tools.recipes, wanted.recipe)
+        tools.recipe_of(wanted.recipe)
     name, _, version = (wanted.recipe_was or "").partition("@")
     if version:
         async with tools.pool.use("list_versions", "recipes") as connection:

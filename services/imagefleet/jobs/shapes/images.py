@@ -159,8 +159,9 @@ class RecipeVariant(Shape):
     width: int
     height: int
     formats: list[str]
-    quality: int
+    types: list[str]
     files: list[str]
+    quality: int
 
 
 class RecipeView(Shape):

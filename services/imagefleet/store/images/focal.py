@@ -54,14 +54,12 @@ async def move_focal(
         moves = (candidate.focal, shown.focal_point) != (focal, at)
         if not moves and not await is_standing(connection, draft):
             return shown
-        x, y = focal or (None, None)
-        moved = replace(candidate, focal_x=x, focal_y=y)
         # In the version of its recipe that made what is shown, whichever is in force.
-        payload = moved.payload(None, {}, crops_only=True)
+        payload = replace(candidate, focal=focal).payload(None, {}, crops_only=True)
         submission = draft.whole(payload, fingerprint=fingerprint)
         answer = await insert_submission(connection, submission)
         if answer.created:
-            await connection.execute(MOVE_FOCAL, image_id, x, y)
+            await connection.execute(MOVE_FOCAL, image_id, *(focal or (None, None)))
         return submission, answer
 
 

@@ -68,25 +68,21 @@ async def names_one_version(connection: Connection, name: str, prefix: str) -> b
     return len(await connection.fetch(LIST_VERSIONS, name, prefix)) == 1
 
 
-class RecipeVersions:
-    """The recipes of this process, and those that others stored."""
+class StoredRecipes:
+    """What others stored; each version is asked for once, as long as there is room for it."""
 
-    def __init__(self, in_force: Mapping[str, Recipe], pool: Pool) -> None:
-        self._in_force = in_force
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._of_others: dict[str, Recipe] = {}
+        self._known: dict[str, Recipe] = {}
 
-    async def find(self, name: str, pinned: str | None) -> Recipe | None:
-        """The version that was pinned, or if none was the one in force here; None if unknown."""
-        own = self._in_force.get(name)
-        if pinned is None or (own is not None and own.hash == pinned):
-            return own
-        found = self._of_others.get(pinned)
+    async def find(self, name: str, version: str) -> Recipe | None:
+        """The same as `find_recipe`."""
+        found = self._known.get(version)
         if found is None:
             async with self._pool.use("find_recipe", "recipes") as connection:
-                found = await find_recipe(connection, name, pinned)
+                found = await find_recipe(connection, name, version)
             if found is not None:
-                if len(self._of_others) >= MOST_KEPT:
-                    del self._of_others[next(iter(self._of_others))]
-                self._of_others[pinned] = found
+                if len(self._known) >= MOST_KEPT:
+                    del self._known[next(iter(self._known))]
+                self._known[version] = found
         return found
