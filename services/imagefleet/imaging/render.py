@@ -57,7 +57,9 @@ def render(
         picture = work.picture
         for level, picture in cascade(work):
             made += _make(level, picture, work, sink, checkpoint)
-        order = {(spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats}
+        order = {
+            (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
+        }
         made.sort(key=lambda variant: order[variant.name, variant.format])
         return Rendering(
             source=_source(data, work),
