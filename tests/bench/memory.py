@@ -28,6 +28,7 @@ from PIL import Image
 
 from imagefleet.errors import FleetError
 from imagefleet.imaging.limits import decoding_bytes
+from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sniff import sniff
 from imagefleet.worker.handlers.process_image import LIMITS, MUCH_MEMORY_BYTES, needs_much
 from imagefleet.worker.isolation.client import Renderer

@@ -21,7 +21,7 @@ from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Recipe, Truncated
 from imagefleet.imaging.sizes import Size, SizeLevel, levels
-from imagefleet.imaging.unpacking import unpacked
+from imagefleet.imaging.unpacking import as_stated
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
 # The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
@@ -208,7 +208,7 @@ def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
 def unpack(work: Work) -> Work:
     """To eight bits a sample, without palette or transparent colour: what resampling can do."""
     with reading(work.limits.max_pixels):
-        return replace(work, picture=unpacked(work.picture, work.facts, work.data))
+        return replace(work, picture=as_stated(work.picture, work.facts, work.data))
 
 
 def shrink(work: Work) -> Work:

@@ -14,12 +14,17 @@ _RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 _WITH_ALPHA = frozenset({"LA", "RGBA"})
 
 
-def unpacked(picture: Image.Image, facts: HeaderFacts, data: bytes) -> Image.Image:
-    """A decoded picture of this file in one of the modes L, LA, RGB, RGBA, CMYK."""
+def as_stated(picture: Image.Image, facts: HeaderFacts, data: bytes) -> Image.Image:
+    """A decoded source in one of the modes L, LA, RGB, RGBA, CMYK, as its file means it."""
     if facts.format is ImageFormat.PNG:
         _scale_transparent_colour(picture, bits_a_sample(data))
     if facts.first_frame is not None:
         return _with_margins(picture, facts.first_frame)
+    return unpacked(picture)
+
+
+def unpacked(picture: Image.Image) -> Image.Image:
+    """The picture in eight bits a sample, as a mode that can be resampled."""
     if picture.mode.startswith("I"):
         return _eight_bits(picture)
     if picture.has_transparency_data and picture.mode not in _WITH_ALPHA:

@@ -26,12 +26,8 @@ from imagefleet.jobs.images import (
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.worker.handling import Handler, JobContext
-from imagefleet.worker.isolation.report import (
-    GENERAL_MEMORY_BYTES,
-    QUARANTINE_MEMORY_BYTES,
-    RenderedFile,
-    RenderedFiles,
-)
+from imagefleet.worker.isolation.rendered import RenderedFile, RenderedFiles
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
 
 LIMITS: Final = Limits()
 SAVES_AT_ONCE: Final = 4
