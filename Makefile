@@ -151,5 +151,5 @@ localstack-down: ## Stop it and forget everything
 	@$(COMPOSE) --profile cli down --volumes --remove-orphans
 
 clean: ## Remove caches, .venv and .tools
-	rm -rf .bench .corpus .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
+	rm -rf .bench .venv .tools .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist
 	find services tests -name __pycache__ -type d -prune -exec rm -rf {} +
