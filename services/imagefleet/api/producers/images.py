@@ -1,4 +1,4 @@
-"""Images: uploaded, replaced, rendered again, looked at, deleted.
+"""Images: uploaded, replaced, rendered again, looked at, deleted; the recipes that there are.
 
 The original is stored before anything is recorded, and deleted long after.
 """
@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.auth import AnyKey, Reader, Submitter
 from imagefleet.api.http.bodies import read_json_if_any
 from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described, json_body
@@ -27,10 +27,12 @@ from imagefleet.api.producers.submitting import (
 )
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
@@ -230,6 +232,29 @@ async def reprocess_image(
         )
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, image_id))
+
+
+@router.get("/v1/recipes", **described("List recipes", RecipeList))
+async def list_recipes(_key: AnyKey, tools: ToolsHere) -> Response:
+    """What may be named as `recipe`, and which variants it makes, as this API has them now."""
+    return answer(RecipeList(recipes=[_shown(recipe) for recipe in tools.recipes.values()]))
+
+
+def _shown(recipe: Recipe) -> RecipeView:
+    variants = [
+        RecipeVariant(
+            name=variant.name,
+            fit=variant.fit,
+            width=variant.width,
+            height=variant.height,
+            formats=list(variant.formats),
+            types=[each.mime_type for each in variant.formats],
+            files=[f"{variant.name}.{each.extension}" for each in variant.formats],
+            quality=variant.quality,
+        )
+        for variant in recipe.variants
+    ]
+    return RecipeView(name=recipe.name, hash=recipe.hash, variants=variants)
 
 
 def _cancelling(

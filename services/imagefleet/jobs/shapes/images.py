@@ -138,30 +138,3 @@ class UploadView(Shape):
     fields: dict[str, str]
     max_bytes: int
     expires_at: datetime
-
-
-class RecipeVariant(Shape):
-    """One file that a recipe makes: a box in pixels, what it may come out as, and its name then."""
-
-    name: str
-    fit: str
-    width: int
-    height: int
-    formats: list[str]
-    types: list[str]
-    files: list[str]
-    quality: int
-
-
-class RecipeView(Shape):
-    """A recipe in the version that is in force."""
-
-    name: str
-    hash: str
-    variants: list[RecipeVariant]
-
-
-class RecipeList(Shape):
-    """Every recipe that may be named."""
-
-    recipes: list[RecipeView]
