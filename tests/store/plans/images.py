@@ -37,8 +37,7 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.images import list_images, submit_image
-from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.images import find_current, list_images, submit_image
 from imagefleet.store.images.pruning import (
     Superseded,
     list_superseded,

@@ -26,8 +26,7 @@ class TenantView(Shape):
     @classmethod
     def of(cls, row: Row) -> Self:
         """Of the names of its pauses an empty one is all of them, and the others are types."""
-        paused: list[str] = row["paused"]
-        told = {"paused": "" in paused, "paused_types": [name for name in paused if name]}
+        told = {"paused": "" in row["paused"], "paused_types": [*filter(None, row["paused"])]}
         return super().of(dict(row) | {"tenant": row["id"]} | told)
 
 
