@@ -117,8 +117,8 @@ async def test_every_verb_answers_scripts_as_before(
     await of_the_fleet(under("operator"), maintenance)
     for words in (("keys", "list"), ("migrate", "status")):
         await under("operator")(*words)
-    for words in (("list",), ("show", "default"), ("diff", str(EIGHT_FILES))):
-        await under("operator")("recipes", *words)
+    for told_by in (["list"], ["show", "default"], ["diff", str(EIGHT_FILES)]):
+        await under("operator")("recipes", *told_by)
     new_key = ("keys", "create", "--tenant", "acme", "--name", "new")
     await under("operator")(*new_key)
 
