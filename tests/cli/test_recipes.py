@@ -19,7 +19,7 @@ from tests.support.recipes import RECIPES
 DOCS: Final = Path(__file__).parents[2] / "docs"
 
 LESS: Final = SHIPPED.read_text(encoding="utf-8").replace("edge = 640", "edge = 700", 1)
-BROKEN: Final = LESS.replace("edge = 1280", "egde = 1280", 1)
+BROKEN: Final = LESS.replace("edge = 1280", "edges = 1280", 1)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_a_file_is_checked_without_being_in_force(cli: Cli, file: Path) ->
 
 async def test_every_fault_of_a_file_is_told_by_its_line(cli: Cli, file: Path) -> None:
     write(file, BROKEN)
-    line = BROKEN[: BROKEN.index("egde")].count("\n") + 1
+    line = BROKEN[: BROKEN.index("edges")].count("\n") + 1
 
     ended = await cli("recipes", "check", str(file))
 
@@ -81,7 +81,7 @@ async def test_every_fault_of_a_file_is_told_by_its_line(cli: Cli, file: Path) -
     assert ended.err.splitlines() == [
         f"imagefleet: the recipes of {file} cannot be used:",
         f"  line {line - 2}: {where}: says no size: give edge, width or height",
-        f"  line {line}: {where}.egde: there is no such key; did you mean edge?",
+        f"  line {line}: {where}.edges: there is no such key; did you mean edge?",
     ]
 
 
@@ -180,5 +180,5 @@ def test_a_process_does_not_start_with_a_broken_file(file: Path, process: str) -
     assert first == (f"imagefleet {process} does not start: the recipes of {file} cannot be used:")
     assert size.endswith("recipes.default.variants[2]: says no size: give edge, width or height")
     assert key.endswith(
-        "recipes.default.variants[2].egde: there is no such key; did you mean edge?"
+        "recipes.default.variants[2].edges: there is no such key; did you mean edge?"
     )
