@@ -105,7 +105,7 @@ KEEPING: Final = (
     ),
     Mutation(
         "a repeat moves a focal point back",
-        "images/focal.py",
+        "images/reprocessing.py",
         "        if answer.created:\n",
         "        if answer:\n",
         "images/test_focal.py",

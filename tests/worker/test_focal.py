@@ -18,7 +18,7 @@ from imagefleet.jobs.images import Focal, image_target
 from imagefleet.jobs.kinds import BUILT_IN, Draft
 from imagefleet.jobs.model import new_job_id
 from imagefleet.store.database import Connection
-from imagefleet.store.images.focal import move_focal
+from imagefleet.store.images.reprocessing import move_focal
 from imagefleet.worker import main
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.rendered import RenderedFiles

@@ -23,8 +23,9 @@ import orjson
 from pydantic import ValidationError
 
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.shapes.images import ImagePage, ImageView, RecipeList
+from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.rules import RecipeList
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all

@@ -13,7 +13,7 @@ pause holds back is not cancelled either: deletions, cancellations, and the walk
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
@@ -104,13 +104,7 @@ class Candidate(ImageSource):
     source_seq: int
     """The revision that brought it."""
 
-    def payload(
-        self,
-        recipe: str | None,
-        versions: Mapping[str, str] | None,
-        *,
-        crops_only: Literal[True] | None = None,
-    ) -> dict[str, Any]:
+    def payload(self, recipe: str | None, versions: Mapping[str, str] | None) -> dict[str, Any]:
         """What a job is told that renders it; None is the recipe that the image has.
 
         In the version in force; in the image's own, where its recipe is not in force any more.
@@ -120,7 +114,7 @@ class Candidate(ImageSource):
         if versions is not None:
             pinned = versions.get(name, self.recipe_hash if name == self.recipe else None)
         source = replace(self, recipe=name, recipe_hash=pinned)
-        return ProcessImage.payload(source, source_seq=self.source_seq, crops_only=crops_only)
+        return ProcessImage.payload(source, source_seq=self.source_seq)
 
 
 class SetWalk(_BulkWalk):

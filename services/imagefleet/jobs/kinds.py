@@ -246,13 +246,7 @@ class ProcessImage(Payload):
     """What is not cut may be taken over from what is shown, where that was made alike."""
 
     @classmethod
-    def payload(
-        cls,
-        source: ImageSource,
-        *,
-        source_seq: int | None = None,
-        crops_only: Literal[True] | None = None,
-    ) -> dict[str, Any]:
+    def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:
         """What a job is told that renders this original."""
         payload = cls(
             image_id=source.image_id,
@@ -265,7 +259,6 @@ class ProcessImage(Payload):
             recipe_hash=source.recipe_hash,
             source_seq=source_seq,
             focal=source.focal,
-            crops_only=crops_only,
         )
         return payload.model_dump(mode="json", exclude_none=True)
 

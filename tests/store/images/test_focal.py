@@ -16,9 +16,9 @@ from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId, new_job_id
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection
-from imagefleet.store.images.focal import find_shown, move_focal
 from imagefleet.store.images.images import get_image, submit_image
-from imagefleet.store.images.reprocessing import reprocess_image, submit_page
+from imagefleet.store.images.recipes import find_shown
+from imagefleet.store.images.reprocessing import move_focal, reprocess_image, submit_page
 from imagefleet.store.jobs.submissions import submit_job
 from tests.conftest import OpenConnection
 from tests.store.images.deletions import an_upload, deleted

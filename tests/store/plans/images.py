@@ -37,9 +37,7 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.focal import find_shown
-from imagefleet.store.images.images import list_images, submit_image
-from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.images import find_current, list_images, submit_image
 from imagefleet.store.images.pruning import (
     Superseded,
     list_superseded,
@@ -49,7 +47,7 @@ from imagefleet.store.images.pruning import (
     prune_uploads,
     record_swept,
 )
-from imagefleet.store.images.recipes import FIND_RECIPE, names_one_version
+from imagefleet.store.images.recipes import FIND_RECIPE, find_shown, names_one_version
 from imagefleet.store.images.reprocessing import find_original, submit_page
 from imagefleet.store.images.sweeping import (
     count_superseded,

@@ -1,11 +1,11 @@
-"""Images made anew of the original that they have: rendered again, or cut around another point."""
+"""What images are made by, and images made anew: by a recipe, or cut around another point."""
 
 from uuid import UUID
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Submitter
+from imagefleet.api.http.auth import AnyKey, Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
@@ -17,13 +17,15 @@ from imagefleet.api.producers.submitting import (
     idempotency_header,
     key_of,
 )
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import image_target
 from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.shapes.images import ImageView
+from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.images.focal import move_focal
 from imagefleet.store.images.images import get_image
+from imagefleet.store.images.reprocessing import move_focal
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 
 router = APIRouter()
@@ -96,6 +98,29 @@ async def edit_image(
         return answer(moved.at(tools.settings.public_base_url))
     tools.ring([moved])
     return accepted(AcceptedImage.answering(moved[1], image_id))
+
+
+@router.get("/v1/recipes", **described("List recipes", RecipeList))
+async def list_recipes(_key: AnyKey, tools: ToolsHere) -> Response:
+    """What may be named as `recipe`, and which variants it makes, as this API has them now."""
+    return answer(RecipeList(recipes=[_shown(recipe) for recipe in tools.recipes.values()]))
+
+
+def _shown(recipe: Recipe) -> RecipeView:
+    variants = [
+        RecipeVariant(
+            name=variant.name,
+            fit=variant.fit,
+            width=variant.width,
+            height=variant.height,
+            formats=list(variant.formats),
+            types=[each.mime_type for each in variant.formats],
+            files=[f"{variant.name}.{each.extension}" for each in variant.formats],
+            quality=variant.quality,
+        )
+        for variant in recipe.variants
+    ]
+    return RecipeView(name=recipe.name, hash=recipe.hash, variants=variants)
 
 
 def _draft(

@@ -20,7 +20,6 @@ from fastapi import Request
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
 from imagefleet.api.http.requests import Tools, correlate
-from imagefleet.api.producers.recipes import versions_of_a_set
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.jobs.images import Focal
@@ -35,6 +34,7 @@ from imagefleet.jobs.kinds import (
 from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.images.recipes import names_one_version
 from imagefleet.store.jobs.admissions import (
     find_key_or_refusal,
     find_refusals,
@@ -62,6 +62,7 @@ HEADER: Final = "Idempotency-Key"
 _FORM: Final = re.compile(PRINTABLE_ASCII)
 _NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
 _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
+_NOT_THEIRS: Final = "recipe_hashes is not for producers: the versions in force are taken."
 _PAUSED: Final = "New work of this kind is not taken at present."
 
 Asked: TypeAlias = Submission | Draft
@@ -107,6 +108,24 @@ async def compose(
         run_at=job.run_at,
         max_attempts=job.max_attempts,
     )
+
+
+async def versions_of_a_set(tools: Tools, wanted: ReprocessImages) -> Mapping[str, str]:
+    """What the images of a set are made by, each by the version of its recipe; or why not.
+
+    A worker with an older file would make the version that is to be replaced.
+    """
+    if wanted.recipe_hashes is not None:
+        raise RequestRejected("invalid_payload", _NOT_THEIRS)
+    if wanted.recipe is not None:
+        tools.recipe_of(wanted.recipe)
+    name, _, version = (wanted.recipe_was or "").partition("@")
+    if version:
+        async with tools.pool.use("list_versions", "recipes") as connection:
+            if not await names_one_version(connection, name, version):
+                sentence = f"There is no one version {version} of a recipe {name}."
+                raise RequestRejected("unknown_recipe", sentence)
+    return tools.versions
 
 
 def draft(

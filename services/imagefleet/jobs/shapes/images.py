@@ -95,8 +95,7 @@ class ImageView(Shape):
     recipe_hash: str | None = None
     source: Source | None = None
     placeholder: Placeholder | None = None
-    focal_point: FocalPoint | None = None
-    """Of what is shown; as long as nothing is, the one that was asked for."""
+    focal_point: FocalPoint | None = None  # of what is shown, or, before that, as asked for
     variants: list[VariantView]
     srcset: dict[str, str]
     deletion: Deletion | None = None
@@ -149,30 +148,3 @@ class UploadView(Shape):
     fields: dict[str, str]
     max_bytes: int
     expires_at: datetime
-
-
-class RecipeVariant(Shape):
-    """One file that a recipe makes: a box in pixels, what it may come out as, and its name then."""
-
-    name: str
-    fit: str
-    width: int
-    height: int
-    formats: list[str]
-    types: list[str]
-    files: list[str]
-    quality: int
-
-
-class RecipeView(Shape):
-    """A recipe in the version that is in force."""
-
-    name: str
-    hash: str
-    variants: list[RecipeVariant]
-
-
-class RecipeList(Shape):
-    """Every recipe that may be named."""
-
-    recipes: list[RecipeView]

@@ -1,14 +1,26 @@
 """Recipes by version: every one that was ever in force, known by the hash of its content.
 
 A process stores its own before it takes any work, so a version that a job was pinned to can be
-found, whoever pinned it, and whatever has become of the file since. Nothing deletes one.
+found, whoever pinned it, and whatever has become of the file since. Nothing deletes one. What is
+shown of an image is found here too, by the version and the encoders that made it.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.images import (
+    Made,
+    PlaceholderFacts,
+    PublishedVariant,
+    SourceFacts,
+    VariantFacts,
+)
+from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import Connection, Pool
 
 MOST_KEPT: Final = 32  # versions of others, in a process
@@ -86,3 +98,39 @@ class StoredRecipes:
                     del self._known[next(iter(self._known))]
                 self._known[version] = found
         return found
+
+
+# No tombstone is asked for: over one nothing is published, whatever was copied.
+FIND_SHOWN: Final = """
+SELECT shown.format, shown.width, shown.height, shown.bytes, shown.sha256,
+       shown.thumbhash, shown.color,
+       (SELECT coalesce(jsonb_agg(to_jsonb(variants)), '[]'::jsonb)
+          FROM variants
+         WHERE variants.image_id = shown.image_id AND variants.revision = shown.revision
+       ) AS variants
+  FROM images
+  JOIN image_revisions AS shown
+    ON shown.image_id = images.id AND shown.revision = images.revision
+ WHERE images.id = $1 AND images.tenant_id = $2 AND shown.source_seq = $3 AND shown.encoder = $4
+"""
+
+_SOURCE: Final = TypeAdapter(SourceFacts)
+_VARIANTS: Final = TypeAdapter(list[VariantFacts])
+
+
+async def find_shown(
+    connection: Connection, image_id: UUID, tenant_id: TenantId, *, source_seq: int, encoder: str
+) -> Made | None:
+    """What is shown of an image, if it was made of this original in exactly this way."""
+    row = await connection.fetchrow(FIND_SHOWN, image_id, tenant_id, source_seq, encoder)
+    if row is None:
+        return None
+    facts = _VARIANTS.validate_python(row["variants"])
+    keys = [variant["key"] for variant in row["variants"]]
+    return Made(
+        source=_SOURCE.validate_python(dict(row)),
+        placeholder=PlaceholderFacts(thumbhash=row["thumbhash"], color=row["color"]),
+        variants=tuple(
+            PublishedVariant(key=key, facts=each) for key, each in zip(keys, facts, strict=True)
+        ),
+    )

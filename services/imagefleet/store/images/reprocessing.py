@@ -6,7 +6,7 @@ one, whatever is being uploaded meanwhile. A handler that is given no original a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,8 +15,9 @@ from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
 from imagefleet.jobs.images import Focal, Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
+from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection
-from imagefleet.store.images.images import IMAGE_DELETED, RECIPE_HASH
+from imagefleet.store.images.images import IMAGE_DELETED, RECIPE_HASH, get_image
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
@@ -96,6 +97,43 @@ async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -
     if candidates[0].deleted and not await is_standing(connection, draft):
         raise RequestRejected("image_deleted", IMAGE_DELETED)
     return candidates[0]
+
+
+# `images` has the point that was asked for last, as soon as its job is accepted: what is rendered
+# later has it. A revision has the one that it was made with, and that is shown to producers: where
+# the job of a move fails they see that nothing has moved, and may ask once more.
+MOVE_FOCAL: Final = """
+UPDATE images SET focal_x = $2, focal_y = $3, updated_at = now() WHERE images.id = $1
+"""
+
+
+async def move_focal(
+    connection: Connection,
+    draft: Draft,
+    image_id: UUID,
+    focal: Focal | None,
+    *,
+    fingerprint: str = "",
+) -> tuple[Submission, Submitted] | ImageView:
+    """Accept the job that cuts the image anew; the image as it is, where nothing would change.
+
+    The point is the image's with the same commit; None takes it away. A repeat of a request moves
+    nothing: meanwhile it may have been moved by another. NotFound for another tenant's image.
+    """
+    async with connection.transaction():
+        candidate = await find_candidate(connection, draft, image_id)
+        shown = await get_image(connection, image_id, draft.tenant_id)
+        at = focal and FocalPoint(x=focal.x, y=focal.y)
+        moves = (candidate.focal, shown.focal_point) != (focal, at)
+        if not moves and not await is_standing(connection, draft):
+            return shown
+        # In the version of its recipe that made what is shown, whichever is in force.
+        payload = replace(candidate, focal=focal).payload(None, {})
+        submission = draft.whole(payload | {"crops_only": True}, fingerprint=fingerprint)
+        answer = await insert_submission(connection, submission)
+        if answer.created:
+            await connection.execute(MOVE_FOCAL, image_id, *(focal or (None, None)))
+        return submission, answer
 
 
 FIND_ORIGINAL: Final = """
