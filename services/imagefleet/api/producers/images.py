@@ -93,7 +93,7 @@ async def upload_image(
         recipe=chosen.name,
         recipe_hash=chosen.hash,
         reference=reference,
-        focal=focal_of(focal),
+        focal=None if focal is None else focal_of(focal),
     )
     asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": reference}
     digest = fingerprint("POST /v1/images", asked, focal=source.focal)
@@ -128,7 +128,9 @@ async def replace_image(
     name = chosen or present.recipe or DEFAULT
     # Of a recipe that is gone, what it was made by until now.
     pinned = tools.versions.get(name, present.recipe_hash)
-    source = replace(stored, recipe=name, recipe_hash=pinned, focal=focal_of(focal))
+    source = replace(
+        stored, recipe=name, recipe_hash=pinned, focal=None if focal is None else focal_of(focal)
+    )
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)

@@ -51,9 +51,9 @@ _SHARE: Final = r"(0(\.[0-9]{1,9})?|1(\.0{1,9})?)"
 FOCAL: Final = rf"^{_SHARE},{_SHARE}$"
 
 
-def focal_of(query: str | None) -> Focal | None:
+def focal_of(query: str) -> Focal:
     """The point that a query gives in this form, such as 0.3,0.7."""
-    return None if query is None else Focal(*map(float, query.split(",")))
+    return Focal(*map(float, query.split(",")))
 
 
 class Point(Incoming):

@@ -53,10 +53,7 @@ def png_facts(data: bytes) -> HeaderFacts:
         elif name == b"acTL" and start + 4 <= len(data):
             frames = max(1, uint(data, start, 4))
     return replace(
-        with_exif(facts, exif),
-        frames=frames,
-        animated=frames > 1,
-        metadata_bytes=metadata_bytes,
+        with_exif(facts, exif), frames=frames, animated=frames > 1, metadata_bytes=metadata_bytes
     )
 
 

@@ -13,13 +13,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from imagefleet.imaging.recipes import Recipe
-from imagefleet.jobs.images import (
-    Made,
-    PlaceholderFacts,
-    PublishedVariant,
-    SourceFacts,
-    VariantFacts,
-)
+from imagefleet.jobs.images import Made
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import Connection, Pool
 
@@ -102,35 +96,26 @@ class StoredRecipes:
 
 # No tombstone is asked for: over one nothing is published, whatever was copied.
 FIND_SHOWN: Final = """
-SELECT shown.format, shown.width, shown.height, shown.bytes, shown.sha256,
-       shown.thumbhash, shown.color,
-       (SELECT coalesce(jsonb_agg(to_jsonb(variants)), '[]'::jsonb)
-          FROM variants
-         WHERE variants.image_id = shown.image_id AND variants.revision = shown.revision
-       ) AS variants
+SELECT jsonb_build_object(
+           'source', to_jsonb(shown), 'placeholder', to_jsonb(shown), 'variants', made.variants)
   FROM images
   JOIN image_revisions AS shown
     ON shown.image_id = images.id AND shown.revision = images.revision
+  CROSS JOIN LATERAL (
+      SELECT jsonb_agg(jsonb_build_object('key', variants.key, 'facts', to_jsonb(variants)))
+             AS variants
+        FROM variants
+       WHERE variants.image_id = shown.image_id AND variants.revision = shown.revision
+  ) AS made
  WHERE images.id = $1 AND images.tenant_id = $2 AND shown.source_seq = $3 AND shown.encoder = $4
 """
 
-_SOURCE: Final = TypeAdapter(SourceFacts)
-_VARIANTS: Final = TypeAdapter(list[VariantFacts])
+_MADE: Final = TypeAdapter(Made)
 
 
 async def find_shown(
     connection: Connection, image_id: UUID, tenant_id: TenantId, *, source_seq: int, encoder: str
 ) -> Made | None:
     """What is shown of an image, if it was made of this original in exactly this way."""
-    row = await connection.fetchrow(FIND_SHOWN, image_id, tenant_id, source_seq, encoder)
-    if row is None:
-        return None
-    facts = _VARIANTS.validate_python(row["variants"])
-    keys = [variant["key"] for variant in row["variants"]]
-    return Made(
-        source=_SOURCE.validate_python(dict(row)),
-        placeholder=PlaceholderFacts(thumbhash=row["thumbhash"], color=row["color"]),
-        variants=tuple(
-            PublishedVariant(key=key, facts=each) for key, each in zip(keys, facts, strict=True)
-        ),
-    )
+    made = await connection.fetchval(FIND_SHOWN, image_id, tenant_id, source_seq, encoder)
+    return None if made is None else _MADE.validate_python(made)
