@@ -5,12 +5,15 @@ as browsers do. A profile is somebody else's data: it is capped, must describe t
 it came with, and where it cannot be used the picture goes on as if untagged, with a caveat.
 """
 
+import ctypes
+import errno
 import io
 import struct
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import PIL
 from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, features
@@ -36,6 +39,18 @@ OLDEST_PILLOW = (13, 0, 0)
 
 # MPO, which phones write, is opened by the JPEG decoder and calls itself MPO afterwards.
 _PILLOW_FORMATS = tuple(image_format.name for image_format in ImageFormat)
+
+
+class _WebP(WebPImagePlugin.WebPImageFile):
+    """Lets go of the decoder, which holds two more pictures, before its own is made."""
+
+    def load_prepare(self) -> None:
+        if not self.is_animated:  # others are asked for the next frame
+            del self._decoder
+        super().load_prepare()
+
+
+Image.register_open("WEBP", _WebP, Image.OPEN["WEBP"][1])
 
 # A damaged file makes Pillow raise nearly everything. The list is explicit so that a mistake of
 # ours outside a decoder is not mistaken for the file's.
@@ -102,6 +117,20 @@ def check_installation() -> None:
         raise Misconfigured("; ".join(faults))
 
 
+_libc: Final = ctypes.CDLL(None)
+_libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
+
+
+def forget_refusals() -> None:
+    """Begin to watch for memory that the kernel does not give."""
+    _libc.__errno_location().contents.value = 0
+
+
+def was_refused_memory() -> bool:
+    """Whether it was the last thing that failed in this thread: decoders say nothing, or nonsense."""
+    return bool(_libc.__errno_location().contents.value == errno.ENOMEM)
+
+
 _SPACES = {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}
 _PROFILE_FAULTS = (ImageCms.PyCMSError, OSError, TypeError, ValueError)
 _INVISIBLE = 1  # of 255: a profile that moves no colour further is sRGB itself
@@ -123,6 +152,8 @@ def to_srgb(
             return _without_profile(picture), (Caveat.PROFILE_MISMATCH,)
         converted = _through(source, colours)
     except _PROFILE_FAULTS:
+        if was_refused_memory():
+            raise MemoryError from None
         return _without_profile(picture), (Caveat.PROFILE_BROKEN,)
     if picture.mode.endswith("A"):
         converted.putalpha(picture.getchannel("A"))

@@ -10,7 +10,9 @@ from typing import BinaryIO
 from PIL import Image
 
 from imagefleet.errors import InputRejected
+from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.encoding import Encoded, encode
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
@@ -47,6 +49,7 @@ def render(
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
     """
+    forget_refusals()
     try:
         data = read(source, limits)
         work = open_file(data, examine(data, limits), recipe, limits, focal)
@@ -64,9 +67,11 @@ def render(
             placeholder=_placeholder(picture),
             variants=tuple(made),
         )
-    except MemoryError as fault:
-        sentence = "The image needs more memory to process than it may have."
-        raise InputRejected("memory", sentence) from fault
+    except Exception as fault:
+        if isinstance(fault, MemoryError) or was_refused_memory():
+            sentence = "The image needs more memory to process than it may have."
+            raise InputRejected("memory", sentence, str(fault) or None) from fault
+        raise
 
 
 def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
@@ -121,7 +126,7 @@ def _source(data: bytes, work: Work) -> SourceFacts:
         width=work.size.width,
         height=work.size.height,
         bytes=len(data),
-        frames=work.facts.frames,
+        frames=work.facts.frames if (work.facts.frames or 0) <= MOST_FRAMES else None,
     )
 
 

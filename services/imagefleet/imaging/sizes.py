@@ -61,6 +61,18 @@ def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ..
     )
 
 
+def made_pixels(source: Size, variants: Iterable[VariantSpec]) -> int:
+    """How many pixels the largest picture has that is made for them; its margins included."""
+    ordered = levels(source, variants)
+    laid = (
+        spec.width * spec.height
+        for level in ordered
+        for spec in level.variants
+        if spec.fit in (Fit.CONTAIN, Fit.PAD)
+    )
+    return max(ordered[0].size.width * ordered[0].size.height, *laid, 0)
+
+
 def _width_decides(source: Size, variant: VariantSpec) -> bool:
     """Whether the picture meets the box's sides first (or, to cover it, last) with its width."""
     wider_than_box = source.width * variant.height >= variant.width * source.height

@@ -67,7 +67,7 @@ def open_file(
     data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits, focal: Focal | None = None
 ) -> Work:
     """The first step: the header is read by Pillow, no pixel is."""
-    with reading(limits.max_pixels) as complaints:
+    with reading(limits.most_pixels) as complaints:
         picture = open_image(data)
         profile = picture.info.get("icc_profile")
     work = Work(
@@ -85,14 +85,14 @@ def open_file(
 
 def judge_again(work: Work) -> Work:
     """Two parsers may read one file differently; what Pillow is about to allocate must be legal."""
-    judge_size(*work.picture.size, work.limits)
+    judge_size(*work.picture.size, work.facts.format, work.limits)
     return work
 
 
 def read_orientation(work: Work) -> Work:
     """Which way is up. Broken EXIF is no reason to refuse a picture."""
     try:
-        with reading(work.limits.max_pixels) as complaints:
+        with reading(work.limits.most_pixels) as complaints:
             stated = work.picture.getexif().get(ExifTags.Base.Orientation, 1)
     except InputRejected:
         return work.with_caveats(Caveat.IRREGULAR_FILE)
@@ -125,7 +125,7 @@ def _draft(picture: Image.Image, work: Work) -> None:
 
 def decode(work: Work) -> Work:
     """Read the pixels; a file cut short fails here."""
-    with reading(work.limits.max_pixels) as complaints:
+    with reading(work.limits.most_pixels) as complaints:
         work.picture.load()
     return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
 
@@ -140,7 +140,7 @@ def miss_nothing(work: Work) -> Work:
     """
     if work.facts.format is ImageFormat.PNG:
         if work.facts.progressive or not any(_last_pixel(work.picture)):
-            with reading(work.limits.max_pixels):
+            with reading(work.limits.most_pixels):
                 check_rows(work.data)
         return work
     # Twice the decoder's time, so not for all: most have no restarts and one end, and show there
@@ -152,7 +152,7 @@ def miss_nothing(work: Work) -> Work:
     fuller = overfilled(work.data)
     if fuller is None:
         return work
-    with reading(work.limits.max_pixels):
+    with reading(work.limits.most_pixels):
         again = open_image(fuller)
         _draft(again, work)
         again.load()
@@ -178,7 +178,7 @@ def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
 
 def unpack(work: Work) -> Work:
     """To eight bits a sample, without palette or transparent colour: what resampling can do."""
-    with reading(work.limits.max_pixels):
+    with reading(work.limits.most_pixels):
         return replace(work, picture=_unpacked(work.picture))
 
 

@@ -32,12 +32,8 @@ from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import (
-    GENERAL_MEMORY_BYTES,
-    QUARANTINE_MEMORY_BYTES,
-    Allowance,
-    RenderedFiles,
-)
+from imagefleet.worker.isolation.report import Allowance, RenderedFiles
+from imagefleet.worker.memory import Room, needs_more
 
 __all__ = [
     "Completed",
@@ -50,8 +46,6 @@ __all__ = [
 ]
 
 NO_FILES: Final[Mapping[str, int]] = {}
-TURN: Final = timedelta(seconds=2)  # what the largest pictures take
-LONGEST_AWAY: Final = timedelta(minutes=1)
 
 
 class Postponed(Exception):
@@ -61,38 +55,6 @@ class Postponed(Exception):
         super().__init__(why)
         self.why = why
         self.after = after
-
-
-class OneByOne:
-    """What one attempt at a time may have, and one more may wait for.
-
-    Any other comes back later, each a turn after the one before: many that want the same would hold
-    all the slots of a worker, and keep everybody from them who wants something else.
-    """
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-        self._lock = asyncio.Lock()
-        self._here = 0
-        self._next_at = float("-inf")
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Have it, perhaps after a while; Postponed if another waits already."""
-        if self._here > 1:
-            raise Postponed(self._why, self._away())
-        self._here += 1
-        try:
-            async with self._lock:
-                yield
-        finally:
-            self._here -= 1
-
-    def _away(self) -> timedelta:
-        now = asyncio.get_running_loop().time()
-        latest = now + LONGEST_AWAY.total_seconds()
-        self._next_at = min(max(self._next_at, now) + TURN.total_seconds(), latest)
-        return timedelta(seconds=self._next_at - now)
 
 
 class ReportProgress(Protocol):
@@ -112,10 +74,10 @@ class Equipment:
     originals: Objects
     outputs: Objects
     renderer: Renderer
-    decoding: asyncio.Semaphore
-    """As many children may work at once: they are what needs processors and memory."""
-    much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
-    """One of them at a time may have more memory than the others."""
+    room: Room
+    """For children: they are what needs processors and memory."""
+    picture_limits: Limits = field(default_factory=Limits)
+    """What one picture may cost."""
     drain: Drain = field(default_factory=Drain)
     """Once it begins, whatever has not come to its first child is for other workers."""
     doorbell: Doorbell
@@ -192,10 +154,9 @@ class JobContext:
         return self.deadline - asyncio.get_running_loop().time()
 
     @property
-    def memory_bytes(self) -> int:
-        """What a child of this job may use; in quarantine more, as nothing is begun beside it."""
-        in_quarantine = self.claim.lane is Lane.QUARANTINE
-        return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
+    def picture_limits(self) -> Limits:
+        """What one picture may cost."""
+        return self._equipment.picture_limits
 
     def database(self, use: str) -> AbstractAsyncContextManager[Connection]:
         """A connection for a moment, which is measured under this name."""
@@ -211,28 +172,27 @@ class JobContext:
         self._equipment.doorbell.ring(rings)
 
     @asynccontextmanager
-    async def room_for_a_child(self, *, much_memory: bool = False) -> AsyncIterator[None]:
-        """A place among the children that may work at once.
+    async def room_for_a_child(self, foretold_bytes: int | None = None) -> AsyncIterator[int]:
+        """A place among the children that may work at once, and how much memory belongs to it.
 
-        Few need much memory, and those work one after the other: a worker has room for the usual
-        amount times `RENDER_CHILDREN`, and once for what one needs beyond that. Postponed where one
-        works and another waits, and where the worker ends before this attempt's first child.
+        InputRejected for what needs more than this worker has; Postponed where the worker ends
+        before this attempt's first child.
         """
-        drain = self._equipment.drain
+        drain, room = self._equipment.drain, self._equipment.room
+        if foretold_bytes is not None and foretold_bytes > room.memory_bytes:
+            raise needs_more(foretold_bytes, room.memory_bytes)
+        in_quarantine = self.claim.lane is Lane.QUARANTINE
+        memory_bytes = room.allowance(foretold_bytes, in_quarantine=in_quarantine)
         async with AsyncExitStack() as stack:
             if self._computes.is_set():
-                await self._enter(stack, much_memory=much_memory)
-            elif drain.requested or not await unless(
-                drain, self._enter(stack, much_memory=much_memory)
-            ):
+                await self._enter(stack, memory_bytes)
+            elif drain.requested or not await unless(drain, self._enter(stack, memory_bytes)):
                 raise Postponed("drain", timedelta())
             self._computes.set()
-            yield
+            yield memory_bytes
 
-    async def _enter(self, stack: AsyncExitStack, *, much_memory: bool) -> bool:
-        if much_memory:
-            await stack.enter_async_context(self._equipment.much_memory.turn())
-        await stack.enter_async_context(self._equipment.decoding)
+    async def _enter(self, stack: AsyncExitStack, memory_bytes: int) -> bool:
+        await stack.enter_async_context(self._equipment.room.place(memory_bytes))
         return True
 
     async def render(
@@ -282,10 +242,8 @@ class JobContext:
         For whatever needs a processor or reads what strangers sent. The handler names its tasks in
         `Handler.isolated`.
         """
-        async with self.room_for_a_child():
-            allowance = Allowance(
-                deadline_seconds=self.seconds_left, memory_bytes=self.memory_bytes
-            )
+        async with self.room_for_a_child() as memory_bytes:
+            allowance = Allowance(deadline_seconds=self.seconds_left, memory_bytes=memory_bytes)
             return await self._equipment.renderer.run_isolated(
                 task, argument, files, allowance, self.stopping
             )

@@ -29,6 +29,7 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
+from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
@@ -49,6 +50,7 @@ from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of, type_slots_of
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Lease
+from imagefleet.worker.memory import room_of
 from imagefleet.worker.messages import Messages, Unclaimed
 from imagefleet.worker.settler import Settler, Takeovers
 from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots, slots_of, use_slots
@@ -144,7 +146,8 @@ async def equip(
         originals=await outside.session.objects(settings.aws.originals_bucket),
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
         renderer=renderer,
-        decoding=asyncio.Semaphore(settings.worker.render_children),
+        room=room_of(settings.worker),
+        picture_limits=Limits(**settings.pictures.model_dump()),
         drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),
         breakers=await stack.enter_async_context(breakers.open()),

@@ -222,7 +222,7 @@ def _parsed(pipe: bytes) -> _Report | None:
 # What a rendering says it made.
 
 _RENDERING: Final = TypeAdapter(Rendering)
-_LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through
+_LONGEST_SIDE: Final = 2**31 - 1  # of any format
 _THUMBHASH: Final = re.compile(r"[A-Za-z0-9+/]{1,64}={0,2}")
 _COLOR: Final = re.compile(r"#[0-9a-f]{6}")
 
