@@ -24,8 +24,8 @@ from uuid import uuid4
 
 from PIL import Image
 
-from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.encoding import ENCODERS
+from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sizes import Size, levels
 from imagefleet.jobs.images import ImageFormat
@@ -185,7 +185,7 @@ async def renderer_alone(renderer: Renderer, picture: Path, pictures: int) -> Me
     async def one() -> None:
         async with gate:
             rendered = await renderer.render(
-                picture, RECIPE.name, Limits(), deadline_seconds=60, scratch=picture.parent
+                picture, RECIPE, Limits(), deadline_seconds=60, scratch=picture.parent
             )
             rendered.discard()
 

@@ -138,5 +138,7 @@ def test_the_fingerprint_names_every_codec_that_writes_or_reads_pixels() -> None
 
     assert fingerprint.pop("recipe") == RECIPES["default"].hash
     assert fingerprint["pillow"] == PIL.__version__
-    assert {"pipeline", "pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(fingerprint)
+    assert {"pipeline", "pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(
+        fingerprint
+    )
     assert "none" not in fingerprint.values()

@@ -149,7 +149,9 @@ def test_a_figure_above_its_share_of_what_there_was_is_too_many() -> None:
     kept = script.Figures(**dict.fromkeys(script.Figures.__dataclass_fields__, 0))
 
     assert script.too_many(kept, before) == {}
-    assert script.too_many(before)["modules"] == before.modules - int(before.modules * 0.77 * script.growth())
+    assert script.too_many(before)["modules"] == before.modules - int(
+        before.modules * 0.77 * script.growth()
+    )
 
 
 def test_a_commit_is_counted_as_the_tree_is() -> None:

@@ -26,7 +26,7 @@ from PIL import (  # isort: skip
     MpoImagePlugin,  # noqa: F401
     PngImagePlugin,  # noqa: F401
     TiffImagePlugin,  # noqa: F401 - reads EXIF; not among the formats we open
-    WebPImagePlugin,  # noqa: F401
+    WebPImagePlugin,
 )
 from functools import cache
 
@@ -117,18 +117,19 @@ def check_installation() -> None:
         raise Misconfigured("; ".join(faults))
 
 
-_libc: Final = ctypes.CDLL(None)
-_libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
+_errno_of_thread: Final = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_int))(
+    ("__errno_location", ctypes.CDLL(None))
+)
 
 
 def forget_refusals() -> None:
     """Begin to watch for memory that the kernel does not give."""
-    _libc.__errno_location().contents.value = 0
+    _errno_of_thread().contents.value = 0
 
 
 def was_refused_memory() -> bool:
-    """Whether it was the last thing that failed in this thread: decoders say nothing, or nonsense."""
-    return bool(_libc.__errno_location().contents.value == errno.ENOMEM)
+    """Whether that failed, after which decoders say nothing, or that a picture is broken."""
+    return bool(_errno_of_thread().contents.value == errno.ENOMEM)
 
 
 _SPACES = {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}

@@ -9,10 +9,7 @@ from imagefleet.jobs.images import Focal
 _TRANSPARENT_WHITE = (255, 255, 255, 0)
 
 
-
-def compose(
-    picture: Image.Image, variant: VariantSpec, focal: Focal | None = None
-) -> Image.Image:
+def compose(picture: Image.Image, variant: VariantSpec, focal: Focal | None = None) -> Image.Image:
     """The scaled picture, cut to the box or laid into the middle of it, as the variant asks."""
     size = Size(*picture.size)
     match variant.fit:

@@ -1,7 +1,6 @@
 """What one picture may cost us, judged from its header before any pixel exists."""
 
 from dataclasses import dataclass
-from typing import assert_never
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
@@ -52,7 +51,7 @@ def judge_size(width: int, height: int, image_format: ImageFormat, limits: Limit
 def judge_header(facts: HeaderFacts, limits: Limits) -> None:
     """Refuse what the header shows to be too expensive; what it does not show passes.
 
-    Frames cost nothing: the first is decoded, and the others are counted no further than MOST_FRAMES.
+    Frames cost nothing: the first is decoded, the others are counted as far as MOST_FRAMES.
     """
     judge_size(facts.width or 0, facts.height or 0, facts.format, limits)
     if facts.metadata_bytes > limits.max_metadata_bytes:
@@ -80,46 +79,3 @@ def judge_density(facts: HeaderFacts, size_bytes: int) -> None:
     pixels = (facts.width or 0) * (facts.height or 0)
     if facts.format is ImageFormat.JPEG and pixels > size_bytes * _JPEG_PIXELS_PER_BYTE:
         raise corrupt(facts.format, f"{pixels} pixels in {size_bytes} bytes")
-
-
-# What a child has before it begins, and besides what is told below.
-_BESIDES_PIXELS = 64 * _MIB
-_OF_FILE = 3  # the file on a tmpfs, as it was read, and once more with filling (JPEG)
-_OF_ROW = 16  # Pillow keeps the address of each row, of two pictures
-_MADE = 24  # of the largest variant: as it is composed, and what its encoder holds
-
-
-def decoding_bytes(facts: HeaderFacts, size_bytes: int, limits: Limits, made_pixels: int) -> int:
-    """What making variants of this file takes in memory, and rather more than less.
-
-    Of a file whose size its head does not tell, what the largest picture takes. `made_pixels` is of
-    the largest variant. Measured by `make bench-memory`.
-    """
-    pixels = (facts.width or 0) * (facts.height or 0) or limits.pixels_of(facts.format)
-    if facts.format is ImageFormat.JPEG:
-        # Decoded at no more than 2.5 times the sides that are wanted, or at an eighth; twice, where
-        # it is in doubt whether something is missing. In passes, all coefficients are held.
-        decoded = min(pixels, max(7 * made_pixels, pixels // 64))
-        held = 8 * decoded + (2 * facts.samples * pixels if facts.progressive else 0)
-    else:
-        held = pixels * _bytes_a_pixel(facts)
-    rows = _OF_ROW * (facts.height or 0)
-    return int(_BESIDES_PIXELS + _OF_FILE * size_bytes + held + rows + _MADE * made_pixels)
-
-
-def _bytes_a_pixel(facts: HeaderFacts) -> float:
-    """Of the whole source, at the moment when most is held."""
-    picture = 8.0 if facts.alpha else 4.0  # with alpha itself, and again with it multiplied in
-    match facts.format:
-        case ImageFormat.PNG:
-            return picture + 3
-        case ImageFormat.GIF:
-            return 10
-        case ImageFormat.WEBP:  # the decoder's canvas twice, beside what it hands out
-            return 12 + picture / 2
-        case ImageFormat.AVIF:  # planes, which may be deep, beside the picture
-            return picture + 2 + facts.samples * (4 if facts.deep else 2)
-        case ImageFormat.JPEG:  # told above
-            return picture
-        case _:
-            assert_never(facts.format)

@@ -12,8 +12,8 @@ from PIL import Image
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
-from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.encoding import Encoded, encode
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
@@ -60,7 +60,9 @@ def render(
         picture = work.picture
         for level, picture in cascade(work):
             made += _make(level, picture, work, sink, checkpoint)
-        order = {(spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats}
+        order = {
+            (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
+        }
         made.sort(key=lambda variant: order[variant.name, variant.format])
         return Rendering(
             source=_source(data, work),

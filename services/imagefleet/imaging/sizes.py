@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from imagefleet.imaging.recipes import Fit, VariantSpec
 
+# The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
+# be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
+_DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 _SIDEWAYS = 5  # EXIF orientations from here on swap width and height
 
 
@@ -61,16 +64,15 @@ def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ..
     )
 
 
-def made_pixels(source: Size, variants: Iterable[VariantSpec]) -> int:
-    """How many pixels the largest picture has that is made for them; its margins included."""
-    ordered = levels(source, variants)
-    laid = (
-        spec.width * spec.height
-        for level in ordered
-        for spec in level.variants
-        if spec.fit in (Fit.CONTAIN, Fit.PAD)
+def draft_part(source: Size, wanted: Size) -> int:
+    """The part of its sides that a JPEG is decoded at, for a picture of the size that is wanted."""
+    pairs = tuple(zip(source, wanted, strict=True))
+    fitting = (
+        part
+        for part, margin in _DRAFTS
+        if all(-(-side // part) >= margin * length for side, length in pairs)
     )
-    return max(ordered[0].size.width * ordered[0].size.height, *laid, 0)
+    return next(fitting, 1)
 
 
 def _width_decides(source: Size, variant: VariantSpec) -> bool:

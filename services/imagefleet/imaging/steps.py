@@ -16,12 +16,9 @@ from imagefleet.imaging.headers.jpeg import ends_in_many_places, overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Recipe
-from imagefleet.imaging.sizes import Size, SizeLevel, levels
+from imagefleet.imaging.sizes import Size, SizeLevel, draft_part, levels
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
-# The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
-# be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
-_DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
 _REDUCING_GAP = 2.0
 _FILLING = frozenset({127, 128})  # what a channel is where nothing was coded, upside down or not
@@ -113,13 +110,7 @@ def draft(work: Work) -> Work:
 
 def _draft(picture: Image.Image, work: Work) -> None:
     wanted = work.levels[0].size.turned(work.orientation)
-    pairs = tuple(zip(picture.size, wanted, strict=True))
-    fitting = (
-        part
-        for part, margin in _DRAFTS
-        if all(-(-side // part) >= margin * length for side, length in pairs)
-    )
-    part = next(fitting, 1)
+    part = draft_part(Size(*picture.size), wanted)
     picture.draft(None, (max(1, picture.width // part), max(1, picture.height // part)))
 
 

@@ -183,13 +183,9 @@ class Api(Slice):
 class Pictures(Slice):
     """What one picture may cost. API and workers should have the same."""
 
-    max_bytes: Count = Field(
-        50 * 2**20, ge=1024, le=5 * 2**30, validation_alias="MAX_UPLOAD_BYTES"
-    )
+    max_bytes: Count = Field(50 * 2**20, ge=1024, le=5 * 2**30, validation_alias="MAX_UPLOAD_BYTES")
     """The largest upload that is taken, and the largest file that is read."""
-    max_jpeg_pixels: Count = Field(
-        110_000_000, ge=1, le=2**32, validation_alias="MAX_JPEG_PIXELS"
-    )
+    max_jpeg_pixels: Count = Field(110_000_000, ge=1, le=2**32, validation_alias="MAX_JPEG_PIXELS")
     """The most pixels of a JPEG, which is decoded at the size that is wanted."""
     max_pixels: Count = Field(2**26, ge=1, le=2**31, validation_alias="MAX_PIXELS")
     """The most pixels of any other picture."""

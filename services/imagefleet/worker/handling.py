@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
 
 from imagefleet.aws.objects import Objects, Stored
@@ -27,12 +27,13 @@ from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.fleet.workers import find_most_memory
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import Allowance, RenderedFiles
+from imagefleet.worker.isolation.report import Allowance, RenderedFiles, Spent
 from imagefleet.worker.memory import Room, needs_more
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Unavailable",
 ]
 
+ELSEWHERE_IN: Final = timedelta(seconds=5)  # what needs more memory than its worker has
 NO_FILES: Final[Mapping[str, int]] = {}
 
 
@@ -107,6 +109,7 @@ class JobContext:
     _equipment: Equipment
     _computes: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it has had a child."""
+    _spent: Spent = field(default_factory=Spent)
 
     @property
     def job_id(self) -> JobId:
@@ -175,12 +178,12 @@ class JobContext:
     async def room_for_a_child(self, foretold_bytes: int | None = None) -> AsyncIterator[int]:
         """A place among the children that may work at once, and how much memory belongs to it.
 
-        InputRejected for what needs more than this worker has; Postponed where the worker ends
-        before this attempt's first child.
+        What needs more than this worker has is Postponed, for one that has it; InputRejected where
+        none does. Postponed, too, where the worker ends before this attempt's first child.
         """
         drain, room = self._equipment.drain, self._equipment.room
         if foretold_bytes is not None and foretold_bytes > room.memory_bytes:
-            raise needs_more(foretold_bytes, room.memory_bytes)
+            await self._pass_on(foretold_bytes, room.memory_bytes)
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         memory_bytes = room.allowance(foretold_bytes, in_quarantine=in_quarantine)
         async with AsyncExitStack() as stack:
@@ -190,6 +193,13 @@ class JobContext:
                 raise Postponed("drain", timedelta())
             self._computes.set()
             yield memory_bytes
+
+    async def _pass_on(self, foretold_bytes: int, own_bytes: int) -> NoReturn:
+        async with self.database("find_most_memory") as connection:
+            most = await find_most_memory(connection, self.claim.lane, self.claim.type)
+        if foretold_bytes <= most:
+            raise Postponed("memory", ELSEWHERE_IN)
+        raise needs_more(foretold_bytes, max(own_bytes, most))
 
     async def _enter(self, stack: AsyncExitStack, memory_bytes: int) -> bool:
         await stack.enter_async_context(self._equipment.room.place(memory_bytes))
@@ -219,6 +229,7 @@ class JobContext:
             scratch=source.parent,
             cancel=self.stopping,
             known=(known.bytes, known.sha256),
+            spent=self._spent,
         )
 
     async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:
@@ -245,7 +256,7 @@ class JobContext:
         async with self.room_for_a_child() as memory_bytes:
             allowance = Allowance(deadline_seconds=self.seconds_left, memory_bytes=memory_bytes)
             return await self._equipment.renderer.run_isolated(
-                task, argument, files, allowance, self.stopping
+                task, argument, files, allowance, self.stopping, self._spent
             )
 
 

@@ -210,6 +210,7 @@ async def assemble(
         lease=lease,
         slots=slots,
         type_slots=type_slots,
+        memory_bytes=equipment.room.memory_bytes,
         consumers=consumers_of(slots, outside.queues, ears, settings.worker.receive_wait),
     )
 
@@ -226,6 +227,7 @@ class Shift:
     lease: Lease
     slots: Mapping[Lane, Slots]
     type_slots: TypeSlots
+    memory_bytes: int
     consumers: Mapping[Lane, Consumer]
 
     def vitals(self) -> dict[str, Vital]:
@@ -250,6 +252,7 @@ class Shift:
             types=tuple(handlers),
             slots={lane: slots.total for lane, slots in self.slots.items()},
             type_slots=self.type_slots.own,
+            memory_bytes=self.memory_bytes,
         )
         async with self.pool.connection() as connection:
             await register_worker(connection, card)
@@ -258,6 +261,7 @@ class Shift:
             worker_id=str(self.worker_id),
             lanes=tuple(card.slots),
             types=card.types,
+            memory_bytes=card.memory_bytes,
             health_port=health.port,
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.errors import InputRejected, Unavailable
+from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.render import render as render_here
@@ -246,7 +246,9 @@ async def test_five_at_once_get_five_different_pictures(
 
     rendered = await asyncio.gather(
         *(
-            renderer.render(source, RECIPES["default"], Limits(), deadline_seconds=60, scratch=scratch)
+            renderer.render(
+                source, RECIPES["default"], Limits(), deadline_seconds=60, scratch=scratch
+            )
             for source in sources
         )
     )
@@ -299,7 +301,9 @@ def test_it_runs_on_the_workers_own_event_loop(tmp_path: Path, scratch: Path) ->
                 assert len(rendered.variants) == 8
             with pytest.raises(ChildCrashed):
                 await asyncio.gather(
-                    renderer.render(source, RECIPES["avif"], Limits(), deadline_seconds=30, scratch=scratch),
+                    renderer.render(
+                        source, RECIPES["avif"], Limits(), deadline_seconds=30, scratch=scratch
+                    ),
                     _kill_when_busy(renderer.zygote_pid),
                 )
 

@@ -36,10 +36,12 @@ def avif_facts(data: bytes) -> HeaderFacts:
         raise HeadEnded
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     if not tracks and b"avis" not in brands(data):
-        return HeaderFacts(ImageFormat.AVIF, width, height)
+        return HeaderFacts(ImageFormat.AVIF, width, height, alpha=True, samples=4)
     frames = _frames(data, visited)
     animated = frames is None or frames > 1
-    return HeaderFacts(ImageFormat.AVIF, width, height, frames=frames, animated=animated)
+    return HeaderFacts(
+        ImageFormat.AVIF, width, height, frames=frames, animated=animated, alpha=True, samples=4
+    )
 
 
 def _frames(data: bytes, visited: Iterator[int]) -> int | None:

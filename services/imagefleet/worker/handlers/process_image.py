@@ -12,9 +12,9 @@ from typing import Final
 
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected, Unavailable
-from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.foretelling import decoding_bytes
+from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES, Recipe
-from imagefleet.imaging.sizes import Size, made_pixels
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
@@ -79,9 +79,7 @@ def foretold_bytes(source: Path, recipe: Recipe, limits: Limits) -> int:
                 facts = sniff(head + file.read())
         except InputRejected:
             return 0  # the child says so too, and does not need much for that
-    size = Size(facts.width or 0, facts.height or 0).turned(facts.orientation)
-    made = made_pixels(size, recipe.variants) if all(size) else limits.pixels_of(facts.format)
-    return decoding_bytes(facts, source.stat().st_size, limits, made)
+    return decoding_bytes(facts, source.stat().st_size, limits, recipe.variants)
 
 
 async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:

@@ -43,6 +43,7 @@ from imagefleet.worker.isolation.report import (
     Ending,
     Killed,
     RenderedFiles,
+    Spent,
     UntrueError,
     checked,
     no_child,
@@ -99,6 +100,7 @@ class Renderer:
         memory_bytes: int = GENERAL_MEMORY_BYTES,
         cancel: asyncio.Event | None = None,
         known: tuple[int, str] | None = None,
+        spent: Spent | None = None,
     ) -> RenderedFiles:
         """Every variant of the recipe, as checked files in a folder of their own under `scratch`.
 
@@ -112,13 +114,17 @@ class Renderer:
         }
         allowance = Allowance(deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
-            report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
+            spent = spent or Spent()
+            spent.read_bytes += os.fstat(files[SOURCE_FILE]).st_size
+            report = await self.run_isolated(_RENDER, order, files, allowance, cancel, spent)
             try:
                 given = known or files[SOURCE_FILE]
-                return await in_thread(partial(checked, report, recipe, given, folder))
+                made = await in_thread(partial(checked, report, recipe, given, folder))
             except UntrueError as error:
                 detail = f"a false report: {error}"
                 raise ChildCrashed(detail) from error
+            spent.made_bytes += sum(variant.facts.bytes for variant in made.variants)
+            return made
 
     async def run_isolated(
         self,
@@ -127,6 +133,7 @@ class Renderer:
         files: Mapping[str, int],
         allowance: Allowance,
         cancel: asyncio.Event | None = None,
+        spent: Spent | None = None,
     ) -> JsonObject:
         """Run `module:function` on the argument and these open files in a child of its own.
 
@@ -142,6 +149,8 @@ class Renderer:
             ending = await _ending_of(child, cancel or asyncio.Event())
         finally:
             timer.cancel()
+        if spent is not None and ending.usage is not None:
+            spent.add(ending.usage)
         return result_of(ending, allowance)
 
     async def _start(

@@ -29,7 +29,7 @@ from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import Caveat, PlaceholderFacts, Rendering, SourceFacts, VariantFacts
 from imagefleet.jobs.lifecycle import failure_sentence
-from imagefleet.jobs.model import JsonObject
+from imagefleet.jobs.model import USED, JsonObject
 from imagefleet.worker.isolation.child import (
     FRAME_HEADER,
     FRAME_MARK,
@@ -61,6 +61,29 @@ class Usage:
 
     cpu_seconds: float
     max_rss_bytes: int
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the children of an attempt took: all together, and of memory the one that had most."""
+
+    children: int = 0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    read_bytes: int = 0
+    made_bytes: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """One more is dead."""
+        self.children += 1
+        self.cpu_seconds += usage.cpu_seconds
+        self.peak_bytes = max(self.peak_bytes, usage.max_rss_bytes)
+
+    def used(self) -> dict[str, float]:
+        """All of it, by name; nothing where there was none, or nobody could tell."""
+        if not self.children:
+            return {}
+        return {name: getattr(self, name) for name in USED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
