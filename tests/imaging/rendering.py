@@ -7,7 +7,7 @@ from PIL import Image
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import RECIPES, Recipe, VariantSpec
 from imagefleet.imaging.render import render
-from imagefleet.jobs.images import ImageFormat, Rendering
+from imagefleet.jobs.images import Focal, ImageFormat, Rendering
 from tests.support.images import BLUE, GREEN, RED, YELLOW, opened
 
 DEFAULT = RECIPES["default"]
@@ -22,18 +22,27 @@ def one(image_format: ImageFormat = ImageFormat.WEBP, **options: object) -> Reci
 
 
 def rendered(
-    source: bytes, recipe: Recipe = DEFAULT, limits: Limits | None = None
+    source: bytes,
+    recipe: Recipe = DEFAULT,
+    limits: Limits | None = None,
+    focal: Focal | None = None,
 ) -> tuple[Rendering, Outputs]:
+    """The facts, and the bytes of every variant, whichever of those that are one was written."""
     outputs: Outputs = {}
 
     def sink(name: str, image_format: ImageFormat, encoded: bytes) -> None:
         outputs[name, image_format] = encoded
 
-    return render(source, recipe, limits or Limits(), sink), outputs
+    rendering = render(source, recipe, limits or Limits(), sink, focal=focal)
+    for made in rendering.variants:
+        outputs[made.name, made.format] = outputs[made.same_as or made.name, made.format]
+    return rendering, outputs
 
 
-def picture_of(source: bytes, recipe: Recipe | None = None) -> Image.Image:
-    (encoded,) = rendered(source, recipe or one())[1].values()
+def picture_of(
+    source: bytes, recipe: Recipe | None = None, focal: Focal | None = None
+) -> Image.Image:
+    (encoded,) = rendered(source, recipe or one(), focal=focal)[1].values()
     return opened(encoded)
 
 

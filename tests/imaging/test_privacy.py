@@ -28,10 +28,12 @@ def test_no_word_of_the_source_is_in_any_output(pillow_format: str, recipe: str)
     source = talkative(pillow_format)
     outputs: list[bytes] = []
 
-    render(source, RECIPES[recipe], Limits(), lambda _name, _format, data: outputs.append(data))
+    made = render(
+        source, RECIPES[recipe], Limits(), lambda _name, _format, data: outputs.append(data)
+    )
 
     assert CANARY in source
-    assert len(RECIPES[recipe].variants) == len(outputs)
+    assert len([each for each in made.variants if each.same_as is None]) == len(outputs)
     for encoded in outputs:
         assert not [trace for trace in TRACES if trace in encoded]
         assert not dict(opened(encoded).getexif())

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
-from imagefleet.imaging.recipes import RECIPES, Fit, Recipe, VariantSpec
+from imagefleet.imaging.recipes import LONGEST_MARKS, RECIPES, Fit, Recipe, VariantSpec, Watermark
 from imagefleet.jobs.images import ImageFormat
 
 THUMB = VariantSpec("thumb", 200, 200, ImageFormat.WEBP, 80)
@@ -24,8 +25,8 @@ def test_hashes_are_what_the_ledger_remembers() -> None:
     If this fails and none of those was meant to change, it would tell two of what is the same.
     """
     expected = {
-        "default": "54720183fcabc66de7e2856ea92e5a7e",
-        "avif": "767879254a911cfa5be1d9758ff21477",
+        "default": "be23356686e888995078a1f95d8c5d74",
+        "avif": "797ad97efa8d3548ea528482049f6b06",
     }
 
     assert expected == {name: recipe.hash for name, recipe in RECIPES.items()}
@@ -68,3 +69,34 @@ def test_a_variant_that_cannot_be_made_cannot_be_written_down(
 ) -> None:
     with pytest.raises(ValueError, match="bad"):
         VariantSpec("bad", width, height, image_format, 80)
+
+
+def test_a_watermarks_image_is_once_in_a_document_however_many_variants_bear_it() -> None:
+    first, second = (Watermark("QUJD" * 100, scale=scale) for scale in (0.1, 0.2))
+    other = Watermark("REVG" * 100)
+    recipe = Recipe(
+        "marked",
+        tuple(
+            dataclasses.replace(THUMB, name=name, watermark=mark)
+            for name, mark in {"a": first, "b": other, "c": second, "d": None}.items()
+        ),
+    )
+    told = json.loads(json.dumps(recipe.document()))
+
+    assert [first.image, other.image] == told["marks"]
+    assert 1 == json.dumps(told).count(first.image)
+    assert recipe == Recipe.of("marked", told)
+
+
+def test_images_of_watermarks_are_short_enough_to_go_with_every_rendering() -> None:
+    def bearing(*images: str) -> Recipe:
+        marked = (
+            dataclasses.replace(THUMB, name=f"v{n}", watermark=Watermark(image))
+            for n, image in enumerate(images)
+        )
+        return Recipe("heavy", tuple(marked))
+
+    half = LONGEST_MARKS // 2
+    bearing("A" * half, "B" * half, "A" * half)
+    with pytest.raises(ValueError, match="recipe heavy: watermarks"):
+        bearing("A" * half, "B" * half, "C")

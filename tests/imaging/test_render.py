@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFile
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Fit
+from imagefleet.imaging.recipes import RECIPES, Fit, Focus, Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import Caveat, ImageFormat
@@ -136,8 +137,11 @@ def test_a_source_smaller_than_the_box_keeps_its_size_and_says_so() -> None:
     assert len(outputs) == 8
 
 
-def test_variants_that_come_out_alike_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_that_come_out_alike_are_encoded_and_handed_over_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     saves: list[str] = []
+    written: list[tuple[str, ImageFormat]] = []
     save = Image.Image.save
 
     def counting_save(picture: Image.Image, *args: object, **options: object) -> None:
@@ -146,9 +150,54 @@ def test_variants_that_come_out_alike_are_encoded_once(monkeypatch: pytest.Monke
 
     source = saved(quadrants(100, 80))
     monkeypatch.setattr(Image.Image, "save", counting_save)
-    rendered(source)
+    result = render(source, DEFAULT, Limits(), lambda name, form, _: written.append((name, form)))
 
     assert sorted(saves) == ["JPEG", "WEBP"]
+    assert sorted(written) == [("thumb", ImageFormat.JPEG), ("thumb", ImageFormat.WEBP)]
+    for made in result.variants:
+        assert made.same_as == (None if made.name == "thumb" else "thumb")
+
+
+SMALLER = VariantSpec("one", 300, 300, ImageFormat.WEBP, 80)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_one"),
+    [
+        ({"width": 400}, True),
+        ({"width": 400, "height": 100}, False),
+        ({"width": 400, "fit": Fit.COVER}, True),
+        ({"width": 400, "fit": Fit.PAD}, True),
+        ({"width": 400, "fit": Fit.COVER, "focus": Focus.ATTENTION}, True),
+        ({"fit": Fit.COVER}, False),
+        ({"width": 100, "fit": Fit.COVER}, False),
+        ({"fit": Fit.CONTAIN}, False),
+        ({"format": ImageFormat.JPEG}, False),
+        ({"quality": 79}, False),
+        ({"most_bytes": 500}, False),
+        ({"background": "#ff0000"}, False),
+        ({"sharpen": 0.5}, False),
+    ],
+)
+def test_they_are_alike_where_all_that_shows_is_alike(
+    other: dict[str, object],
+    is_one: bool,  # noqa: FBT001
+) -> None:
+    recipe = Recipe("pair", (SMALLER, replace(SMALLER, name="other", **other)))  # type: ignore[arg-type]
+
+    result, _ = rendered(saved(quadrants(240, 180)), recipe)
+
+    assert [None, "one" if is_one else None] == [made.same_as for made in result.variants]
+
+
+def test_what_they_are_named_by_is_the_first_of_the_recipe() -> None:
+    variants = (replace(SMALLER, name="wide", width=900), SMALLER, replace(SMALLER, name="third"))
+
+    result, _ = rendered(saved(quadrants(640, 480)), Recipe("three", variants))
+
+    assert [(made.name, made.same_as) for made in result.variants] == [
+        ("wide", None), ("one", None), ("third", "one"),
+    ]  # fmt: skip
 
 
 def test_the_same_source_gives_the_same_bytes() -> None:
@@ -172,13 +221,35 @@ def test_a_picture_of_the_boxs_own_shape_needs_no_fitting(fit: Fit) -> None:
     assert all(near(*pair) for pair in zip(CORNERS, corners(picture), strict=True))
 
 
-def test_cover_never_enlarges() -> None:
+def test_cover_never_enlarges_and_keeps_the_boxs_shape() -> None:
     source, recipe = saved(quadrants(400, 50)), one(fit=Fit.COVER, width=100, height=100)
 
-    result, _ = rendered(source, recipe)
+    result, outputs = rendered(source, recipe)
 
-    assert (100, 50) == (result.variants[0].width, result.variants[0].height)
+    assert (50, 50) == (result.variants[0].width, result.variants[0].height)
+    assert (50, 50) == opened(outputs["only", ImageFormat.WEBP]).size
     assert result.variants[0].warnings == (Caveat.NOT_ENLARGED,)
+
+
+@pytest.mark.parametrize("fit", [Fit.COVER, Fit.PAD, Fit.INSIDE])
+def test_boxes_of_one_shape_are_one_picture_of_a_source_that_is_too_small(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves: list[tuple[int, int]] = []
+    save = Image.Image.save
+
+    def counting_save(picture: Image.Image, *args: object, **options: object) -> None:
+        saves.append(picture.size)
+        save(picture, *args, **options)  # type: ignore[arg-type]
+
+    source = saved(quadrants(100, 80))
+    boxes = [VariantSpec(f"v{side}", side, side, ImageFormat.JPEG, 80, fit) for side in (200, 400)]
+    wide = VariantSpec("wide", 300, 120, ImageFormat.JPEG, 80, fit)
+    monkeypatch.setattr(Image.Image, "save", counting_save)
+    _, outputs = rendered(source, Recipe("boxes", (*boxes, wide)))
+
+    assert outputs["v200", ImageFormat.JPEG] == outputs["v400", ImageFormat.JPEG]
+    assert (1 if fit is Fit.INSIDE else 2) == len(saves)
 
 
 def test_contain_lays_the_picture_into_a_box_of_exactly_that_size() -> None:

@@ -223,10 +223,10 @@ WORKING: Final = (
     ),
     Mutation(
         "a child's word for a file is believed",
-        f"{WORKER}/isolation/report.py",
-        "        and facts.bytes == length\n",
+        f"{WORKER}/isolation/rendered.py",
+        "        and facts.bytes == picture.bytes\n",
         "",
-        "worker/isolation/test_report.py",
+        "worker/isolation/test_rendered.py",
         ("test_a_file_that_grew_is_not_believed",),
     ),
 )

@@ -221,6 +221,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "statistics.LOAD_OF_LANES": ("operator",),
         "statistics.READ_QUEUE_HEALTH": ("operator", "maintenance"),
         "statistics.READ_THROUGHPUT": ("operator", "maintenance"),
+        "workers.FIND_MOST_MEMORY": ("worker",),
         "statistics.ROOM_FOR_JOB": ("operator",),
         "replays.CLOSE_REPLAYED": ("operator", "maintenance"),
         "replays.COUNT_OUTCOMES": ("operator",),

@@ -12,7 +12,9 @@ half of it does:
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB
     steps              the pipeline up to the largest size, as a list one can read
+    attention          where most is to be seen in a picture
     composing          what of a scaled picture a variant shows, and where in its box
+    watermark          a mark laid over it
     encoding           pictures to bytes
     render             runs that list
     samples            pictures of our own, and the warming up by them

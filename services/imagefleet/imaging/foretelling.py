@@ -10,8 +10,8 @@ from typing import assert_never
 
 from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import Fit, VariantSpec
-from imagefleet.imaging.sizes import Size, draft_part, levels
+from imagefleet.imaging.recipes import VariantSpec
+from imagefleet.imaging.sizes import Size, draft_part, fitted, levels
 from imagefleet.jobs.images import ImageFormat
 
 _MIB = 2**20
@@ -32,13 +32,8 @@ def decoding_bytes(
         source = Size(limits.pixels_of(facts.format), 1)
     size = source.turned(facts.orientation)
     ordered = levels(size, variants)
-    laid = (
-        spec.width * spec.height
-        for level in ordered
-        for spec in level.variants
-        if spec.fit in (Fit.CONTAIN, Fit.PAD)
-    )
-    made = max(ordered[0].size.width * ordered[0].size.height, *laid, 0)
+    shown = [fitted(level.size, spec) for level in ordered for spec in level.variants]
+    made = max(wide * high for wide, high in (ordered[0].size, *shown))
     held = source.width * source.height * _bytes_a_pixel(facts)
     if facts.format is ImageFormat.JPEG:
         part = draft_part(source, ordered[0].size.turned(facts.orientation))

@@ -8,7 +8,7 @@ by any worker, as it goes to it whole (`document`, `Recipe.of`).
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -19,6 +19,7 @@ from imagefleet.jobs.images import ImageFormat
 
 MAX_SIDE = 16_383  # WebP's own
 MOST_VARIANTS = 48  # each is a file that is open beside the picture
+LONGEST_MARKS = 64 * 1024  # characters of all images of watermarks: they go with every rendering
 OUTPUTS = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.AVIF})
 
 
@@ -127,7 +128,7 @@ class VariantSpec:
         return (self.format, *(encoding.format for encoding in self.or_smaller))
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
+    def of(cls, document: Mapping[str, Any], marks: Sequence[str] = ()) -> Self:
         """Read one of `Recipe.document`; it was checked when it was written."""
         given = dict(document)
         given["format"] = ImageFormat(given["format"])
@@ -138,7 +139,8 @@ class VariantSpec:
             given[name] = kind(given[name])
         if given["watermark"] is not None:
             mark = given["watermark"]
-            given["watermark"] = Watermark(**{**mark, "place": Place(mark["place"])})
+            told = {**mark, "image": marks[mark["image"]], "place": Place(mark["place"])}
+            given["watermark"] = Watermark(**told)
         return cls(**given)
 
 
@@ -156,21 +158,36 @@ class Recipe:
         if not 0 < len(self.variants) <= MOST_VARIANTS or len(set(keys)) != len(keys):
             message = f"recipe {self.name}: no variants, or one twice, or over {MOST_VARIANTS}"
             raise ValueError(message)
+        if sum(map(len, self._marks())) > LONGEST_MARKS:
+            message = f"recipe {self.name}: watermarks of over {LONGEST_MARKS} characters"
+            raise ValueError(message)
+
+    def _marks(self) -> list[str]:
+        """The images of its watermarks, each once."""
+        marks = (variant.watermark for variant in self.variants)
+        return list(dict.fromkeys(mark.image for mark in marks if mark))
 
     def document(self) -> dict[str, Any]:
-        """All of it but its name, as JSON: what is stored, and what a child is given."""
-        return {
-            "metadata": self.metadata,
-            "truncated": self.truncated,
-            "variants": [asdict(variant) for variant in self.variants],
-        }
+        """All of it but its name, as JSON: what is stored, and what a child is given.
+
+        Images of watermarks are in it once, and by number in the variants.
+        """
+        marks = self._marks()
+        variants = [asdict(variant) for variant in self.variants]
+        for watermark in filter(None, (variant["watermark"] for variant in variants)):
+            watermark["image"] = marks.index(watermark["image"])
+        told = {"metadata": self.metadata, "truncated": self.truncated, "variants": variants}
+        return {**told, "marks": marks} if marks else told
 
     @classmethod
     def of(cls, name: str, document: Mapping[str, Any]) -> Self:
         """The recipe of a document."""
         return cls(
             name,
-            tuple(VariantSpec.of(variant) for variant in document["variants"]),
+            tuple(
+                VariantSpec.of(variant, document.get("marks", ()))
+                for variant in document["variants"]
+            ),
             Metadata(document["metadata"]),
             Truncated(document["truncated"]),
         )

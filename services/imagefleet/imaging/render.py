@@ -1,8 +1,9 @@
 """One source and one recipe in, every variant out: what a decoding process runs."""
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
@@ -10,14 +11,15 @@ from typing import BinaryIO
 from PIL import Image
 
 from imagefleet.errors import InputRejected
+from imagefleet.imaging.attention import focals
 from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
 from imagefleet.imaging.encoding import Encoded, encode
 from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
-from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
-from imagefleet.imaging.sizes import Size, SizeLevel, too_small
+from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
+from imagefleet.imaging.sizes import Size, SizeLevel, fitted, too_small
 from imagefleet.imaging.sniff import examine
 from imagefleet.imaging.steps import STEPS, Work, cascade, open_file, resized
 from imagefleet.jobs.images import (
@@ -45,6 +47,7 @@ def render(
 ) -> Rendering:
     """Every variant of the recipe, each handed to the sink as soon as it is encoded.
 
+    What would be the same picture as another variant is not handed over: its facts name that one.
     Raises InputRejected for whatever is the input's fault; its code says which. What the sink or
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
@@ -57,9 +60,9 @@ def render(
             checkpoint()
             work = step(work)
         made: list[VariantFacts] = []
-        picture = work.picture
+        picture, around = work.picture, focals(work)
         for level, picture in cascade(work):
-            made += _make(level, picture, work, sink, checkpoint)
+            made += _make(level, picture, work, around, sink, checkpoint)
         order = {
             (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
         }
@@ -87,28 +90,37 @@ def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
 
 
 def _make(
-    level: SizeLevel, picture: Image.Image, work: Work, sink: Sink, checkpoint: Checkpoint
+    level: SizeLevel,
+    picture: Image.Image,
+    work: Work,
+    around: Mapping[Focus, Focal | None],
+    sink: Sink,
+    checkpoint: Checkpoint,
 ) -> Iterator[VariantFacts]:
-    """The variants of one level. Those that come out alike, as a small source's do, share bytes."""
-    for _, alike in groupby(sorted(level.variants, key=_outcome), key=_outcome):
-        variants = tuple(alike)
+    """The variants of one level. Those that come out alike, as a small source's do, are one."""
+    outcome = partial(_outcome, level.size)
+    for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
+        first, *others = alike
         checkpoint()
-        shown = compose(picture, variants[0], work.focal)
-        encoded = encode(shown, variants[0])
-        for variant in variants:
-            sink(variant.name, encoded.format, encoded.content)
+        focal, scaled = around[first.focus], level.size != work.size
+        shown = compose(picture, first, focal, scaled=scaled)
+        encoded = encode(shown, first)
+        sink(first.name, encoded.format, encoded.content)
+        for variant in (first, *others):
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
             warnings = (*work.caveats, *encoded.caveats, *small)
-            yield _variant(variant, Size(*shown.size), encoded, warnings)
+            facts = _facts(variant, Size(*shown.size), encoded, warnings)
+            yield facts if variant is first else replace(facts, same_as=first.name)
 
 
-def _outcome(variant: VariantSpec) -> str:
+def _outcome(size: Size, variant: VariantSpec) -> str:
     """What decides the bytes of a variant whose scaled size is given."""
-    box = (0, 0) if variant.fit is Fit.INSIDE else (variant.width, variant.height)
-    return repr(replace(variant, name="", width=box[0] or 1, height=box[1] or 1))
+    shown = fitted(size, variant)
+    named = replace(variant, name="", width=shown.width, height=shown.height)
+    return repr(replace(named, fit=Fit.INSIDE, focus=Focus.CENTRE) if shown == size else named)
 
 
-def _variant(
+def _facts(
     variant: VariantSpec, size: Size, encoded: Encoded, warnings: tuple[Caveat, ...]
 ) -> VariantFacts:
     return VariantFacts(

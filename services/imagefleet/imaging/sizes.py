@@ -1,16 +1,19 @@
 """How large each variant of a picture is, and in which order one size is made from another."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 from imagefleet.imaging.recipes import Fit, VariantSpec
+from imagefleet.jobs.images import Focal
 
 # The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
 # be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
 _DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 _SIDEWAYS = 5  # EXIF orientations from here on swap width and height
+_CENTRE = Focal(0.5, 0.5)
 
 
 class Size(NamedTuple):
@@ -46,9 +49,32 @@ def too_small(source: Size, variant: VariantSpec) -> bool:
     return variant.height > source.height
 
 
-def cropped(size: Size, variant: VariantSpec) -> Size:
-    """The size of what is left of a picture of that size after covering the box."""
-    return Size(min(size.width, variant.width), min(size.height, variant.height))
+def fitted(size: Size, variant: VariantSpec) -> Size:
+    """The size of a variant that is made of the whole picture at that one (`scaled`).
+
+    What is cut or padded is as wide to high as the box and as large as it; of a source that is too
+    small it has the same shape, and is smaller. A thumbnail in a row of squares is a square.
+    """
+    shaped = Size(
+        _share(size.height, variant.width, variant.height),
+        _share(size.width, variant.height, variant.width),
+    )
+    match variant.fit:
+        case Fit.INSIDE:
+            return size
+        case Fit.COVER:
+            return Size(min(size.width, shaped.width), min(size.height, shaped.height))
+        case Fit.PAD:
+            return Size(max(size.width, shaped.width), max(size.height, shaped.height))
+        case Fit.CONTAIN:
+            return Size(variant.width, variant.height)
+
+
+def window(size: Size, kept: Size, focal: Focal | None) -> tuple[int, int, int, int]:
+    """What is kept of a picture that is cut: as near around the point as its edges let it be."""
+    x, y = focal or _CENTRE
+    left, top = _from(size.width, kept.width, x), _from(size.height, kept.height, y)
+    return left, top, left + kept.width, top + kept.height
 
 
 def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ...]:
@@ -83,3 +109,9 @@ def _width_decides(source: Size, variant: VariantSpec) -> bool:
 
 def _share(side: int, numerator: int, denominator: int) -> int:
     return max(1, (side * numerator + denominator // 2) // denominator)
+
+
+def _from(length: int, kept: int, share: float) -> int:
+    """Where that much of a side begins; of two that are as near, the first."""
+    wanted = math.ceil(length * share - kept / 2 - 0.5)
+    return max(0, min(wanted, length - kept))

@@ -170,7 +170,7 @@ def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
 def unpack(work: Work) -> Work:
     """To eight bits a sample, without palette or transparent colour: what resampling can do."""
     with reading(work.limits.most_pixels):
-        return replace(work, picture=_unpacked(work.picture))
+        return replace(work, picture=unpacked(work.picture))
 
 
 def shrink(work: Work) -> Work:
@@ -236,7 +236,8 @@ def resized(picture: Image.Image, size: Size) -> Image.Image:
     return smaller.convert(picture.mode)
 
 
-def _unpacked(picture: Image.Image) -> Image.Image:
+def unpacked(picture: Image.Image) -> Image.Image:
+    """The picture in eight bits a sample, as a mode that can be resampled."""
     if picture.mode.startswith("I"):
         return _eight_bits(picture)
     if picture.has_transparency_data and picture.mode not in _PREMULTIPLIED:

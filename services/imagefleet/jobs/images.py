@@ -94,6 +94,8 @@ class VariantFacts(PictureFacts):
     name: str
     content_type: str
     warnings: tuple[Caveat, ...] = ()
+    same_as: str | None = None
+    """The variant of this format, before it in the recipe, whose file is this one's, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import Allowance, RenderedFiles, Spent
+from imagefleet.worker.isolation.rendered import RenderedFiles
+from imagefleet.worker.isolation.report import Allowance, Spent
 from imagefleet.worker.memory import Room, needs_more
 
 __all__ = [

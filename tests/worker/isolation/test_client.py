@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipes import (
+    LONGEST_MARKS,
+    MOST_VARIANTS,
+    RECIPES,
+    Recipe,
+    VariantSpec,
+    Watermark,
+)
 from imagefleet.imaging.render import render as render_here
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.runtime import new_event_loop
@@ -21,6 +31,7 @@ from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import (
     ChildCancelled,
     ChildCrashed,
+    ChildFailed,
 )
 from tests.support.children import children_of
 from tests.support.eventually import eventually
@@ -97,7 +108,7 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
     with await renderer.render(
         source, RECIPES[recipe], Limits(), deadline_seconds=30, scratch=scratch
     ) as rendered:
-        actual = {(v.facts.name, v.facts.format): v.path.read_bytes() for v in rendered.variants}
+        actual = {(v.path.stem, v.facts.format): v.path.read_bytes() for v in rendered.variants}
 
     assert expected == actual
     assert hashlib.sha256(PICTURES[picture]).hexdigest() == rendered.source.sha256
@@ -107,8 +118,41 @@ async def test_a_child_makes_the_bytes_that_this_process_would(
         rendered.source.frames,
     )
     assert facts.placeholder.thumbhash == rendered.placeholder.thumbhash
-    assert [v.warnings for v in facts.variants] == [v.facts.warnings for v in rendered.variants]
+    assert facts.variants == tuple(replace(v.facts, sha256="") for v in rendered.variants)
     assert left_in(scratch) == []
+
+
+async def test_a_watermark_that_cannot_be_read_is_a_fault_of_ours_and_not_the_pictures(
+    renderer: Renderer, tmp_path: Path, scratch: Path
+) -> None:
+    source = planted(tmp_path, PICTURES["jpeg"])
+    mark = Watermark(base64.b64encode(PICTURES["png"][:60]).decode())
+    variant = VariantSpec("only", 100, 100, ImageFormat.JPEG, 80, watermark=mark)
+
+    with pytest.raises(ChildFailed, match="watermark"):
+        await renderer.render(
+            source, Recipe("marked", (variant,)), Limits(), deadline_seconds=30, scratch=scratch
+        )
+
+    assert left_in(scratch) == []
+
+
+async def test_a_watermark_as_long_as_may_be_goes_to_a_child(
+    renderer: Renderer, tmp_path: Path, scratch: Path
+) -> None:
+    source = planted(tmp_path, PICTURES["jpeg"])
+    image = saved(Image.effect_noise((60, 60), 90), "PNG")
+    image += b"\0" * (LONGEST_MARKS * 3 // 4 - len(image))  # behind its end, where nobody reads
+    mark = Watermark(base64.b64encode(image).decode())
+    variants = (
+        VariantSpec(f"{'v' * 50}{n}", 100, 100, ImageFormat.JPEG, 80, watermark=mark)
+        for n in range(MOST_VARIANTS)
+    )
+
+    with await renderer.render(
+        source, Recipe("marked", tuple(variants)), Limits(), deadline_seconds=30, scratch=scratch
+    ) as rendered:
+        assert MOST_VARIANTS == len(rendered.variants)
 
 
 async def test_what_is_known_of_a_source_is_told_of_it_and_its_length_has_to_be_reported(

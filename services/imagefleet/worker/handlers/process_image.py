@@ -26,7 +26,7 @@ from imagefleet.jobs.images import (
 from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.worker.handling import Handler, JobContext
-from imagefleet.worker.isolation.report import RenderedFile, RenderedFiles
+from imagefleet.worker.isolation.rendered import RenderedFile, RenderedFiles
 
 SAVES_AT_ONCE: Final = 4
 
