@@ -297,6 +297,7 @@ FRAGMENTS: Final = frozenset(
         "letters._OPEN",
         "letters._PAGE",
         "endings.WRITE_ATTEMPTS",
+        "endings._USED",
         "bookkeeping.COLUMNS",
         "bookkeeping._JOBS_IN",
         "reports._BATCHES",
