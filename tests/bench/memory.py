@@ -35,12 +35,12 @@ from PIL import Image
 
 from imagefleet.errors import FleetError
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.worker.handlers.process_image import foretold_bytes
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.memory import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
+from tests.support.recipes import RECIPES
 
 SIZES: Final[Mapping[int, tuple[int, int]]] = {
     12: (4000, 3000),

@@ -32,7 +32,7 @@ async def test_every_address_is_dark_and_every_version_gone(
         answers = [await anybody.get(url, follow_redirects=True) for url in urls]
     assert {200} == {answer.status_code for answer in answers}
     keys = versions_of(stack, image.image_id)
-    assert 18 == len(keys)  # two originals, and eight variants of each
+    assert 22 == len(keys)  # two originals, and ten variants of each
 
     job_id = await delete(producer, image.image_id)
     ended = await producer.ended(job_id)

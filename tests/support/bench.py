@@ -28,6 +28,7 @@ from imagefleet.worker.settler import Settler
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
 from tests.support.queues import FakeQueue, a_ringing
+from tests.support.recipes import RECIPES
 
 Run: TypeAlias = Callable[[JobContext], Awaitable[Completed]]
 
@@ -124,6 +125,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             outputs=nowhere,
             renderer=Renderer(),
             room=Room(1, GENERAL_MEMORY_BYTES),
+            recipes=RECIPES,
             doorbell=doorbell,
             breakers=breakers,
             metrics=metrics,

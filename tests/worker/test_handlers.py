@@ -11,7 +11,6 @@ import pytest
 from imagefleet.aws import transfers
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
@@ -26,6 +25,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission
 from tests.support.fleet import Place, an_image_submission, inside
 from tests.support.images import quadrants, saved
+from tests.support.recipes import RECIPES
 from tests.support.rows import attempts_rows, job_row
 
 STANDARD = RetryPolicy(base=timedelta(seconds=7), cap=timedelta(seconds=70))

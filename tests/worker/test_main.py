@@ -51,7 +51,7 @@ async def test_an_uploaded_image_is_published(place: Place, api: Connection) -> 
 
     image = await get_image(api, image_id, submission.tenant_id)
     assert "ready" == image.status
-    assert 8 == len(image.variants)
+    assert 10 == len(image.variants)
     made = sum(variant.bytes for variant in image.variants)
     assert (len(picture), made) == (line["read_bytes"], line["made_bytes"])
     assert 0 < cast("float", line["cpu_seconds"])

@@ -12,7 +12,6 @@ from typing import cast
 import pytest
 
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.model import Claim, Lane
 from imagefleet.runtime import Drain
 from imagefleet.settings import Worker
@@ -28,6 +27,7 @@ from imagefleet.worker.memory import (
     room_of,
 )
 from tests.support.images import claimed, png_claiming, quadrants, saved
+from tests.support.recipes import RECIPES
 
 MIB = 2**20
 

@@ -28,6 +28,7 @@ from imagefleet.settings.slices import (
     Maintenance,
     Person,
     Pictures,
+    Recipes,
     Retry,
     Roles,
     Slice,
@@ -46,6 +47,7 @@ __all__ = [
     "MaintenanceSettings",
     "Person",
     "Pictures",
+    "Recipes",
     "Retry",
     "Roles",
     "Slice",
@@ -70,14 +72,16 @@ class Process(BaseModel):
 
 class ApiSettings(Process):
     api: Api
-    pictures: Pictures = Pictures()
+    pictures: Pictures
+    recipes: Recipes
     retry: Retry
     telemetry: Telemetry
 
 
 class WorkerSettings(Process):
     worker: Worker
-    pictures: Pictures = Pictures()
+    pictures: Pictures
+    recipes: Recipes
     retry: Retry
     telemetry: Telemetry
 

@@ -77,6 +77,8 @@ class Equipment:
     originals: Objects
     outputs: Objects
     renderer: Renderer
+    recipes: Mapping[str, Recipe]
+    """Those in force, by name."""
     room: Room
     """For children: they are what needs processors and memory."""
     picture_limits: Limits = field(default_factory=Limits)
@@ -141,6 +143,11 @@ class JobContext:
     def outputs(self) -> Objects:
         """The bucket of what is published."""
         return self._equipment.outputs
+
+    @property
+    def recipes(self) -> Mapping[str, Recipe]:
+        """The recipes in force, by name."""
+        return self._equipment.recipes
 
     @property
     def scratch(self) -> Path:

@@ -30,6 +30,8 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
@@ -65,6 +67,7 @@ log = structlog.get_logger()
 async def main(settings: WorkerSettings, drain: Drain) -> None:
     """Run one worker until it is asked to end, or was declared dead."""
     standard_retry = settings.retry.policy()
+    recipes = recipes_in_force(settings.recipes.file)
     handlers = load_handlers(settings.worker.job_types, standard_retry=standard_retry)
     # Also of types that it does not run: it ends cancelled jobs of any.
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
@@ -74,7 +77,7 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
             group.create_task(stack.enter_async_context(renderer))
             outside = await reach_out(settings, metrics, stack)
         equipment = await equip(
-            settings, handlers, metrics, outside, renderer, standard_retry, drain, stack
+            settings, handlers, recipes, metrics, outside, renderer, standard_retry, drain, stack
         )
         worker = await assemble(settings, handlers, outside, equipment, stack)
         health = await stack.enter_async_context(
@@ -126,6 +129,7 @@ async def reach_out(
 async def equip(
     settings: WorkerSettings,
     handlers: Handlers,
+    recipes: Mapping[str, Recipe],
     metrics: WorkerMetrics,
     outside: Outside,
     renderer: Renderer,
@@ -148,6 +152,7 @@ async def equip(
         renderer=renderer,
         room=room_of(settings.worker),
         picture_limits=Limits(**settings.pictures.model_dump()),
+        recipes=recipes,
         drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),
         breakers=await stack.enter_async_context(breakers.open()),

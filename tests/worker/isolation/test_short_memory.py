@@ -10,10 +10,10 @@ from PIL import Image, ImageCms
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import ChildCrashed
 from tests.support.images import quadrants, saved, translucent
+from tests.support.recipes import RECIPES
 
 MIB = 2**20
 SIDE = 1600

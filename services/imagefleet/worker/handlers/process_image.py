@@ -14,7 +14,7 @@ from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected, Unavailable
 from imagefleet.imaging.foretelling import decoding_bytes
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Recipe
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
@@ -36,7 +36,7 @@ async def run(job: JobContext) -> Completed:
     from imagefleet.imaging.encoding import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
 
     payload: ProcessImage = job.payload
-    recipe = RECIPES.get(payload.recipe)
+    recipe = job.recipes.get(payload.recipe)
     if recipe is None:  # a newer API knows it, and so will a newer worker
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), payload.recipe)
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
