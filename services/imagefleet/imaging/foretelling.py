@@ -17,8 +17,8 @@ from imagefleet.jobs.images import ImageFormat
 _MIB = 2**20
 _AT_REST = 24 * _MIB  # what a child has that does nothing
 _COPIES_OF_FILE = 3  # as it was read, as the decoder keeps it, and with filling (JPEG)
-_SHRUNK = 8  # bytes a pixel of the largest variant, beside the source
-_ENCODED = 44  # the same when it is encoded, as AVIF or as WebP with alpha
+_SHRUNK = 8  # bytes a pixel of the largest, scaled and not cut yet, beside the source
+_ENCODED = 44  # of the largest variant when it is encoded, as AVIF or as WebP with alpha
 _TWO_PICTURES = 8  # a JPEG is decoded again where it may lack some
 _ROW = 16  # Pillow keeps the address of each row, of two pictures
 
@@ -32,13 +32,14 @@ def decoding_bytes(
         source = Size(limits.pixels_of(facts.format), 1)
     size = source.turned(facts.orientation)
     ordered = levels(size, variants)
-    shown = [fitted(level.size, spec) for level in ordered for spec in level.variants]
-    made = max(wide * high for wide, high in (ordered[0].size, *shown))
+    shown = (fitted(level.size, spec) for level in ordered for spec in level.variants)
+    made = max(wide * high for wide, high in shown)
+    shrunk = ordered[0].size.width * ordered[0].size.height
     held = source.width * source.height * _bytes_a_pixel(facts)
     if facts.format is ImageFormat.JPEG:
         part = draft_part(source, ordered[0].size.turned(facts.orientation))
         held += source.width * source.height / part**2 * _TWO_PICTURES
-    shrinking = held + _ROW * source.height + _SHRUNK * made
+    shrinking = held + _ROW * source.height + _SHRUNK * shrunk
     return int(_AT_REST + _COPIES_OF_FILE * size_bytes + max(shrinking, _ENCODED * made))
 
 
