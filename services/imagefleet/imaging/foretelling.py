@@ -16,7 +16,7 @@ from imagefleet.jobs.images import ImageFormat
 
 _MIB = 2**20
 _AT_REST = 24 * _MIB  # what a child has that does nothing
-_COPIES_OF_FILE = 3  # as it was read, as the decoder keeps it, and with filling (JPEG)
+_COPIES_OF_FILE = 4  # as it was read, with an end of its own, and twice with filling (JPEG)
 _SHRUNK = 8  # bytes a pixel of the largest, scaled and not cut yet, beside the source
 _ENCODED = 44  # of the largest variant when it is encoded, as AVIF or as WebP with alpha
 _TWO_PICTURES = 8  # a JPEG is decoded again where it may lack some
