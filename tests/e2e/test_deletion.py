@@ -43,7 +43,7 @@ async def test_every_address_is_dark_and_every_version_gone(
     await expect_dark(urls)
     assert sorted(keys) == sorted(receipt["objects"]["keys"])
     told = {name: receipt["objects"][name] for name in ("deleted", "notThere", "errors")}
-    assert {"deleted": 18, "notThere": 0, "errors": 0} == told
+    assert {"deleted": 22, "notThere": 0, "errors": 0} == told
     assert receipt["requestedAt"] < receipt["objectsDeletedAt"] < receipt["darkAt"]
     assert receipt["secondsToDark"] > 0
     async with stack.database() as owner:
