@@ -36,8 +36,8 @@ from PIL import Image
 from imagefleet.errors import FleetError
 from imagefleet.imaging.limits import Limits
 from imagefleet.worker.handlers.process_image import foretold_bytes
+from imagefleet.worker.handling import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.memory import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
 from tests.support.recipes import RECIPES

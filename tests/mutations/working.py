@@ -136,7 +136,7 @@ WORKING: Final = (
     ),
     Mutation(
         "a small picture begins before a large one that came first",
-        f"{WORKER}/memory.py",
+        f"{WORKER}/handling.py",
         "            if not self._places or wanted > self._free_bytes:\n                return\n",
         "            if not self._places or wanted > self._free_bytes:\n                continue\n",
         "worker/test_room.py",
@@ -144,7 +144,7 @@ WORKING: Final = (
     ),
     Mutation(
         "what a child may take is not taken from what there is",
-        f"{WORKER}/memory.py",
+        f"{WORKER}/handling.py",
         "            self._free_bytes -= wanted\n",
         "",
         "worker/test_room.py",

@@ -13,19 +13,21 @@ import pytest
 
 from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.model import Claim, Lane
-from imagefleet.runtime import Drain
+from imagefleet.runtime import Drain, container_limit
 from imagefleet.settings import Worker
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.worker.handlers.process_image import foretold_bytes
-from imagefleet.worker.handling import Equipment, JobContext, Postponed, ReportProgress
-from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
-from imagefleet.worker.memory import (
+from imagefleet.worker.handling import (
     BESIDE_CHILDREN,
     SMALLEST_BYTES,
+    Equipment,
+    JobContext,
+    Postponed,
+    ReportProgress,
     Room,
-    container_limit,
     room_of,
 )
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
 from tests.support.images import claimed, png_claiming, quadrants, saved
 from tests.support.recipes import RECIPES
 
@@ -282,7 +284,7 @@ def test_what_there_is_for_children_is_said_or_what_the_container_leaves_or_usua
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def told(limit: int | None, settings: Worker) -> int:
-        monkeypatch.setattr("imagefleet.worker.memory.container_limit", lambda: limit)
+        monkeypatch.setattr("imagefleet.worker.handling.container_limit", lambda: limit)
         return room_of(settings).memory_bytes
 
     assert told(2**30, Worker(render_memory=300 * MIB)) == 300 * MIB

@@ -25,7 +25,8 @@ from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
-from imagefleet.runtime import Drain, unless
+from imagefleet.runtime import Drain, container_limit, unless
+from imagefleet.settings import Worker
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.workers import find_most_memory
 from imagefleet.store.images.reprocessing import find_original
@@ -34,8 +35,12 @@ from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.rendered import RenderedFiles
-from imagefleet.worker.isolation.report import Allowance, Spent
-from imagefleet.worker.memory import Room, needs_more
+from imagefleet.worker.isolation.report import (
+    GENERAL_MEMORY_BYTES,
+    QUARANTINE_MEMORY_BYTES,
+    Allowance,
+    Spent,
+)
 
 __all__ = [
     "Completed",
@@ -47,6 +52,9 @@ __all__ = [
     "Unavailable",
 ]
 
+_MIB: Final = 2**20
+SMALLEST_BYTES: Final = 128 * _MIB  # of a child, however small its picture
+BESIDE_CHILDREN: Final = 256 * _MIB  # the worker, what children are forked from, files that wait
 ELSEWHERE_IN: Final = timedelta(seconds=5)  # what needs more memory than its worker has
 NO_FILES: Final[Mapping[str, int]] = {}
 
@@ -58,6 +66,78 @@ class Postponed(Exception):
         super().__init__(why)
         self.why = why
         self.after = after
+
+
+class Room:
+    """Places for children, and what memory they may have together.
+
+    First come, first served: while the first in the line waits for memory nobody passes it, as else
+    large pictures would wait for as long as small ones come.
+    """
+
+    def __init__(self, children: int, memory_bytes: int) -> None:
+        self.memory_bytes: Final = memory_bytes
+        """What one child may have at most, and all of them together."""
+        self._places = children
+        self._free_bytes = memory_bytes
+        self._line: dict[asyncio.Future[None], int] = {}
+        """The first came first."""
+
+    def allowance(self, foretold_bytes: int | None, *, in_quarantine: bool = False) -> int:
+        """What a child may take: an eighth more than was foretold; None: as much as is usual.
+
+        In quarantine no less than there ever was, as nothing is begun beside it.
+        """
+        wanted = GENERAL_MEMORY_BYTES
+        if foretold_bytes is not None:
+            wanted = max(SMALLEST_BYTES, foretold_bytes + foretold_bytes // 8)
+        if in_quarantine:
+            wanted = max(wanted, QUARANTINE_MEMORY_BYTES)
+        return min(wanted, self.memory_bytes)
+
+    @asynccontextmanager
+    async def place(self, memory_bytes: int) -> AsyncIterator[None]:
+        """Have a place and this memory, once everybody who came before has theirs."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line[turn] = memory_bytes
+        self._admit()
+        try:
+            await turn
+            yield
+        finally:
+            if self._line.pop(turn, None) is None:
+                self._places += 1
+                self._free_bytes += memory_bytes
+            self._admit()
+
+    def _admit(self) -> None:
+        for turn, wanted in list(self._line.items()):
+            if turn.cancelled():
+                continue  # it leaves the line by itself
+            if not self._places or wanted > self._free_bytes:
+                return
+            del self._line[turn]
+            self._places -= 1
+            self._free_bytes -= wanted
+            turn.set_result(None)
+
+
+def needs_more(foretold_bytes: int, most_bytes: int) -> InputRejected:
+    """The refusal of a picture for which no worker has the memory."""
+    needed, most = -(-foretold_bytes // _MIB), most_bytes // _MIB
+    sentence = f"The image needs {needed:,} MiB of memory, and no worker has more than {most:,}."
+    return InputRejected("memory", sentence)
+
+
+def room_of(settings: Worker) -> Room:
+    """What the settings say; where they do not, what the container has, or what is usual."""
+    children, memory_bytes = settings.render_children, settings.render_memory
+    if memory_bytes is None:
+        limit = container_limit()
+        memory_bytes = (children + 1) * GENERAL_MEMORY_BYTES
+        if limit is not None:
+            memory_bytes = max(SMALLEST_BYTES, limit - BESIDE_CHILDREN)
+    return Room(children, memory_bytes)
 
 
 class ReportProgress(Protocol):

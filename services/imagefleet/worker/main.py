@@ -49,10 +49,16 @@ from imagefleet.worker.attempt import RunningAttempts, Stop, Surroundings
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
-from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of, type_slots_of
+from imagefleet.worker.handling import (
+    Equipment,
+    Handlers,
+    kinds_of,
+    modules_of,
+    room_of,
+    type_slots_of,
+)
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Lease
-from imagefleet.worker.memory import room_of
 from imagefleet.worker.messages import Messages, Unclaimed
 from imagefleet.worker.settler import Settler, Takeovers
 from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots, slots_of, use_slots

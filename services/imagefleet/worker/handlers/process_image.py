@@ -12,8 +12,7 @@ from typing import Final
 
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected, Unavailable
-from imagefleet.imaging.foretelling import decoding_bytes
-from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.limits import Limits, decoding_bytes
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (

@@ -52,7 +52,6 @@ class Usage:
 class Spent:
     """What the children of an attempt took: all together, and of memory the one that had most."""
 
-    children: int = 0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
     read_bytes: int = 0
@@ -60,15 +59,12 @@ class Spent:
 
     def add(self, usage: Usage) -> None:
         """One more is dead."""
-        self.children += 1
         self.cpu_seconds += usage.cpu_seconds
         self.peak_bytes = max(self.peak_bytes, usage.max_rss_bytes)
 
     def used(self) -> dict[str, float]:
         """All of it, by name; nothing where there was none, or nobody could tell."""
-        if not self.children:
-            return {}
-        return {name: getattr(self, name) for name in USED}
+        return {name: getattr(self, name) for name in USED} if self.cpu_seconds else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
