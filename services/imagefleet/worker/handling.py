@@ -20,7 +20,7 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import Focal, Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
-from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
@@ -29,6 +29,7 @@ from imagefleet.runtime import Drain, container_limit, unless
 from imagefleet.settings import Worker
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.workers import find_most_memory
+from imagefleet.store.images.recipes import StoredRecipes
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -159,6 +160,7 @@ class Equipment:
     renderer: Renderer
     recipes: Mapping[str, Recipe]
     """Those in force, by name."""
+    stored_recipes: StoredRecipes
     room: Room
     """For children: they are what needs processors and memory."""
     picture_limits: Limits = field(default_factory=Limits)
@@ -225,11 +227,6 @@ class JobContext:
         return self._equipment.outputs
 
     @property
-    def recipes(self) -> Mapping[str, Recipe]:
-        """The recipes in force, by name."""
-        return self._equipment.recipes
-
-    @property
     def scratch(self) -> Path:
         """The worker's folder for files; an attempt makes one of its own in it, and removes it."""
         return self._equipment.scratch
@@ -292,6 +289,20 @@ class JobContext:
     async def _enter(self, stack: AsyncExitStack, memory_bytes: int) -> bool:
         await stack.enter_async_context(self._equipment.room.place(memory_bytes))
         return True
+
+    async def recipe(self, name: str, version: str | None = None) -> Recipe:
+        """The recipe of this name in the version with this hash, or else the one in force here.
+
+        Unavailable where nobody has it: a newer process knows it, and so will a newer worker.
+        """
+        own = self._equipment.recipes.get(name)
+        if own is not None and version in {None, own.hash}:
+            return own
+        stored = version and await self._equipment.stored_recipes.find(name, version)
+        if stored:
+            return stored
+        asked = f"{name}@{version or 'any'}"
+        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), asked)
 
     async def render(
         self,
