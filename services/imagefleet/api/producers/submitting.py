@@ -193,11 +193,8 @@ def idempotency_header() -> Piece:
 
 
 def fingerprint(route: str, asked: Mapping[str, object], *, focal: Focal | None = None) -> str:
-    """A digest of what is asked; neither the key nor the correlation id is part of that.
-
-    Without a point it is that of releases which knew none: their requests may be repeated here.
-    """
-    whole = {**asked, "focal": [*focal]} if focal else asked
+    """A digest of what is asked; neither the key nor the correlation id is part of that."""
+    whole = {**asked, "focal": [*focal]} if focal else asked  # without, as releases before have it
     canonical = orjson.dumps({"route": route, "asked": whole}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()
 
