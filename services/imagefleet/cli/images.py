@@ -1,6 +1,6 @@
 """`imagefleet images`: look at images and the addresses they are published at, change them."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -37,7 +37,6 @@ from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.images import Deletion, ImageView
-from imagefleet.jobs.shapes.shape import AcceptedImage
 
 _ONE_SET: Final = "name images, or exactly one of --all, --reference and --recipe-was"
 
@@ -125,34 +124,16 @@ def replace(
         imagefleet images replace --wait 0199a5c2-... photo.jpg
     """
 
-    async def replaced(client: ApiClient) -> AcceptedImage:
-        return await client.replace_image(image_id, file, recipe=recipe)
-
-    _tell_one(str(file), replaced, within if wait else None, as_json=as_json)
-
-
-def _tell_one(
-    name: str,
-    ask: Callable[[ApiClient], Awaitable[AcceptedImage | ImageView]],
-    within: float | None,
-    *,
-    as_json: bool,
-) -> None:
-    """What came of one image; where nothing is to be done there is no job to be waited for."""
-
-    async def asked(client: ApiClient) -> Result:
-        answer = await ask(client)
-        result = Result(name, {"imageId": str(answer.image_id)})
-        if isinstance(answer, ImageView):
-            result.document |= {"jobId": None, "status": answer.status}
-            return result
-        result.accepted(answer)
-        if within is not None:
+    async def replaced(client: ApiClient) -> Result:
+        accepted = await client.replace_image(image_id, file, recipe=recipe)
+        result = Result(str(file), {"imageId": str(accepted.image_id)})
+        result.accepted(accepted)
+        if wait:
             await wait_for(client, result, within)
         return result
 
     columns = {"image": "imageId", "status": "status", "job": "jobId"}
-    tell([call(asked)], columns, as_json=as_json, alone=True)
+    tell([call(replaced)], columns, as_json=as_json, alone=True)
 
 
 @app.command()
@@ -176,10 +157,19 @@ def focal(
     if clear != (x is None) or clear != (y is None):
         raise Misconfigured(_ONE_POINT)
 
-    async def moved(client: ApiClient) -> AcceptedImage | ImageView:
-        return await client.move_focal(image_id, point)
+    async def moved(client: ApiClient) -> Result:
+        answer = await client.move_focal(image_id, point)
+        result = Result(image_id, {"imageId": str(answer.image_id), "jobId": None})
+        if isinstance(answer, ImageView):  # nothing would change
+            result.document["status"] = answer.status
+            return result
+        result.accepted(answer)
+        if wait:
+            await wait_for(client, result, within)
+        return result
 
-    _tell_one(image_id, moved, within if wait else None, as_json=as_json)
+    columns = {"image": "imageId", "status": "status", "job": "jobId"}
+    tell([call(moved)], columns, as_json=as_json, alone=True)
 
 
 @app.command()
