@@ -325,6 +325,12 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
         "stableUrl": f"{prefix}/current/thumb.jpg",
         "warnings": ["not_enlarged"],
     }
+    names = {made["name"]: made["url"] for made in ready["variants"] if made["format"] == "webp"}
+    assert names == {
+        "thumb": f"{prefix}/1.1/thumb.webp",
+        "small": f"{prefix}/1.1/small.webp",
+        "large": f"{prefix}/1.1/small.webp",  # the same picture
+    }
     assert ready["srcset"]["image/webp"] == (
         f"{prefix}/1.1/thumb.webp 200w, {prefix}/1.1/small.webp 640w"
     )
