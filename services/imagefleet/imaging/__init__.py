@@ -15,6 +15,8 @@ half of it does:
     attention          where most is to be seen in a picture
     composing          what of a scaled picture a variant shows, and where in its box
     watermark          a mark laid over it
+    graphics           which pictures are drawn, and how few colours they have
+    credit             whose a picture is, as EXIF
     encoding           pictures to bytes
     render             runs that list
     samples            pictures of our own, and the warming up by them
@@ -38,7 +40,8 @@ A picture is untrusted until its last step. Its life is ordered by what each ste
    second time, with bytes behind its pixels: if they change it, pixels are missing.
 5. Every variant is encoded from a picture that carries nothing but pixels, with every field of the
    encoder given explicitly. No EXIF, GPS, XMP, comment or profile of the source can survive, and
-   the source's own bytes are never passed on.
+   the source's own bytes are never passed on. A recipe may ask for artist and copyright: those
+   words are written anew.
 
 What cannot be preserved is not dropped silently: each variant names it among its warnings. A
 variant never has more pixels than its source; where the source is smaller than the box, the variant

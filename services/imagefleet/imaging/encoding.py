@@ -3,18 +3,20 @@
 import hashlib
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import PIL
 from PIL import AvifImagePlugin, Image, features
 
-from imagefleet.imaging.recipes import Recipe, VariantSpec
+from imagefleet.imaging.graphics import FEW_COLOURS, Origin, simplest
+from imagefleet.imaging.recipes import OUTPUTS, Encoding, Lossless, Recipe, VariantSpec
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Raise it when the pipeline itself starts to make other pixels from the same recipe.
-_PIPELINE_VERSION = 3
+_PIPELINE_VERSION = 4
 
 EncoderOptions = Mapping[str, int | str | bool]
 
@@ -43,6 +45,17 @@ ENCODERS: Mapping[ImageFormat, EncoderOptions] = MappingProxyType(
         ),
     }
 )
+# What is told otherwise of what is drawn: its colours have edges, too. The quality of lossless WebP
+# is how hard it tries.
+DRAWN: Mapping[ImageFormat, EncoderOptions] = MappingProxyType(
+    {
+        ImageFormat.JPEG: MappingProxyType({"subsampling": "4:4:4", "optimize": True}),
+        ImageFormat.AVIF: MappingProxyType({"subsampling": "4:4:4"}),
+    }
+)
+LOSSLESS: EncoderOptions = MappingProxyType({"lossless": True, "quality": 100, "method": 4})
+
+_LOWEST_QUALITY = 1
 
 # What may carry somebody's words, place or profile. Named and emptied, as several encoders fall
 # back on the picture's own info where the caller is silent.
@@ -58,7 +71,8 @@ def encoder_fingerprint(recipe: Recipe) -> str:
     The recipe, by the hash of all that is in it; our own pipeline, with the encoders' options;
     Pillow, and the codecs in it.
     """
-    options = json.dumps({form: dict(told) for form, told in ENCODERS.items()}, sort_keys=True)
+    told = [{form: dict(told) for form, told in each.items()} for each in (ENCODERS, DRAWN)]
+    options = json.dumps([*told, dict(LOSSLESS)], sort_keys=True)
     versions = {
         "recipe": recipe.hash,
         "pipeline": f"{_PIPELINE_VERSION}.{hashlib.sha256(options.encode()).hexdigest()[:8]}",
@@ -82,22 +96,113 @@ class Encoded:
     content: bytes
     caveats: tuple[Caveat, ...] = ()
 
+    def __len__(self) -> int:
+        return len(self.content)
 
-def encode(picture: Image.Image, variant: VariantSpec) -> Encoded:
-    """A clean picture to bytes, as the variant asks.
+
+class _Way(NamedTuple):
+    """One of the ways in which a variant may be encoded."""
+
+    format: ImageFormat
+    quality: int
+    """0: nothing is lost."""
+
+
+def encode(picture: Image.Image, variant: VariantSpec, origin: Origin) -> Encoded:
+    """A clean picture to bytes: the smallest of what the variant allows.
 
     The same picture and settings give the same bytes, as long as the fingerprint is the same.
     """
-    flat, caveats = flatten(picture, variant.format)
-    return Encoded(variant.format, save(flat, variant.format, variant.quality), caveats)
+    drawn = origin.drawn and variant.lossless is not Lossless.NEVER
+
+    def made(way: _Way) -> Encoded:
+        flat, caveats = flatten(picture, way.format)
+        content = save(flat, *way, drawn=drawn, credit=origin.credit)
+        return Encoded(way.format, content, caveats)
+
+    lossy, exact = _ways(picture, variant, drawn=drawn)
+    few = drawn and (origin.is_icon or picture.getcolors(FEW_COLOURS) is not None)
+    tried = {way: made(way) for way in (exact if few and exact else (*lossy, *exact))}
+    best = min(tried, key=lambda way: len(tried[way]))
+    if variant.most_bytes is not None and len(tried[best]) > variant.most_bytes:
+        lower = min(lossy, key=lambda way: len(tried[way]) if way in tried else 0, default=None)
+        return _within(variant.most_bytes, tried[best], lower, made)
+    its_own = (best.format, picture.size) == (origin.format, origin.size)
+    if drawn and best.quality and its_own and len(tried[best]) > origin.size_bytes:
+        fitting = _fitting(made, best, best.quality // 2, origin.size_bytes)
+        return fitting if len(fitting) <= origin.size_bytes else tried[best]
+    return tried[best]
 
 
-def save(picture: Image.Image, image_format: ImageFormat, quality: int) -> bytes:
-    """Every field of the encoder explicit, nothing left to the file."""
+def _ways(
+    picture: Image.Image, variant: VariantSpec, *, drawn: bool
+) -> tuple[list[_Way], list[_Way]]:
+    """Those that lose something and those that do not, of each the first asked for first.
+
+    None that loses transparency where another keeps it, and of a photo no PNG beside others.
+    """
+    asked = [Encoding(variant.format, variant.quality), *variant.or_smaller]
+    if picture.mode.endswith("A"):
+        asked = [each for each in asked if each.format is not ImageFormat.JPEG] or asked
+    if not drawn:
+        asked = [each for each in asked if each.format is not ImageFormat.PNG] or asked
+    both = {ImageFormat.PNG, ImageFormat.WEBP}
+    always = variant.lossless is Lossless.ALWAYS
+    exact = both if always or drawn else {ImageFormat.PNG}
+    lossy = OUTPUTS - (both if always else {ImageFormat.PNG})
+    return (
+        [_Way(*each) for each in asked if each.format in lossy],
+        [_Way(each.format, 0) for each in asked if each.format in exact],
+    )
+
+
+_Make = Callable[[_Way], Encoded]
+
+
+def _within(most_bytes: int, encoded: Encoded, lower: _Way | None, made: _Make) -> Encoded:
+    """As good as fits, or the smallest there is, which says that it does not fit."""
+    if lower is not None:
+        fitting = _fitting(made, lower, _LOWEST_QUALITY, most_bytes)
+        encoded = min(fitting, encoded, key=len)
+    if len(encoded) <= most_bytes:
+        return encoded
+    return replace(encoded, caveats=(*encoded.caveats, Caveat.OVER_BUDGET))
+
+
+def _fitting(made: _Make, way: _Way, lowest: int, most_bytes: int) -> Encoded:
+    """With the best quality below the way's own that fits, or with the lowest."""
+    best, low, high = made(way._replace(quality=lowest)), lowest + 1, way.quality
+    while len(best) <= most_bytes and low < high:
+        middle = (low + high) // 2
+        nearer = made(way._replace(quality=middle))
+        if len(nearer) <= most_bytes:
+            best, low = nearer, middle + 1
+        else:
+            high = middle
+    return best
+
+
+def save(
+    picture: Image.Image,
+    image_format: ImageFormat,
+    quality: int,
+    *,
+    drawn: bool = False,
+    credit: bytes = b"",
+) -> bytes:
+    """Every field of the encoder explicit, nothing left to the file. Quality 0 loses nothing."""
+    told: dict[str, object] = {**ENCODERS[image_format], **_NOTHING, "exif": credit}
+    told |= DRAWN.get(image_format, {}) if drawn else {}
+    if image_format is ImageFormat.PNG:
+        return min((_saved(each, image_format, told) for each in simplest(picture)), key=len)
+    told |= {"quality": quality} if quality else LOSSLESS
     clean = picture.convert("RGBA") if picture.mode == "LA" else picture
+    return _saved(clean, image_format, told)
+
+
+def _saved(picture: Image.Image, image_format: ImageFormat, told: Mapping[str, object]) -> bytes:
     out = io.BytesIO()
-    options = ENCODERS[image_format]
-    clean.save(out, format=image_format.name, quality=quality, **options, **_NOTHING)
+    picture.save(out, format=image_format.name, **told)
     return out.getvalue()
 
 

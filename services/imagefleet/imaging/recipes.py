@@ -155,7 +155,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         keys = [(variant.name, form) for variant in self.variants for form in variant.formats]
-        if not 0 < len(self.variants) <= MOST_VARIANTS or len(set(keys)) != len(keys):
+        if not 0 < len(keys) <= MOST_VARIANTS or len(set(keys)) != len(keys):
             message = f"recipe {self.name}: no variants, or one twice, or over {MOST_VARIANTS}"
             raise ValueError(message)
         if sum(map(len, self._marks())) > LONGEST_MARKS:

@@ -99,7 +99,7 @@ def _make(
         checkpoint()
         focal, scaled = around[first.focus], level.size != work.size
         shown = compose(picture, first, focal, scaled=scaled)
-        encoded = encode(shown, first)
+        encoded = encode(shown, first, work.origin)
         sink(first.name, encoded.format, encoded.content)
         for variant in (first, *others):
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()

@@ -5,17 +5,20 @@ after there are few of them.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
+from imagefleet.imaging.credit import credit_of
+from imagefleet.imaging.graphics import Origin, is_drawn
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import ends_in_many_places, overfilled
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
-from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes import Metadata, Recipe
 from imagefleet.imaging.sizes import Size, SizeLevel, levels
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
@@ -53,7 +56,13 @@ class Work:
     focal: Focal | None = None
     levels: tuple[SizeLevel, ...] = ()
     profile: bytes | None = None
+    credit: bytes = b""
+    drawn: bool = False
     caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.facts.format, self.size, len(self.data), self.drawn, self.credit)
 
     def with_caveats(self, *caveats: Caveat) -> "Work":
         fresh = [caveat for caveat in dict.fromkeys(caveats) if caveat not in self.caveats]
@@ -130,6 +139,14 @@ def decode(work: Work) -> Work:
     return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
 
 
+def read_credit(work: Work) -> Work:
+    """Whose it is, where the recipe has that said. Broken words are none."""
+    if work.recipe.metadata is Metadata.COPYRIGHT:
+        with suppress(InputRejected), reading(work.limits.max_pixels):
+            return replace(work, credit=credit_of(work.picture))
+    return work
+
+
 def miss_nothing(work: Work) -> Work:
     """Refuse a JPEG or a PNG whose pixels end before its picture does, in a file that is whole.
 
@@ -182,6 +199,11 @@ def unpack(work: Work) -> Work:
         return replace(work, picture=unpacked(work.picture))
 
 
+def recognise(work: Work) -> Work:
+    """Whether it is drawn: to be seen before it is scaled, which softens every edge."""
+    return replace(work, drawn=is_drawn(work.picture, work.facts.format))
+
+
 def shrink(work: Work) -> Work:
     """To the largest size wanted. From here on the picture is ours and carries only pixels."""
     largest = work.levels[0].size.turned(work.orientation)
@@ -215,8 +237,10 @@ STEPS: tuple[Step, ...] = (
     plan,
     draft,
     decode,
+    read_credit,
     miss_nothing,
     unpack,
+    recognise,
     shrink,
     orient,
     convert_to_srgb,
