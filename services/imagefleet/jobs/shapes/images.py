@@ -1,7 +1,7 @@
 """Images and uploads, as their producers may see them."""
 
 from datetime import datetime
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from imagefleet.jobs.images import ImageFormat, stable_path
@@ -104,20 +104,33 @@ class ImageView(Shape):
     def at(self, base_url: str, deletion: Deletion | None = None) -> Self:
         """With the addresses that it is published at, or what became of it."""
         variants = [variant.at(base_url) for variant in self.variants]
-        more = {"variants": variants, "srcset": srcset(variants), "deletion": deletion}
+        more = {"variants": variants, "srcset": srcset(variants, self.source), "deletion": deletion}
         return self.model_copy(update=more)
 
 
-def srcset(variants: list[VariantView]) -> dict[str, str]:
-    """What belongs into `srcset`, by the type of the images; of one width only the first."""
+_BEST_FIRST: Final = ("avif", "webp", "png", "jpeg")
+
+
+def srcset(variants: list[VariantView], source: Source | None) -> dict[str, str]:
+    """What belongs into `srcset`, by the type of the images; of one width only the first.
+
+    A browser chooses by width alone, so where there are variants of the whole picture, to the
+    nearest pixel as wide to high as the source, those that are cut or have margins stay out.
+    """
+    whole = [variant for variant in variants if source and _is_whole(variant, source)]
     by_type: dict[str, dict[int, str]] = {}
-    for variant in variants:
+    for variant in sorted(whole or variants, key=lambda made: _BEST_FIRST.index(made.format)):
         widths = by_type.setdefault(f"image/{variant.format}", {})
         widths.setdefault(variant.width, variant.url)
     return {
         media_type: ", ".join(f"{url} {width}w" for width, url in sorted(widths.items()))
         for media_type, widths in by_type.items()
     }
+
+
+def _is_whole(variant: VariantView, source: Source) -> bool:
+    off = variant.width * source.height - variant.height * source.width
+    return abs(off) < max(source.width, source.height)
 
 
 class ImagePage(Shape):
