@@ -26,7 +26,7 @@ from PIL import Image
 
 from imagefleet.imaging.encoding import ENCODERS
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.sizes import Size, levels
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.isolation.client import Renderer
@@ -38,7 +38,8 @@ from tests.support.fleet import Place
 
 SIZE: Final = Size(4000, 3000)
 AT_ONCE: Final = 2
-RECIPE: Final = RECIPES["default"]
+RECIPES_FILE: Final = HERE / "eight_files.toml"
+RECIPE: Final = recipes_in_force(RECIPES_FILE)["default"]
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 OURS: Final = "imagefleet"
 RENDERER: Final = "its renderer"
@@ -49,7 +50,8 @@ OTHERS: Final = (PILLOW, PYVIPS, SHARP)
 SHARPS_VERSION: Final = "0.35.5"
 WITHIN: Final = 120.0  # seconds for all pictures of a side
 NPM_WITHIN: Final = 300.0  # seconds
-SETTINGS: Final = {"RECEIVE_WAIT_SECONDS": "20"}  # as it ships; tests wait less
+# The wait is as it ships; tests wait less.
+SETTINGS: Final = {"RECEIVE_WAIT_SECONDS": "20", "RECIPES_FILE": str(RECIPES_FILE)}
 MADE: Final = "SELECT count(*), sum(bytes)::bigint AS bytes FROM variants"
 
 

@@ -28,13 +28,13 @@ from PIL import Image
 
 from imagefleet.errors import FleetError
 from imagefleet.imaging.limits import decoding_bytes
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sniff import sniff
 from imagefleet.worker.handlers.process_image import LIMITS, MUCH_MEMORY_BYTES, needs_much
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
+from tests.support.recipes import RECIPES
 
 SIDE: Final = 7071  # squared, the most pixels that are allowed
 MIB: Final = 2**20

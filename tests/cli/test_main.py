@@ -10,7 +10,7 @@ from tests.cli.conftest import Cli
 
 VERBS = (
     "up", "submit", "jobs", "images", "dlq", "queue", "breaker", "workers", "ledger", "prune",
-    "sweep", "doctor", "migrate", "keys", "settings", "version",
+    "sweep", "doctor", "migrate", "keys", "recipes", "settings", "version",
 )  # fmt: skip
 
 
@@ -31,7 +31,8 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
      "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
      "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",
      "workers list", "ledger", "prune", "sweep", "keys create", "keys list", "keys revoke",
-     "migrate", "doctor", "settings"],
+     "migrate", "doctor", "settings", "recipes list", "recipes show", "recipes check",
+     "recipes diff", "recipes schema"],
 )  # fmt: skip
 async def test_every_verb_teaches_by_example(cli: Cli, verb: str) -> None:
     ended = await cli(*verb.split(), "--help")

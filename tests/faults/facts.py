@@ -132,7 +132,7 @@ class Facts:
     lock_timeout: float = 600.0
     backoff_base: float = 30.0
     backoff_cap: float = 3600.0
-    variants_each: int = 8
+    variants_each: int = 10
     ring_overdue_after: float = 60.0
 
 

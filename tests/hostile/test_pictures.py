@@ -129,7 +129,7 @@ async def test_the_largest_picture_of_the_hungriest_kind_is_made(
 
     assert {each["status"] for each in ended} == {"completed"}, ended
     shown = await producer.image(answers[0].json()["imageId"])
-    assert (shown["source"]["width"], len(shown["variants"])) == (7_000, 8)
+    assert (shown["source"]["width"], len(shown["variants"])) == (7_000, 10)
     assert workers == stack.pids("worker")
 
 

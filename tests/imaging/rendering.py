@@ -5,10 +5,11 @@ from __future__ import annotations
 from PIL import Image
 
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import Focal, ImageFormat, Rendering
 from tests.support.images import BLUE, GREEN, RED, YELLOW, opened
+from tests.support.recipes import RECIPES
 
 DEFAULT = RECIPES["default"]
 CORNERS = [RED, GREEN, BLUE, YELLOW]

@@ -11,12 +11,13 @@ from PIL import Image, ImageDraw
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
 from imagefleet.imaging.graphics import Origin
-from imagefleet.imaging.recipes import RECIPES, Encoding, Lossless, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Encoding, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
 from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.imaging.rendering import one, rendered
 from tests.imaging.test_graphics import page, photo
 from tests.support.images import opened, saved, translucent
+from tests.support.recipes import RECIPES
 
 AVIF, JPEG, PNG, WEBP = ImageFormat.AVIF, ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP
 EXACT = (PNG, WEBP)

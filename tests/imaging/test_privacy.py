@@ -8,10 +8,11 @@ import pytest
 from PIL import ExifTags, Image
 
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Metadata, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Metadata, Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
 from tests.support.images import CANARY, opened, quadrants, saved, talkative, with_png_chunk
+from tests.support.recipes import RECIPES
 
 # What introduces metadata in the formats we write.
 TRACES = [

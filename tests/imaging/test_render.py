@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFile
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES, Fit, Focus, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.imaging.sniff import HEAD_BYTES
 from imagefleet.jobs.images import Caveat, ImageFormat
@@ -26,13 +26,15 @@ from tests.support.images import (
     with_frame_size,
     with_trailing_zip,
 )
+from tests.support.recipes import RECIPES
 
 
 def test_every_variant_of_the_default_recipe_has_its_size() -> None:
     result, outputs = rendered(saved(quadrants(2400, 1800)))
 
     sizes = {"thumb": (200, 150), "small": (640, 480), "medium": (1280, 960), "large": (1920, 1440)}
-    assert len(outputs) == 8
+    sizes["square"] = (200, 200)
+    assert len(outputs) == 10
     for (name, image_format), encoded in outputs.items():
         picture = opened(encoded)
         assert picture.format == image_format.name
@@ -132,7 +134,7 @@ def test_a_source_smaller_than_the_box_keeps_its_size_and_says_so() -> None:
     for name in ("small", "medium", "large"):
         assert (300, 200) == (by_name[name].width, by_name[name].height)
         assert by_name[name].warnings == (Caveat.NOT_ENLARGED,)
-    assert len(outputs) == 8
+    assert len(outputs) == 10
 
 
 def test_variants_that_come_out_alike_are_encoded_and_handed_over_once(
@@ -148,7 +150,8 @@ def test_variants_that_come_out_alike_are_encoded_and_handed_over_once(
 
     source = saved(quadrants(100, 80))
     monkeypatch.setattr(Image.Image, "save", counting_save)
-    result = render(source, DEFAULT, Limits(), lambda name, form, _: written.append((name, form)))
+    recipe = replace(DEFAULT, variants=DEFAULT.variants[:8])
+    result = render(source, recipe, Limits(), lambda name, form, _: written.append((name, form)))
 
     assert sorted(saves) == ["JPEG", "WEBP"]
     assert sorted(written) == [("thumb", ImageFormat.JPEG), ("thumb", ImageFormat.WEBP)]
@@ -288,7 +291,8 @@ def test_a_picture_of_one_pixel_is_a_picture() -> None:
 def test_a_very_long_picture_keeps_a_pixel_of_height() -> None:
     result, _ = rendered(saved(Image.new("RGB", (8_000, 2), RED), "PNG"))
 
-    assert {1} == {variant.height for variant in result.variants}
+    heights = {variant.name: variant.height for variant in result.variants}
+    assert {"thumb": 1, "small": 1, "medium": 1, "large": 1, "square": 2} == heights
 
 
 def jpeg_with_a_second_frame_header(width: int, height: int) -> bytes:

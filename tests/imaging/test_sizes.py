@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.imaging.recipes import RECIPES, Fit, VariantSpec
+from imagefleet.imaging.recipes import Fit, VariantSpec
 from imagefleet.imaging.sizes import Size, fitted, levels, scaled, too_small, window
 from imagefleet.jobs.images import Focal, ImageFormat
+from tests.support.recipes import RECIPES
 
 SIDE = st.integers(1, 30_000)
 BOX = st.integers(1, 4_000)

@@ -14,7 +14,6 @@ from PIL import Image, features
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.codecs import check_installation, open_image, reading
 from imagefleet.imaging.encoding import encoder_fingerprint
-from imagefleet.imaging.recipes import RECIPES
 from tests.support.images import (
     RED,
     animated,
@@ -26,11 +25,13 @@ from tests.support.images import (
     talkative,
     translucent,
 )
+from tests.support.recipes import RECIPES
 
 WITHOUT_PILLOW = """
 import sys
 sys.modules["PIL"] = None
 import imagefleet.imaging
+import imagefleet.imaging.recipe_files
 import imagefleet.imaging.recipes
 import imagefleet.imaging.limits
 import imagefleet.imaging.placeholder
@@ -43,18 +44,19 @@ WARM = """
 import json, os, pickle, sys
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.render import render
 from imagefleet.imaging.samples import warm
 
-sources = pickle.load(sys.stdin.buffer)
+sources, documents = pickle.load(sys.stdin.buffer)
+recipes = [Recipe.of("", document) for document in documents]
 warm()
 loaded = []
 sys.addaudithook(
     lambda event, args: event in ("open", "import") and loaded.append(f"{event} {args[0]}")
 )
 for source in sources:
-    for recipe in RECIPES.values():
+    for recipe in recipes:
         try:
             render(source, recipe, Limits(), lambda *_: None)
         except InputRejected as refused:
@@ -101,7 +103,9 @@ def test_sniffing_limits_and_recipes_need_no_pillow() -> None:
 
 
 def test_a_warm_process_opens_nothing_imports_nothing_and_stays_single_threaded() -> None:
-    loaded, decoders, threads = json.loads(run(WARM, pickle.dumps(every_kind_of_source())))
+    recipes = [recipe.document() for recipe in RECIPES.values()]
+    given = pickle.dumps((every_kind_of_source(), recipes))
+    loaded, decoders, threads = json.loads(run(WARM, given))
 
     assert loaded == []
     assert threads == [1, 1], "running now, allowed to the decoder"

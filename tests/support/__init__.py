@@ -40,6 +40,7 @@ Processes
     otlp        a collector of traces
 
 Pictures
+    recipes     those that are shipped
     images      ordinary ones, ones that carry secrets, and ones that mean harm
     heads       beginnings of images that are all pieces and no picture
     published   pictures of one colour, and what their addresses show to anybody

@@ -26,6 +26,7 @@ from imagefleet.worker.settler import Settler
 from tests.support.database import Database
 from tests.support.factories import a_submission, a_worker, claim_job
 from tests.support.queues import FakeQueue, a_ringing
+from tests.support.recipes import RECIPES
 
 Run: TypeAlias = Callable[[JobContext], Awaitable[Completed]]
 
@@ -122,6 +123,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             outputs=nowhere,
             renderer=Renderer(),
             decoding=asyncio.Semaphore(1),
+            recipes=RECIPES,
             doorbell=doorbell,
             breakers=breakers,
             metrics=metrics,

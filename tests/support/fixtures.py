@@ -19,7 +19,7 @@ from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
-from imagefleet.settings import Api, ApiSettings, Retry, Telemetry
+from imagefleet.settings import Api, ApiSettings, Recipes, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
 from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
@@ -118,6 +118,7 @@ def serve(
                 operator_database_url=database.url("operator") if operating else None,
                 trusted_proxies=tuple(trusted_proxies),
             ),
+            recipes=Recipes(),
             retry=Retry(),
             telemetry=Telemetry(health_port=0),
         )

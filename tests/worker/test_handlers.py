@@ -13,7 +13,6 @@ from imagefleet.aws import transfers
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
@@ -28,6 +27,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission
 from tests.support.fleet import Place, an_image_submission, inside
 from tests.support.images import quadrants, saved
+from tests.support.recipes import RECIPES
 from tests.support.rows import attempts_rows, job_row
 
 STANDARD = RetryPolicy(base=timedelta(seconds=7), cap=timedelta(seconds=70))
@@ -178,7 +178,7 @@ async def test_variants_are_hashed_by_their_check_alone_and_the_ledger_tells_wha
 
 
 @pytest.mark.parametrize(
-    ("size", "pictures"), [((150, 100), 1), ((500, 400), 2), ((500, 1000), 3), ((4000, 3000), 4)]
+    ("size", "pictures"), [((150, 100), 2), ((500, 400), 3), ((500, 1000), 4), ((4000, 3000), 5)]
 )
 async def test_what_is_one_picture_is_stored_once_whatever_its_names(
     place: Place,
@@ -211,7 +211,7 @@ async def test_what_is_one_picture_is_stored_once_whatever_its_names(
         puts
     )
     widest = {row["key"] for row in rows if row["name"] == "large"}
-    names = {1: "thumb", 2: "small", 3: "medium", 4: "large"}
+    names = {2: "thumb", 3: "small", 4: "medium", 5: "large"}
     assert widest == {f"i/{image_id}/1.1/{names[pictures]}.{form}" for form in ("webp", "jpg")}
 
 

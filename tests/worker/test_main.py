@@ -49,7 +49,7 @@ async def test_an_uploaded_image_is_published(place: Place, api: Connection) -> 
 
     image = await get_image(api, image_id, submission.tenant_id)
     assert "ready" == image.status
-    assert 8 == len(image.variants)
+    assert 10 == len(image.variants)
     outputs = await place.session.objects(place.settings.outputs_bucket)
     for variant in image.variants:
         facts = await outputs.head(variant.url)

@@ -6,7 +6,7 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 
 import ctypes
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Final
@@ -39,6 +39,8 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.aws.transfers import require_scratch
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, supervise
@@ -80,6 +82,7 @@ async def main(
     metrics = ApiMetrics()
     with suppress(AttributeError):  # a C library that has no such thing
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    recipes = recipes_in_force(settings.recipes.file)
     await require_scratch()
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
@@ -87,7 +90,7 @@ async def main(
         session = await stack.enter_async_context(
             open_session(settings.aws, calls=AwsCalls(metrics, tracing))
         )
-        tools = await _open_tools(stack, settings, pool, session, metrics, tracing)
+        tools = await _open_tools(stack, settings, recipes, pool, session, metrics, tracing)
         watcher = Watcher(tools)
         app = create_app(tools, watcher)
         await stack.enter_async_context(app.state.accepting.open())
@@ -121,6 +124,7 @@ async def main(
 async def _open_tools(
     stack: AsyncExitStack,
     settings: ApiSettings,
+    recipes: Mapping[str, Recipe],
     pool: Pool,
     session: AwsSession,
     metrics: ApiMetrics,
@@ -153,6 +157,7 @@ async def _open_tools(
         dead_letters=await session.queue(settings.aws.dead_letter_queue_url),
         doorbell=await stack.enter_async_context(Doorbell(pool, queues).open()),
         known_kinds=kinds,
+        recipes=recipes,
         metrics=metrics,
         tracing=tracing,
         live=live,

@@ -11,6 +11,7 @@ import typer
 from imagefleet.cli import database, dlq, edge, fleet, images, jobs, queue, settings, tenants
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
+from imagefleet.cli.recipes import app as recipes
 from imagefleet.cli.submit import submit
 from imagefleet.errors import FleetError, Misconfigured
 
@@ -19,7 +20,6 @@ PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
 OPERATORS: Final = "For operators (IMAGEFLEET_URL, IMAGEFLEET_KEY with the scope operate)"
 OPERATIONS: Final = "For operations (DATABASE_URL)"
 PROCESSES: Final = "Processes (configured by the environment alone)"
-
 
 StateDir = Annotated[
     Path, typer.Option(help="Everything is kept here, and gone on with next time.")
@@ -34,9 +34,7 @@ ReadyFile = Annotated[
     Path | None,
     typer.Option(help="Write addresses, keys and process ids here, as JSON, once it is ready."),
 ]
-Demo = Annotated[
-    int, typer.Option(min=0, max=1000, help="Upload so many sample images and check them.")
-]
+Demo = Annotated[int, typer.Option(min=0, max=1000, help="Upload so many samples and check them.")]
 ExitAfter = Annotated[
     bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
 ]
@@ -102,6 +100,7 @@ def up(
     raise typer.Exit(embedded.up(wishes, begun=begun))
 
 
+app.add_typer(recipes, name="recipes", rich_help_panel=HERE)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
 app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
@@ -128,8 +127,9 @@ def version() -> None:
 
 
 def _started_elsewhere(context: typer.Context) -> None:
-    name = context.info_name
-    detail = f"`imagefleet {name}` takes no options: docs/settings.md lists its variables"
+    detail = (
+        f"imagefleet {context.info_name} takes no options: docs/settings.md lists its variables"
+    )
     raise Misconfigured(detail)
 
 

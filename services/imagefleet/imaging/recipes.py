@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from imagefleet.jobs.images import ImageFormat
@@ -197,28 +196,3 @@ class Recipe:
         """32 hexadecimal digits of its content; the name is not part of it."""
         canonical = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:32]
-
-
-_SIDES = MappingProxyType({"thumb": 200, "small": 640, "medium": 1280, "large": 1920})
-
-
-def _ladder(name: str, qualities: Mapping[ImageFormat, int]) -> Recipe:
-    return Recipe(
-        name,
-        tuple(
-            VariantSpec(step, side, side, image_format, quality)
-            for step, side in _SIDES.items()
-            for image_format, quality in qualities.items()
-        ),
-    )
-
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            _ladder("default", {ImageFormat.WEBP: 80, ImageFormat.JPEG: 80}),
-            _ladder("avif", {ImageFormat.AVIF: 63}),
-        )
-    }
-)

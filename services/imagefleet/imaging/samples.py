@@ -1,5 +1,6 @@
 """Pictures of our own: to try the fleet with, the same ones every time, and to warm codecs by."""
 
+import base64
 import io
 import math
 from collections.abc import Iterator
@@ -10,7 +11,15 @@ from PIL import Image, ImageCms
 
 from imagefleet.imaging.codecs import check_installation, open_image, reading
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipes import (
+    Encoding,
+    Fit,
+    Focus,
+    Lossless,
+    Recipe,
+    VariantSpec,
+    Watermark,
+)
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
 
@@ -102,12 +111,45 @@ def warm() -> None:
     """
     check_installation()
     for picture in _small_ones():
-        for recipe in RECIPES.values():
-            render(picture, recipe, Limits(), _nowhere)
+        render(picture, _every_way(), Limits(), _nowhere)
     # The size of a photo, for what the C library learns of it: a heap that has met large pictures
     # asks the kernel less often, and every child inherits it (2 % of a photo's CPU).
     photo = _saved(Image.linear_gradient("L").resize(PHOTO).convert("RGB"), "JPEG")
-    render(photo, RECIPES["default"], Limits(), _nowhere)
+    render(photo, _LADDER, Limits(), _nowhere)
+
+
+# The sizes and formats that photos mostly become.
+_LADDER: Final = Recipe(
+    "ladder",
+    tuple(
+        VariantSpec(str(side), side, side, form, 80)
+        for side in (200, 640, 1280, 1920)
+        for form in (ImageFormat.WEBP, ImageFormat.JPEG)
+    ),
+)
+
+
+def _every_way() -> Recipe:
+    """Whatever a recipe may ask for, at least once."""
+    mark = base64.b64encode(_saved(Image.new("RGBA", (4, 4), "white"), "WEBP")).decode()
+    return Recipe(
+        "every way",
+        (
+            *_LADDER.variants[:2],
+            VariantSpec("small", 8, 8, ImageFormat.AVIF, 63),
+            VariantSpec("small", 8, 8, ImageFormat.PNG, 100),
+            VariantSpec("lossless", 8, 8, ImageFormat.WEBP, 80, lossless=Lossless.ALWAYS),
+            VariantSpec("cut", 8, 6, ImageFormat.WEBP, 80, Fit.COVER, focus=Focus.ATTENTION),
+            VariantSpec("laid", 8, 6, ImageFormat.JPEG, 80, Fit.CONTAIN, background="#8090a0"),
+            VariantSpec("pad", 8, 6, ImageFormat.WEBP, 80, Fit.PAD, sharpen=0.5),
+            VariantSpec("mark", 8, 8, ImageFormat.JPEG, 80, watermark=Watermark(mark)),
+            VariantSpec("tiles", 8, 8, ImageFormat.JPEG, 80, watermark=Watermark(mark, tile=True)),
+            VariantSpec(
+                "auto", 8, 8, ImageFormat.WEBP, 80, or_smaller=(Encoding(ImageFormat.PNG, 100),)
+            ),
+            VariantSpec("few", 8, 8, ImageFormat.JPEG, 80, most_bytes=256),
+        ),
+    )
 
 
 def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:

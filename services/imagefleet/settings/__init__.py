@@ -27,6 +27,7 @@ from imagefleet.settings.slices import (
     Database,
     Maintenance,
     Person,
+    Recipes,
     Retry,
     Roles,
     Slice,
@@ -44,6 +45,7 @@ __all__ = [
     "Maintenance",
     "MaintenanceSettings",
     "Person",
+    "Recipes",
     "Retry",
     "Roles",
     "Slice",
@@ -68,12 +70,14 @@ class Process(BaseModel):
 
 class ApiSettings(Process):
     api: Api
+    recipes: Recipes
     retry: Retry
     telemetry: Telemetry
 
 
 class WorkerSettings(Process):
     worker: Worker
+    recipes: Recipes
     retry: Retry
     telemetry: Telemetry
 

@@ -20,6 +20,7 @@ from imagefleet.settings.values import (
     Breakers,
     Count,
     DatabaseUrl,
+    File,
     Form,
     Lanes,
     Names,
@@ -221,6 +222,13 @@ class Worker(Slice):
             msg = "WORKER_FAST_SLOTS and WORKER_GENERAL_SLOTS are both 0: nothing could ever run"
             raise ValueError(msg)
         return self
+
+
+class Recipes(Slice):
+    """Which variants are made: of the API, the workers, and `imagefleet recipes`."""
+
+    file: File | None = Field(None, validation_alias="RECIPES_FILE")
+    """The recipes, as TOML or JSON (docs/recipes.md); unset, those that are shipped."""
 
 
 class Retry(Slice):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
 
@@ -81,6 +82,7 @@ class BreakerNumbers(BaseModel):
 
 
 Text = Annotated[str, Form("text")]
+File = Annotated[Path, Form("the path of a file")]
 Count = Annotated[int, Form("a whole number")]
 Switch = Annotated[bool, Form("true or false")]
 Seconds = Annotated[timedelta, read_as(_seconds), Form("seconds")]

@@ -114,6 +114,8 @@ class Equipment:
     renderer: Renderer
     decoding: asyncio.Semaphore
     """As many children may work at once: they are what needs processors and memory."""
+    recipes: Mapping[str, Recipe]
+    """Those in force, by name."""
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
     """One of them at a time may have more memory than the others."""
     drain: Drain = field(default_factory=Drain)
@@ -175,6 +177,11 @@ class JobContext:
     def outputs(self) -> Objects:
         """The bucket of what is published."""
         return self._equipment.outputs
+
+    @property
+    def recipes(self) -> Mapping[str, Recipe]:
+        """The recipes in force, by name."""
+        return self._equipment.recipes
 
     @property
     def scratch(self) -> Path:

@@ -29,6 +29,8 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
@@ -63,6 +65,7 @@ log = structlog.get_logger()
 async def main(settings: WorkerSettings, drain: Drain) -> None:
     """Run one worker until it is asked to end, or was declared dead."""
     standard_retry = settings.retry.policy()
+    recipes = recipes_in_force(settings.recipes.file)
     handlers = load_handlers(settings.worker.job_types, standard_retry=standard_retry)
     # Also of types that it does not run: it ends cancelled jobs of any.
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
@@ -72,7 +75,7 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
             group.create_task(stack.enter_async_context(renderer))
             outside = await reach_out(settings, metrics, stack)
         equipment = await equip(
-            settings, handlers, metrics, outside, renderer, standard_retry, drain, stack
+            settings, handlers, recipes, metrics, outside, renderer, standard_retry, drain, stack
         )
         worker = await assemble(settings, handlers, outside, equipment, stack)
         health = await stack.enter_async_context(
@@ -124,6 +127,7 @@ async def reach_out(
 async def equip(
     settings: WorkerSettings,
     handlers: Handlers,
+    recipes: Mapping[str, Recipe],
     metrics: WorkerMetrics,
     outside: Outside,
     renderer: Renderer,
@@ -145,6 +149,7 @@ async def equip(
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
         renderer=renderer,
         decoding=asyncio.Semaphore(settings.worker.render_children),
+        recipes=recipes,
         drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),
         breakers=await stack.enter_async_context(breakers.open()),

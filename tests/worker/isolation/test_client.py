@@ -19,7 +19,6 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import (
     LONGEST_MARKS,
     MOST_VARIANTS,
-    RECIPES,
     Recipe,
     VariantSpec,
     Watermark,
@@ -44,6 +43,7 @@ from tests.support.images import (
     saved,
     translucent,
 )
+from tests.support.recipes import RECIPES
 
 PICTURES = {
     "jpeg": saved(quadrants(900, 700)),
@@ -203,7 +203,7 @@ async def test_an_open_source_is_read_from_its_beginning_and_stays_open(
             rendered.discard()
             rendered.discard()
 
-            assert len(rendered.variants) == 8
+            assert len(rendered.variants) == 10
             assert not file.closed
 
 
@@ -360,7 +360,7 @@ def test_it_runs_on_the_workers_own_event_loop(tmp_path: Path, scratch: Path) ->
             with await renderer.render(
                 source, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
             ) as rendered:
-                assert len(rendered.variants) == 8
+                assert len(rendered.variants) == 10
             with pytest.raises(ChildCrashed):
                 await asyncio.gather(
                     renderer.render(

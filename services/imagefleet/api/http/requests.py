@@ -26,6 +26,7 @@ from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, TenantId
 from imagefleet.jobs.policies import RetryPolicy
@@ -170,6 +171,8 @@ class Tools:
     doorbell: Doorbell
     known_kinds: Kinds
     """With the policies of the environment."""
+    recipes: Mapping[str, Recipe]
+    """Those in force, by name."""
     metrics: ApiMetrics
     tracing: Tracing
     live: Live = field(default_factory=Live)

@@ -81,7 +81,7 @@ async def upload_image(
         if recipe is not None or reference is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
-    chosen = recipe_of(recipe or "default")
+    chosen = recipe_of(tools.recipes, recipe or "default")
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
@@ -111,7 +111,7 @@ async def replace_image(
     recipe: RecipeQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if recipe is None else recipe_of(recipe)
+    chosen = None if recipe is None else recipe_of(tools.recipes, recipe)
     asking = _draft(request, tools, image_id, key)
     present = await _recipe_of_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
@@ -204,7 +204,7 @@ async def reprocess_image(
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
     asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else recipe_of(asked.recipe)
+    recipe = None if asked.recipe is None else recipe_of(tools.recipes, asked.recipe)
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
     asking = draft(

@@ -81,7 +81,7 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     """Record a job; it runs later. The same request again gets the same answer."""
     job = await read_json(request, NewJob, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, job.idempotency_key)
-    submission = compose(request, tools.kinds, job, by=key, key=idempotency_key)
+    submission = compose(request, tools.kinds, tools.recipes, job, by=key, key=idempotency_key)
     accepting: Accepting = request.app.state.accepting
     return accepted(AcceptedJob.answering(await accepting.take(key, submission)))
 
@@ -116,7 +116,7 @@ def _composed(
     try:
         job = validated(item, NewJob, most_bytes=MOST_JSON_BYTES)
         key = job.idempotency_key
-        return compose(request, tools.kinds, job, by=by, key=key, job_id=job_id)
+        return compose(request, tools.kinds, tools.recipes, job, by=by, key=key, job_id=job_id)
     except RequestRejected as error:
         return problem_of(error)
 

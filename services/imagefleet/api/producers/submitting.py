@@ -22,7 +22,7 @@ from imagefleet.api.http.openapi import Piece
 from imagefleet.api.http.requests import correlate
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.imaging.recipes import RECIPES
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.kinds import (
     Draft,
     JobKind,
@@ -71,6 +71,7 @@ Refusal: TypeAlias = RequestRejected | Unavailable
 def compose(
     request: Request,
     kinds: Kinds,
+    recipes: Mapping[str, Recipe],
     job: NewJob,
     *,
     by: ApiKey,
@@ -84,7 +85,7 @@ def compose(
         raise RequestRejected("payload_too_large", sentence)
     payload = validate_payload(kind, job.payload)
     if isinstance(payload, ReprocessImages) and payload.recipe is not None:
-        recipe_of(payload.recipe)
+        recipe_of(recipes, payload.recipe)
     # The payload is JSON already; to dump it as part of the model is another walk through it.
     asked = job.model_dump(mode="json", exclude={"payload", "idempotency_key", "correlation_id"})
     asked["payload"] = job.payload
@@ -138,10 +139,10 @@ def draft(
     )
 
 
-def recipe_of(name: str) -> str:
+def recipe_of(recipes: Mapping[str, Recipe], name: str) -> str:
     """The name of a recipe that exists."""
-    if name not in RECIPES:
-        sentence = f"There is no such recipe; known are: {', '.join(RECIPES)}."
+    if name not in recipes:
+        sentence = f"There is no such recipe; known are: {', '.join(recipes)}."
         raise RequestRejected("unknown_recipe", sentence)
     return name
 

@@ -94,7 +94,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
 async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response:
     """Make an image of what was posted. The upload itself is the key where none is given."""
     asked = await read_json(request, StoredUpload)
-    recipe_of(asked.recipe)
+    recipe_of(tools.recipes, asked.recipe)
     idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:

@@ -14,7 +14,6 @@ from typing import Final
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected, Unavailable
 from imagefleet.imaging.limits import Limits, decoding_bytes
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
@@ -39,7 +38,7 @@ async def run(job: JobContext) -> Completed:
     from imagefleet.imaging.encoding import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
 
     payload: ProcessImage = job.payload
-    recipe = RECIPES.get(payload.recipe)
+    recipe = job.recipes.get(payload.recipe)
     if recipe is None:  # a newer API knows it, and so will a newer worker
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), payload.recipe)
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:

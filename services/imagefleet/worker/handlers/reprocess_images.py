@@ -11,7 +11,6 @@ from time import monotonic
 from typing import Final
 
 from imagefleet.errors import Unavailable
-from imagefleet.imaging.recipes import RECIPES
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
@@ -27,7 +26,7 @@ LOOK_AGAIN_IN: Final = timedelta(seconds=15)
 async def run(job: JobContext) -> Completed:
     """SetWalk the set; done when every image of it has its job."""
     wanted: ReprocessImages = job.payload
-    if wanted.recipe is not None and wanted.recipe not in RECIPES:
+    if wanted.recipe is not None and wanted.recipe not in job.recipes:
         # A newer API knows it, and so will a newer worker: better one job waits than thousands.
         raise Unavailable("unknown_recipe", failure_sentence("unavailable"), wanted.recipe)
     walk = SetWalk.of(job.cursor) or await begin(job, wanted)

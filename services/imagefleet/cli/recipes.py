@@ -1,0 +1,183 @@
+"""`imagefleet recipes`: what is made of images here, and files that say it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from imagefleet.cli.output import Columns, Part, Table, print_json, section, show
+from imagefleet.cli.verbs import Json, group
+from imagefleet.errors import Misconfigured
+from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipe_tables import RecipesFile
+from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec
+from imagefleet.jobs.images import ImageFormat
+from imagefleet.settings import Recipes, load
+
+app = group("What is made of images: the recipes of RECIPES_FILE, or those that are shipped.")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML or JSON; docs/recipes.md.")]
+
+
+@app.command("list")
+def list_recipes(as_json: Json = False) -> None:
+    """List the recipes that are in force here.
+
+    For example:
+
+        RECIPES_FILE=recipes.toml imagefleet recipes list
+    """
+    _tell(_in_force(), as_json=as_json)
+
+
+@app.command("show")
+def show_recipe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")],
+    as_json: Json = False,
+) -> None:
+    """Show one of them, with every variant; with --json all that it says.
+
+    For example:
+
+        imagefleet recipes show default
+    """
+    recipes = _in_force()
+    if name not in recipes:
+        detail = f"there is no recipe {name}; known are: {', '.join(recipes)}"
+        raise Misconfigured(detail)
+    recipe = recipes[name]
+    show({**_line(recipe), **recipe.document()}, lambda _: _seen(recipe), as_json=as_json)
+
+
+@app.command()
+def check(file: File, as_json: Json = False) -> None:
+    """Say what a file makes, or every fault of it, as a process would that starts with it.
+
+    For example:
+
+        imagefleet recipes check recipes.toml
+    """
+    _tell(recipes_in_force(file), as_json=as_json)
+
+
+@app.command()
+def diff(
+    file: File,
+    newer: Annotated[
+        Path | None, typer.Argument(metavar="NEWER", help="Another file to compare with it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what would change: from what is in force here to a file, or from one to another.
+
+    Images keep what was made of them: `images reprocess --recipe-was` makes it anew.
+
+    For example:
+
+        imagefleet recipes diff recipes.toml
+    """
+    before = recipes_in_force(file) if newer else _in_force()
+    after = recipes_in_force(newer or file)
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    told = {
+        "recipes": [
+            {"name": name, "was": was and was.hash, "hash": now and now.hash}
+            for name, was, now in pairs
+        ],
+        "changes": [change for pair in pairs for change in _changes(*pair)],
+    }
+    show(told, lambda _: _differences(told), as_json=as_json)
+
+
+@app.command("schema")
+def print_schema() -> None:
+    """Print the JSON Schema of recipes files, which editors and checkers read.
+
+    For example:
+
+        imagefleet recipes schema > recipes.schema.json
+    """
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    print_json({"$schema": draft, **RecipesFile.model_json_schema()})
+
+
+def _in_force() -> Mapping[str, Recipe]:
+    return recipes_in_force(load(Recipes).file)
+
+
+def _tell(recipes: Mapping[str, Recipe], *, as_json: bool) -> None:
+    lines = [_line(recipe) for recipe in recipes.values()]
+    show({"recipes": lines}, lambda _: Table(lines, LINE, whole=2), as_json=as_json)
+
+
+def _line(recipe: Recipe) -> dict[str, Any]:
+    formats = {form.value: None for variant in recipe.variants for form in variant.formats}
+    count = len(recipe.variants)
+    return {"name": recipe.name, "hash": recipe.hash, "variants": count, "formats": [*formats]}
+
+
+LINE: Final[Columns] = {
+    "recipe": "name",
+    "hash": "hash",
+    "variants": "variants",
+    "formats": lambda line: ", ".join(line["formats"]),
+}
+
+
+def _seen(recipe: Recipe) -> Iterator[Part]:
+    yield f"{recipe.name}  {recipe.hash}"
+    yield f"metadata {recipe.metadata}, truncated {recipe.truncated}"
+    lines = [{"variant": name, **said} for name, said in _said(recipe).items() if name]
+    columns = ("variant", "fit", "box", "quality", "besides")
+    yield Table(lines, dict(zip(columns, columns, strict=True)), whole=1)
+
+
+def _said(recipe: Recipe | None) -> dict[str, dict[str, object]]:
+    """What it says, by variant; what it says as a whole under no name."""
+    if recipe is None:
+        return {}
+    said: dict[str, dict[str, object]] = {
+        "": {"metadata": recipe.metadata, "truncated": recipe.truncated}
+    }
+    for variant in recipe.variants:
+        given = asdict(variant)
+        if variant.watermark is not None:
+            digest = sha256(variant.watermark.image.encode()).hexdigest()
+            given["watermark"]["image"] = digest[:8]
+        sides = (variant.width, variant.height)
+        others = {key: it for key, it in given.items() if it != PLAIN[key] and key not in OWN}
+        said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
+            "fit": variant.fit,
+            "box": "x".join("any" if side == MAX_SIDE else str(side) for side in sides),
+            "quality": variant.quality,
+            "besides": ", ".join(f"{key} {it}" for key, it in others.items()) or None,
+        }
+    return said
+
+
+PLAIN: Final = asdict(VariantSpec("", 1, 1, ImageFormat.WEBP, 80))
+OWN: Final = frozenset({"name", "format", "fit", "width", "height", "quality"})
+
+
+def _changes(name: str, before: Recipe | None, after: Recipe | None) -> Iterator[dict[str, object]]:
+    """Each key that says another thing; of what only one of them has, all."""
+    old, new = _said(before), _said(after)
+    for variant in dict.fromkeys((*old, *new)):
+        was, now = old.get(variant, {}), new.get(variant, {})
+        for key in dict.fromkeys((*was, *now)):
+            if was.get(key) != now.get(key):
+                said = {"was": was.get(key), "now": now.get(key)}
+                yield {"recipe": name, "variant": variant, "key": key, **said}
+
+
+def _differences(told: Mapping[str, Any]) -> Iterator[Part]:
+    if not told["recipes"]:
+        yield "They make the same."
+        return
+    yield Table(told["recipes"], {"recipe": "name", "was": "was", "hash": "hash"}, whole=3)
+    columns = ("recipe", "variant", "key", "was", "now")
+    yield from section(told["changes"], dict(zip(columns, columns, strict=True)))
