@@ -41,7 +41,7 @@ def cut_short(image: bytes) -> bytes:
 FILES: Final = {
     "empty": (b"", "image/jpeg", {"empty_file", "unsupported"}),
     "0x0": (png_claiming(0, 0), "image/png", {"corrupt"}),
-    "truncated": (cut_short(saved(quadrants())), "image/jpeg", {"corrupt"}),
+    "truncated": (cut_short(saved(quadrants(), "PNG")), "image/png", {"corrupt"}),
     "200 megapixels": (jpeg_claiming(20000, 10000), "image/jpeg", {"too_many_pixels"}),
     "200 megapixels of PNG": (png_claiming(20000, 10000), "image/png", {"too_many_pixels"}),
     "scan bomb": (scan_bomb(2000), "image/jpeg", {"too_many_scans"}),

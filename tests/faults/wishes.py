@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.support.images import quadrants, saved
+from tests.support.images import quadrants, saved, without_pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def wishes_of(jobs: int, mixture: Mixture, dice: random.Random) -> list[Wish]:
 
     def special() -> Iterator[Wish]:
         for number in range(mixture.broken):
-            torn = picture(number)[:-200]
+            torn = without_pixels(picture(number))
             yield Wish(kind="permanent", ends=frozenset({"corrupt"}), picture=torn)
         for _ in range(mixture.permanent - mixture.broken):
             made_to_fail = frozenset({"made_to_fail"})

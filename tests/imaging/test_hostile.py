@@ -6,6 +6,7 @@ import random
 import re
 import struct
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from PIL import Image, ImageFile
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.png import SIGNATURE, check_rows
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import Truncated
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import Caveat
 from tests.support.images import (
@@ -60,8 +62,10 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
 
 def refusal(source: bytes, limits: Limits | None = None) -> str:
+    """Of a recipe that refuses a JPEG that lacks pixels; what becomes of it otherwise: test_cut."""
+    recipe = replace(RECIPES["default"], truncated=Truncated.REFUSE)
     with pytest.raises(InputRejected) as caught:
-        render(source, RECIPES["default"], limits or Limits(), lambda *_: None)
+        render(source, recipe, limits or Limits(), lambda *_: None)
     return caught.value.code
 
 
@@ -101,8 +105,21 @@ def test_a_file_over_the_limit_is_not_even_looked_at(decoder: Decoder) -> None:
 def test_text_that_inflates_a_thousandfold_is_refused_before_any_pixel(decoder: Decoder) -> None:
     bomb = with_png_chunk(png_claiming(9, 9), b"zTXt", b"a\0\0" + zlib.compress(bytes(20_000_000)))
 
-    assert refusal(bomb) == "corrupt"
+    assert refusal(bomb) == "too_much_metadata"
     assert decoder.loaded == 0
+
+
+@pytest.mark.parametrize("name", [b"zTXt", b"iTXt"])
+def test_texts_that_inflate_to_too_much_together_are_refused_by_that_name(name: bytes) -> None:
+    """Each is as long as a text may be, and of one file."""
+    said = {b"zTXt": b"a\0\0", b"iTXt": b"a\0\1\0\0\0"}[name]
+    text = said + zlib.compress(bytes(3_000_000))
+    bomb = saved(quadrants(), "PNG")
+    assert render(with_png_chunk(bomb, name, text), RECIPES["default"], Limits(), ignore).variants
+    for _ in range(6):
+        bomb = with_png_chunk(bomb, name, text)
+
+    assert refusal(bomb) == "too_much_metadata"
 
 
 def test_as_many_scans_as_an_encoder_may_write_are_read(decoder: Decoder) -> None:
@@ -115,7 +132,7 @@ def test_as_many_scans_as_an_encoder_may_write_are_read(decoder: Decoder) -> Non
 
 WHOLE = {
     "jpeg": saved(quadrants()),
-    "progressive jpeg": saved(quadrants(), progressive=True),
+    "progressive jpeg": saved(grain(320, 200), progressive=True),
     "png": saved(quadrants(), "PNG"),
     "webp": saved(quadrants(), "WEBP"),
     "gif": saved(quadrants().convert("P"), "GIF"),

@@ -48,7 +48,7 @@ def test_a_head_tells_the_size_of_a_file_of_any_length(name: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("pillow_format", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("pillow_format", ["JPEG", "PNG", "WEBP", "AVIF"])
 def test_the_orientation_is_read(orientation: int, pillow_format: str) -> None:
     facts = sniff(as_a_camera_stores(orientation, quadrants(), pillow_format))
 
@@ -95,11 +95,43 @@ def test_a_phones_second_picture_and_its_gain_map_are_told() -> None:
 
     assert sniff(SAMPLES["mpo"]).multi_picture
     assert sniff(ultra_hdr).gain_map
+    assert sniff(SAMPLES["mpo"] + b"urn:com:apple:photo:2020:aux:hdrgainmap").gain_map
+    assert not sniff(SAMPLES["mpo"]).gain_map
     assert not sniff(SAMPLES["jpeg"]).gain_map
 
 
 def test_sixteen_bits_a_sample_are_told() -> None:
     assert sniff(saved(Image.new("I;16", (4, 4)), "PNG")).deep
+
+
+def test_ten_bits_a_sample_and_a_gain_map_of_an_avif_are_told() -> None:
+    avif = SAMPLES["avif"]
+    at = avif.index(b"av1C") + 6
+
+    ten_bits = avif[:at] + bytes([avif[at] | 0x40]) + avif[at + 1 :]
+    with_gain_map = avif.replace(b"miaf", b"tmap", 1)
+
+    assert (sniff(avif).deep, sniff(avif).gain_map) == (False, False)
+    assert (sniff(ten_bits).deep, sniff(ten_bits).gain_map) == (True, False)
+    assert (sniff(with_gain_map).deep, sniff(with_gain_map).gain_map) == (False, True)
+
+
+def test_only_properties_of_the_primary_item_turn_an_avif() -> None:
+    """The same boxes, associated with another item: decoders do not turn it either."""
+    lying = as_a_camera_stores(6, quadrants(), "AVIF")
+    at = lying.index(b"pitm") + 8
+
+    assert sniff(lying).orientation == 6
+    assert sniff(lying[:at] + b"\0\x09" + lying[at + 2 :]).orientation == 1
+
+
+def test_a_first_gif_frame_that_leaves_margins_is_told() -> None:
+    whole = bytearray(gif_of_frames(2))
+    whole[6:10] = struct.pack("<HH", 1, 1)
+    small = bytes(whole[:6]) + struct.pack("<HH", 4, 3) + bytes(whole[10:])
+
+    assert sniff(bytes(whole)).first_frame is None
+    assert sniff(small).first_frame == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize("filler", [50_000, HEAD_BYTES])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from PIL import Image, ImageDraw
 
+from imagefleet.imaging.headers.png import SIGNATURE
 from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.steps import resized
 from imagefleet.jobs.images import Caveat, ImageFormat
@@ -16,12 +18,15 @@ from tests.support.images import (
     animated,
     as_a_camera_stores,
     corners,
+    exif_with,
     near,
     opened,
     pixel,
+    png_chunk,
     quadrants,
     saved,
     translucent,
+    with_png_chunk,
 )
 
 
@@ -46,6 +51,46 @@ def test_a_broken_orientation_is_no_reason_to_refuse() -> None:
     result, _ = rendered(png, one())
 
     assert result.variants[0].warnings == (Caveat.IRREGULAR_FILE,)
+
+
+LYING = b'<x:xmpmeta xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+
+
+def in_text(orientation: int) -> bytes:
+    """As some programs keep EXIF in a PNG: in hexadecimal digits."""
+    said = exif_with(orientation).tobytes()
+    return f"\nexif\n{len(said)}\n{said.hex()}\n".encode()
+
+
+LIES = {
+    "jpeg, xmp": saved(quadrants(), xmp=LYING),
+    "webp, xmp": saved(quadrants(), "WEBP", xmp=LYING),
+    "avif, xmp": saved(quadrants(), "AVIF", xmp=LYING, max_threads=1),
+    "png, xmp": with_png_chunk(
+        saved(quadrants(), "PNG"), b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + LYING
+    ),
+    "png, text": with_png_chunk(
+        saved(quadrants(), "PNG"), b"tEXt", b"Raw profile type exif\0" + in_text(6)
+    ),
+    "png, compressed text": with_png_chunk(
+        saved(quadrants(), "PNG"),
+        b"zTXt",
+        b"Raw profile type exif\0\0" + zlib.compress(in_text(6)),
+    ),
+    "png, behind the pixels": saved(quadrants(), "PNG")[:-12]
+    + png_chunk(b"eXIf", exif_with(6).tobytes().removeprefix(b"Exif\0\0"))
+    + saved(quadrants(), "PNG")[-12:],
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_orientation_that_no_browser_obeys_turns_nothing(name: str) -> None:
+    """In XMP or a text alone, or behind the pixels of a PNG."""
+    result, outputs = rendered(LIES[name], one())
+
+    assert (320, 200) == (result.source.width, result.source.height)
+    colours = corners(opened(*outputs.values()))
+    assert all(near(*pair, tolerance=16) for pair in zip(CORNERS, colours, strict=True))
 
 
 def test_transparency_is_kept_by_webp_and_avif_and_white_in_jpeg() -> None:
@@ -96,6 +141,56 @@ def test_a_transparent_colour_of_true_colour_and_grey_becomes_transparency() -> 
         source = saved(Image.new(mode, (8, 8), hidden), "PNG", transparency=hidden)
 
         assert alpha_range(picture_of(source)) == (0, 0), mode
+
+
+@pytest.mark.parametrize(("bits", "hidden"), [(1, 0), (1, 1), (2, 1), (2, 3), (4, 7), (4, 15)])
+def test_a_transparent_grey_of_few_bits_becomes_transparency(bits: int, hidden: int) -> None:
+    """The left half has it, the right half has another."""
+    other = (hidden + 1) % 2**bits
+    row = bytes([sum(hidden << at for at in range(0, 8, bits))] * bits)
+    row += bytes([sum(other << at for at in range(0, 8, bits))] * bits)
+    png = png_of(16, 0, bits, hidden.to_bytes(2), (b"\0" + row) * 16)
+
+    result = picture_of(png)
+
+    assert alpha_range(result, (0, 0, 7, 16)) == (0, 0)
+    assert alpha_range(result, (9, 0, 16, 16)) == (255, 255)
+    assert near((other * 255 // (2**bits - 1),) * 3, pixel(result, 12, 8))
+
+
+def test_a_transparent_colour_of_sixteen_bits_becomes_transparency() -> None:
+    hidden, other = struct.pack(">3H", 51_200, 7_700, 7_711), struct.pack(">3H", 7, 7, 60_000)
+    png = png_of(16, 2, 16, hidden, (b"\0" + hidden * 8 + other * 8) * 16)
+
+    result = picture_of(png)
+
+    assert alpha_range(result, (0, 0, 7, 16)) == (0, 0)
+    assert alpha_range(result, (9, 0, 16, 16)) == (255, 255)
+
+
+def png_of(side: int, colour: int, bits: int, hidden: bytes, rows: bytes) -> bytes:
+    """A square PNG with a transparent colour, of rows as they are before they are compressed."""
+    header = struct.pack(">IIBBBBB", side, side, bits, colour, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"tRNS", hidden), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    return SIGNATURE + b"".join(png_chunk(*chunk) for chunk in chunks)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_around_a_first_gif_frame_smaller_than_its_screen_is_nothing(others: int) -> None:
+    frame = Image.new("P", (10, 10), 1)
+    frame.putpalette([*BLUE, *RED])
+    small = saved(frame, "GIF")
+    at = small.index(b"\x2c", 13)
+    moved = small[at:-1].replace(struct.pack("<HH", 0, 0), struct.pack("<HH", 20, 10), 1)
+    screen = small[:6] + struct.pack("<HH", 40, 30) + small[10:at]
+
+    result = picture_of(screen + moved + moved * others + b"\x3b")
+
+    assert result.size == (40, 30)
+    assert near(RED, pixel(result, 25, 15), tolerance=10)
+    assert alpha_range(result, (21, 11, 29, 19)) == (255, 255)
+    for margin in ((0, 0, 40, 8), (0, 0, 18, 30), (32, 0, 40, 30), (0, 22, 40, 30)):
+        assert alpha_range(result, margin) == (0, 0)
 
 
 def test_grey_with_alpha_keeps_both() -> None:

@@ -230,6 +230,11 @@ def with_restart_interval(jpeg: bytes, units: int) -> bytes:
     return jpeg[:at] + struct.pack(">H", units) + jpeg[at + 2 :]
 
 
+def without_pixels(jpeg: bytes) -> bytes:
+    """Its head alone: only a decoder notices, and no recipe makes anything of it."""
+    return jpeg[: jpeg.index(b"\xff\xda")]
+
+
 def scan_bomb(scans: int) -> bytes:
     """A progressive JPEG whose last scan is repeated until there are that many."""
     jpeg = saved(quadrants(64, 64).convert("L"), progressive=True)

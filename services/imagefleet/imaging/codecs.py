@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import PIL
-from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, features
+from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, PngImagePlugin, features
 
 # Imported so that they are registered: otherwise Pillow, on meeting one it does not know, imports
 # every decoder it has.
@@ -21,7 +21,6 @@ from PIL import (  # isort: skip
     GifImagePlugin,  # noqa: F401
     JpegImagePlugin,  # noqa: F401
     MpoImagePlugin,  # noqa: F401
-    PngImagePlugin,  # noqa: F401
     TiffImagePlugin,  # noqa: F401 - reads EXIF; not among the formats we open
     WebPImagePlugin,  # noqa: F401
 )
@@ -36,6 +35,11 @@ OLDEST_PILLOW = (13, 0, 0)
 
 # MPO, which phones write, is opened by the JPEG decoder and calls itself MPO afterwards.
 _PILLOW_FORMATS = tuple(image_format.name for image_format in ImageFormat)
+
+# Of texts and of the profile in a PNG, inflated: each, and all texts together.
+_MOST_TEXT_BYTES = 4 * 2**20
+_MOST_TEXTS_BYTES = 16 * 2**20
+_TOO_MUCH_TEXT = "PngImagePlugin.MAX_TEXT_CHUNK", "MAX_TEXT_MEMORY"  # in what Pillow says of more
 
 # A damaged file makes Pillow raise nearly everything. The list is explicit so that a mistake of
 # ours outside a decoder is not mistaken for the file's.
@@ -72,6 +76,9 @@ def reading(max_pixels: int) -> Iterator[list[warnings.WarningMessage]]:
             sentence = "The image has too many pixels."
             raise InputRejected("too_many_pixels", sentence, str(fault)) from fault
         except _READ_FAULTS as fault:
+            if any(bound in str(fault) for bound in _TOO_MUCH_TEXT):
+                sentence = "The image carries too much metadata."
+                raise InputRejected("too_much_metadata", sentence, str(fault)) from fault
             raise corrupt(None, f"{type(fault).__name__}: {fault}") from fault
         finally:
             Image.MAX_IMAGE_PIXELS = previous
@@ -83,6 +90,8 @@ def open_image(data: bytes) -> ImageFile.ImageFile:
     # In a child that may not start threads the decoder would fail, and elsewhere it would take
     # every core.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    PngImagePlugin.MAX_TEXT_CHUNK = _MOST_TEXT_BYTES
+    PngImagePlugin.MAX_TEXT_MEMORY = _MOST_TEXTS_BYTES
     return Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS)
 
 

@@ -9,7 +9,7 @@ from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.avif import avif_facts, brands
 from imagefleet.imaging.headers.facts import HeadEnded, HeaderFacts, corrupt, unsupported
 from imagefleet.imaging.headers.gif import gif_facts
-from imagefleet.imaging.headers.jpeg import check_restarts, count_scans, jpeg_facts
+from imagefleet.imaging.headers.jpeg import count_scans, jpeg_facts
 from imagefleet.imaging.headers.png import SIGNATURE, check_pixels, png_facts
 from imagefleet.imaging.headers.webp import webp_facts
 from imagefleet.imaging.limits import Limits, judge_density, judge_header, judge_scans
@@ -64,7 +64,6 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
     judge_header(facts, limits)
     judge_density(facts, len(data))
     check_pixels(data)
-    check_restarts(data)
     judge_scans(count_scans(data, limits.max_scans), limits)
     return facts
 

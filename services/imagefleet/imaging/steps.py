@@ -8,18 +8,24 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from PIL import ExifTags, Image, ImageChops, ImageMath
+from PIL import Image, ImageChops
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
 from imagefleet.imaging.credit import credit_of
 from imagefleet.imaging.graphics import Origin, is_drawn
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
-from imagefleet.imaging.headers.jpeg import ends_in_many_places, overfilled
+from imagefleet.imaging.headers.jpeg import (
+    ended,
+    ends_in_many_places,
+    overfilled,
+    share_without_restarts,
+)
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
-from imagefleet.imaging.recipes import Metadata, Recipe
+from imagefleet.imaging.recipes import Metadata, Recipe, Truncated
 from imagefleet.imaging.sizes import Size, SizeLevel, levels
+from imagefleet.imaging.unpacking import as_stated
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
 # The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
@@ -28,8 +34,8 @@ _DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
 _REDUCING_GAP = 2.0
 _FILLING = frozenset({127, 128})  # what a channel is where nothing was coded, upside down or not
+_LITTLE = 1 / 32  # of a JPEG's rows; that one misses so few is no more than irregular
 _STRIP = 256  # rows that are compared at once
-_RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 _PREMULTIPLIED = {"LA": "La", "RGBA": "RGBa"}
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -52,6 +58,7 @@ class Work:
     recipe: Recipe
     limits: Limits
     size: Size  # of the source, upright, whatever has happened to the picture since
+    cut_short: bool = False
     orientation: int = 1
     focal: Focal | None = None
     levels: tuple[SizeLevel, ...] = ()
@@ -76,14 +83,26 @@ def open_file(
     data: bytes, facts: HeaderFacts, recipe: Recipe, limits: Limits, focal: Focal | None = None
 ) -> Work:
     """The first step: the header is read by Pillow, no pixel is."""
+    whole = ended(data) if facts.format is ImageFormat.JPEG else data
     with reading(limits.max_pixels) as complaints:
-        picture = open_image(data)
+        picture = open_image(whole)
         profile = picture.info.get("icc_profile")
     work = Work(
-        data, picture, facts, recipe, limits, Size(*picture.size), focal=focal, profile=profile
+        whole,
+        picture,
+        facts,
+        recipe,
+        limits,
+        Size(*picture.size),
+        cut_short=whole is not data,
+        focal=focal,
+        profile=profile,
     )
     lost = {
-        Caveat.IRREGULAR_FILE: bool(complaints) or facts.arithmetic,
+        Caveat.IRREGULAR_FILE: bool(complaints)
+        or facts.arithmetic
+        or facts.irregular
+        or len(whole) < len(data),
         Caveat.ANIMATION_FLATTENED: facts.animated,
         Caveat.EXTRA_PICTURES_DROPPED: facts.multi_picture,
         Caveat.GAIN_MAP_DROPPED: facts.gain_map,
@@ -99,15 +118,9 @@ def judge_again(work: Work) -> Work:
 
 
 def read_orientation(work: Work) -> Work:
-    """Which way is up. Broken EXIF is no reason to refuse a picture."""
-    try:
-        with reading(work.limits.max_pixels) as complaints:
-            stated = work.picture.getexif().get(ExifTags.Base.Orientation, 1)
-    except InputRejected:
-        return work.with_caveats(Caveat.IRREGULAR_FILE)
-    orientation = stated if stated in _TURNS else 1
-    work = replace(work, orientation=orientation, size=work.size.turned(orientation))
-    return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
+    """Which way is up, by the header alone; Pillow would believe texts and XMP, too."""
+    orientation = work.facts.orientation
+    return replace(work, orientation=orientation, size=work.size.turned(orientation))
 
 
 def plan(work: Work) -> Work:
@@ -133,7 +146,7 @@ def _draft(picture: Image.Image, work: Work) -> None:
 
 
 def decode(work: Work) -> Work:
-    """Read the pixels; a file cut short fails here."""
+    """Read the pixels; a file cut short fails here, but for a JPEG."""
     with reading(work.limits.max_pixels) as complaints:
         work.picture.load()
     return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
@@ -148,44 +161,61 @@ def read_credit(work: Work) -> Work:
 
 
 def miss_nothing(work: Work) -> Work:
-    """Refuse a JPEG or a PNG whose pixels end before its picture does, in a file that is whole.
+    """See to it that pixels which end before the picture does are not passed off as all of it.
 
     Pillow passes on no complaint. What is missing of a PNG stays zero: where the last pixel is, or
-    the rows do not come in order, its pixels are counted. What is missing of a JPEG is filled with
-    grey: where the last pixel is that, or tells nothing of the others, the picture is decoded again
-    with bytes behind its pixels; if it changes, they were needed.
+    the rows do not come in order, its pixels are counted, and one that lacks any is refused. What
+    is missing of a JPEG is filled with grey, and the recipe says whether that is refused.
     """
     if work.facts.format is ImageFormat.PNG:
         if work.facts.progressive or not any(_last_pixel(work.picture)):
             with reading(work.limits.max_pixels):
                 check_rows(work.data)
         return work
+    missing = _share_missing(work) if work.facts.format is ImageFormat.JPEG else 0
+    if not missing:
+        return work
+    if missing <= _LITTLE:
+        return work.with_caveats(Caveat.IRREGULAR_FILE)
+    if work.recipe.truncated is Truncated.REFUSE:
+        raise corrupt(work.facts.format, f"{missing:.0%} of its rows lack pixels")
+    return work.with_caveats(Caveat.TRUNCATED)
+
+
+def _share_missing(work: Work) -> float:
+    """Of a JPEG's rows, those from the first that lacks pixels on.
+
+    Where the last pixel is what missing ones are filled with, or tells nothing of the others, the
+    picture is decoded again with bytes behind its pixels; where it changes, they were needed.
+    """
+    if share := share_without_restarts(work.data):
+        return share
     # Twice the decoder's time, so not for all: most have no restarts and one end, and show there
     # what they lack.
-    if work.facts.format is not ImageFormat.JPEG or not (
-        _FILLING.issuperset(_last_pixel(work.picture)) or ends_in_many_places(work.data)
+    if not (
+        work.cut_short
+        or _FILLING.issuperset(_last_pixel(work.picture))
+        or ends_in_many_places(work.data)
     ):
-        return work
+        return 0
     fuller = overfilled(work.data)
     if fuller is None:
-        return work
+        return int(work.cut_short)
     with reading(work.limits.max_pixels):
         again = open_image(fuller)
         _draft(again, work)
         again.load()
-        if _differ(work.picture, again):
-            raise corrupt(work.facts.format, "fewer pixels than its size")
-    return work
+        return _share_unlike(work.picture, again)
 
 
-def _differ(one: Image.Image, other: Image.Image) -> bool:
-    """Strip by strip: the difference of all at once would be a third picture in memory."""
-    strips = (
-        (0, top, one.width, min(top + _STRIP, one.height)) for top in range(0, one.height, _STRIP)
-    )
-    return one.size != other.size or any(
-        ImageChops.difference(one.crop(strip), other.crop(strip)).getbbox() for strip in strips
-    )
+def _share_unlike(one: Image.Image, other: Image.Image) -> float:
+    """Of the rows, those from the first that differs on; what was filled in ends before they do."""
+    # Strip by strip: the difference of all at once would be a third picture in memory.
+    for top in range(0, one.height, _STRIP):
+        strip = (0, top, one.width, min(top + _STRIP, one.height))
+        if unlike := ImageChops.difference(one.crop(strip), other.crop(strip)).getbbox():
+            return 1 - (top + unlike[1]) / one.height
+    return 0
 
 
 def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
@@ -196,7 +226,7 @@ def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
 def unpack(work: Work) -> Work:
     """To eight bits a sample, without palette or transparent colour: what resampling can do."""
     with reading(work.limits.max_pixels):
-        return replace(work, picture=unpacked(work.picture))
+        return replace(work, picture=as_stated(work.picture, work.facts, work.data))
 
 
 def recognise(work: Work) -> Work:
@@ -267,25 +297,3 @@ def resized(picture: Image.Image, size: Size) -> Image.Image:
     premultiplied = picture.convert(working_mode)
     smaller = premultiplied.resize(size, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP)
     return smaller.convert(picture.mode)
-
-
-def unpacked(picture: Image.Image) -> Image.Image:
-    """The picture in eight bits a sample, as a mode that can be resampled."""
-    if picture.mode.startswith("I"):
-        return _eight_bits(picture)
-    if picture.has_transparency_data and picture.mode not in _PREMULTIPLIED:
-        return picture.convert("LA" if picture.mode == "L" else "RGBA")
-    if picture.mode == "1":
-        return picture.convert("L")
-    return picture if picture.mode in _RESIZABLE else picture.convert("RGB")
-
-
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    """16-bit grey, scaled: Pillow's own conversion cuts off everything above 255."""
-    wide = picture.convert("I")
-    grey = wide.point(lambda sample: sample * (1 / 257)).convert("L")
-    transparent = picture.info.get("transparency")
-    if isinstance(transparent, int):
-        opaque = ImageMath.lambda_eval(lambda band: (band["wide"] != transparent) * 255, wide=wide)
-        grey.putalpha(opaque.convert("L"))
-    return grey

@@ -10,7 +10,8 @@ from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.codecs import open_image, reading
 from imagefleet.imaging.recipes import Watermark
 from imagefleet.imaging.sizes import Size
-from imagefleet.imaging.steps import resized, unpacked
+from imagefleet.imaging.steps import resized
+from imagefleet.imaging.unpacking import unpacked
 
 MOST_PIXELS = 4_000_000  # of a mark
 _MARGIN = 0.02  # of the shorter side: between the edges and the mark, and between marks

@@ -50,6 +50,7 @@ class Caveat(StrEnum):
     PROFILE_MISMATCH = "profile_mismatch"  # made for another kind of picture; taken as untagged
     PROFILE_TOO_LARGE = "profile_too_large"  # taken as untagged
     CMYK_WITHOUT_PROFILE = "cmyk_without_profile"  # colours are a guess
+    TRUNCATED = "truncated"  # it ends long before its pixels do; what is missing is grey
     OVER_BUDGET = "over_budget"  # larger than its recipe wants, at whatever quality
     IRREGULAR_FILE = "irregular_file"  # the decoder complained and went on, or could not have
 

@@ -1,20 +1,26 @@
-"""AVIF: the sizes of its items, and of its track where it is a sequence."""
+"""AVIF: the sizes of its items and of its track, and what is said of the primary one."""
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 from imagefleet.imaging.headers.facts import HeadEnded, HeaderFacts, corrupt, too_many_parts, uint
 from imagefleet.jobs.images import ImageFormat
 
 _BOX = struct.Struct(">I4s")
-# A picture in 200 tiles, each described by boxes of its own, has some 800; each is looked at once
-# for each of the three things that are looked for.
+# A picture in 200 tiles, each described by boxes of its own, has some 800; those around them are
+# looked at once for each of the things that are looked for.
 _MAX_BOXES = 2_400
 _MAX_BRAND_BYTES = 4_096
 _FULL_BOX_BYTES = 4  # version and flags
 
+_HIGH_BITDEPTH = 0x40
+# By the axis that is mirrored at, after so many quarters of a turn to the left.
+_ORIENTATIONS = {None: (1, 8, 3, 6), 0: (4, 5, 2, 7), 1: (2, 7, 4, 5)}
+
 Span = tuple[int, int]  # where a box's content starts and ends
+Box = tuple[bytes, Span]
 
 
 def brands(data: bytes) -> frozenset[bytes]:
@@ -28,18 +34,68 @@ def brands(data: bytes) -> frozenset[bytes]:
 def avif_facts(data: bytes) -> HeaderFacts:
     """The largest item's size: grid, alpha and thumbnail are never larger than the picture."""
     visited = count(1)
-    items = _find(data, visited, b"meta", b"iprp", b"ipco", b"ispe")
-    sizes = [_item_size(data, span) for span in items]
+    properties = [
+        box
+        for span in _find(data, visited, b"meta", b"iprp", b"ipco")
+        for box in _boxes(data, span, visited)
+    ]
+    sizes = [_item_size(data, span) for name, span in properties if name == b"ispe"]
     tracks = list(_find(data, visited, b"moov", b"trak", b"tkhd"))
     sizes += [_track_size(data, span) for span in tracks]
     if not sizes:
         raise HeadEnded
     width, height = max(sizes, key=lambda size: size[0] * size[1])
+    facts = HeaderFacts(
+        ImageFormat.AVIF,
+        width,
+        height,
+        orientation=_orientation(data, properties, visited),
+        deep=any(name == b"av1C" and _is_deep(data, span) for name, span in properties),
+        gain_map=b"tmap" in brands(data),  # without it a decoder looks for none
+    )
     if not tracks and b"avis" not in brands(data):
-        return HeaderFacts(ImageFormat.AVIF, width, height)
+        return facts
     frames = _frames(data, visited)
-    animated = frames is None or frames > 1
-    return HeaderFacts(ImageFormat.AVIF, width, height, frames=frames, animated=animated)
+    return replace(facts, frames=frames, animated=frames is None or frames > 1)
+
+
+def _orientation(data: bytes, properties: list[Box], visited: Iterator[int]) -> int:
+    """As EXIF numbers it, by the primary item's boxes alone: EXIF itself is not obeyed."""
+    turns, axis = 0, None
+    for number in _of_primary(data, visited):
+        if 0 < number <= len(properties):
+            name, (start, _) = properties[number - 1]
+            if name == b"irot":
+                turns = uint(data, start, 1) & 3
+            elif name == b"imir":
+                axis = uint(data, start, 1) & 1
+    return _ORIENTATIONS[axis][turns]
+
+
+def _of_primary(data: bytes, visited: Iterator[int]) -> list[int]:
+    """Which properties are the primary item's, counted from 1."""
+    primary = None
+    for start, _ in _find(data, visited, b"meta", b"pitm"):
+        primary = uint(data, start + _FULL_BOX_BYTES, 4 if uint(data, start, 1) else 2)
+    for start, _ in _find(data, visited, b"meta", b"iprp", b"ipma"):
+        item_bytes = 4 if uint(data, start, 1) else 2
+        number_bytes = 2 if uint(data, start + 1, 3) & 1 else 1
+        essential = 1 << (8 * number_bytes - 1)  # a flag beside the number
+        at = start + _FULL_BOX_BYTES + 4
+        for _ in range(uint(data, at - 4, 4)):
+            _spend(visited)
+            item, numbers = uint(data, at, item_bytes), uint(data, at + item_bytes, 1)
+            at += item_bytes + 1
+            if item == primary:
+                places = range(at, at + numbers * number_bytes, number_bytes)
+                return [uint(data, place, number_bytes) & ~essential for place in places]
+            at += numbers * number_bytes
+    return []
+
+
+def _is_deep(data: bytes, span: Span) -> bool:
+    """By the flag of a decoder's configuration: ten bits a sample, or twelve."""
+    return bool(uint(data, span[0] + 2, 1) & _HIGH_BITDEPTH)
 
 
 def _frames(data: bytes, visited: Iterator[int]) -> int | None:
@@ -60,17 +116,22 @@ def _track_size(data: bytes, span: Span) -> tuple[int, int]:
 def _find(data: bytes, visited: Iterator[int], *path: bytes) -> Iterator[Span]:
     """Every box at the end of this path, at the price of one budget of boxes for all of them."""
     spans: list[Span] = [(0, len(data))]
-    for name in path:
-        spans = [inner for span in spans for inner in _children(data, span, name, visited)]
+    for wanted in path:
+        header_bytes = _FULL_BOX_BYTES if wanted == b"meta" else 0
+        spans = [
+            (start + header_bytes, end)
+            for span in spans
+            for name, (start, end) in _boxes(data, span, visited)
+            if name == wanted
+        ]
     yield from spans
 
 
-def _children(data: bytes, span: Span, wanted: bytes, visited: Iterator[int]) -> Iterator[Span]:
-    """The boxes of this name inside a span; a box that reaches beyond it ends there."""
+def _boxes(data: bytes, span: Span, visited: Iterator[int]) -> Iterator[Box]:
+    """The boxes inside a span; one that reaches beyond it ends there."""
     at, end = span
     while at + 8 <= end:
-        if next(visited) > _MAX_BOXES:
-            raise too_many_parts(ImageFormat.AVIF, "too many boxes")
+        _spend(visited)
         (length, name), header_bytes = _BOX.unpack_from(data, at), 8
         if length == 1:
             length, header_bytes = uint(data, at + 8, 8), 16
@@ -78,7 +139,10 @@ def _children(data: bytes, span: Span, wanted: bytes, visited: Iterator[int]) ->
             length = end - at
         if length < header_bytes:
             raise corrupt(ImageFormat.AVIF, "impossible box length")
-        if name == wanted:
-            start = at + header_bytes + (_FULL_BOX_BYTES if wanted == b"meta" else 0)
-            yield start, min(at + length, end)
+        yield name, (at + header_bytes, min(at + length, end))
         at += length
+
+
+def _spend(visited: Iterator[int]) -> None:
+    if next(visited) > _MAX_BOXES:
+        raise too_many_parts(ImageFormat.AVIF, "too many boxes")

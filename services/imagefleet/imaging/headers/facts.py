@@ -1,7 +1,6 @@
 """What a header can tell, how its bytes are read, and the one EXIF field that is obeyed."""
 
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from imagefleet.errors import InputRejected
@@ -16,8 +15,9 @@ class HeaderFacts:
 
     `width` and `height` are None only where the header goes on beyond the bytes that were given,
     `frames` is None where only the rest of the file can tell, and counted up to MOST_FRAMES + 1.
-    `orientation` is EXIF's 1 to 8, 1 where none was seen. `metadata_bytes` is what the header
-    declares besides the picture itself.
+    `orientation` is EXIF's 1 to 8, by the format's own header alone and 1 where none was seen: XMP
+    and texts have no say in it, as in no browser. `metadata_bytes` is what the header declares
+    besides the picture itself.
     """
 
     format: ImageFormat
@@ -31,6 +31,8 @@ class HeaderFacts:
     gain_map: bool = False
     deep: bool = False  # more than 8 bits a sample
     arithmetic: bool = False  # coded so that nobody can tell where its pixels end (JPEG)
+    irregular: bool = False  # something in it could not be read and was passed over
+    first_frame: tuple[int, int, int, int] | None = None  # its box, where it leaves margins (GIF)
     metadata_bytes: int = 0
 
     @property
@@ -79,18 +81,27 @@ _ENTRY_BYTES = 12
 _MAX_ENTRIES = 200  # a camera writes about twenty; the field allows 65,535
 
 
-def orientation_of(tiff: bytes) -> int:
-    """The orientation in a TIFF block, 1 to 8; 1 where it is absent, broken or out of range."""
+def with_exif(facts: HeaderFacts, tiff: bytes | None) -> HeaderFacts:
+    """These facts, and which way is up by a TIFF block; one that is broken turns nothing."""
+    if tiff is None:
+        return facts
+    try:
+        return replace(facts, orientation=_orientation_of(tiff))
+    except HeadEnded:
+        return replace(facts, irregular=True)
+
+
+def _orientation_of(tiff: bytes) -> int:
+    """1 to 8; 1 where it is absent or out of range; HeadEnded where the block cannot be read."""
     byte_orders: dict[bytes, Literal["big", "little"]] = {b"II": "little", b"MM": "big"}
     order = byte_orders.get(tiff[:2])
     if order is None:
-        return 1
-    with suppress(HeadEnded):
-        directory = uint(tiff, 4, 4, order)
-        entries = min(uint(tiff, directory, 2, order), _MAX_ENTRIES)
-        for index in range(entries):
-            entry = take(tiff, directory + 2 + index * _ENTRY_BYTES, _ENTRY_BYTES)
-            if uint(entry, 0, 2, order) == _ORIENTATION and uint(entry, 2, 2, order) == _SHORT:
-                value = uint(entry, 8, 2, order)
-                return value if 1 <= value <= 8 else 1  # noqa: PLR2004 - EXIF's own range
+        raise HeadEnded
+    directory = uint(tiff, 4, 4, order)
+    entries = min(uint(tiff, directory, 2, order), _MAX_ENTRIES)
+    for index in range(entries):
+        entry = take(tiff, directory + 2 + index * _ENTRY_BYTES, _ENTRY_BYTES)
+        if uint(entry, 0, 2, order) == _ORIENTATION and uint(entry, 2, 2, order) == _SHORT:
+            value = uint(entry, 8, 2, order)
+            return value if 1 <= value <= 8 else 1  # noqa: PLR2004 - EXIF's own range
     return 1

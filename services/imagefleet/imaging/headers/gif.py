@@ -77,11 +77,14 @@ class _Walk:
     def _widen(self, at: int, *, interlaced: bool) -> None:
         """A first frame larger than its screen widens the screen; decoders do the same."""
         x, y, width, height = (uint(self._data, at + 2 * i, 2, "little") for i in range(4))
+        box = (x, y, x + width, y + height)
+        wide, high = max(self._facts.width or 0, box[2]), max(self._facts.height or 0, box[3])
         self._facts = replace(
             self._facts,
-            width=max(self._facts.width or 0, x + width),
-            height=max(self._facts.height or 0, y + height),
+            width=wide,
+            height=high,
             progressive=interlaced,
+            first_frame=None if box == (0, 0, wide, high) else box,
         )
 
     def _skip_blocks(self) -> None:

@@ -16,11 +16,11 @@ from imagefleet.imaging.headers.facts import (
     HeadEnded,
     HeaderFacts,
     corrupt,
-    orientation_of,
     take,
     too_many_parts,
     uint,
     unsupported,
+    with_exif,
 )
 from imagefleet.jobs.images import ImageFormat
 
@@ -38,6 +38,7 @@ _COLOUR = frozenset({0xE0, 0xEE})  # JFIF and Adobe: what the channels mean
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
 _GAIN_MAP = b"urn:iso:std:iso:ts:21496:-1\0"
+_APPLES_GAIN_MAP = b"urn:com:apple:photo:2020:aux:hdrgainmap"  # said by the second picture alone
 
 _NEXT_MARKER = re.compile(rb"\xff([\x01-\xfe])")
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
@@ -103,28 +104,28 @@ def segments(data: bytes, most: int = _MAX_SEGMENTS) -> Iterator[Segment]:
 
 
 def jpeg_facts(data: bytes) -> HeaderFacts:
-    orientation: int | None = None
+    exif: bytes | None = None
     multi_picture = gain_map = False
     metadata_bytes = 0
     for marker, start, end in segments(data, _MAX_HEADER_SEGMENTS):
         if marker in _FRAMES:
-            return HeaderFacts(
+            facts = HeaderFacts(
                 ImageFormat.JPEG,
                 *_frame_size(data, start),
-                orientation=orientation or 1,
                 progressive=marker in _PROGRESSIVE,
                 arithmetic=marker in _ARITHMETIC,
                 multi_picture=multi_picture,
-                gain_map=gain_map,
+                gain_map=gain_map or (multi_picture and _APPLES_GAIN_MAP in data),
                 metadata_bytes=metadata_bytes,
             )
+            return with_exif(facts, exif)
         if marker in (_SOS, _EOI):
             break
         if marker in _APP or marker == _COM:
             metadata_bytes += end - start
             payload = data[start:end]
             if payload.startswith(b"Exif\0\0"):
-                orientation = orientation or orientation_of(payload[6:])
+                exif = payload[6:] if exif is None else exif
             elif payload.startswith(b"MPF\0"):
                 multi_picture = True
             elif payload.startswith(_GAIN_MAP) or b"hdrgm:Version" in payload:
@@ -147,6 +148,17 @@ def count_scans(data: bytes, stop_after: int = 1_000) -> int:
             if scans > stop_after:
                 break
     return scans
+
+
+def ended(data: bytes) -> bytes:
+    """A JPEG as it is, or where it was cut short with an end behind what is there of it."""
+    try:
+        for segment in segments(data):
+            if segment.end > len(data):
+                return data[: segment.at] + _EOI_MARKER
+    except HeadEnded:
+        return data + _EOI_MARKER
+    return data
 
 
 def overfilled(data: bytes) -> bytes | None:
@@ -214,20 +226,18 @@ def ends_in_many_places(data: bytes) -> bool:
     return False
 
 
-def check_restarts(data: bytes) -> None:
-    """Refuse a whole JPEG with too few restart markers for its size, or nothing between two.
+def share_without_restarts(data: bytes) -> float:
+    """How much of a JPEG lacks restart markers; all may where there is nothing between two.
 
     A decoder fills with grey what it finds nothing for, and begins anew behind the next marker: so
     a hole in the middle of a picture does not show at its end.
     """
-    if not data.startswith(_SOI):
-        return
     frame, interval, units, coded_from = b"", 0, 0, 0
     with suppress(HeadEnded):  # the decoder's to judge
         for segment in segments(data):
-            if units:
-                _check_scan(data, coded_from, segment.at, units, interval)
-                units = 0
+            if units and (share := _share_lacking(data, coded_from, segment.at, units, interval)):
+                return share
+            units = 0
             if segment.marker in _FRAMES:
                 frame = b"" if segment.marker in _ARITHMETIC else data[segment.start : segment.end]
             elif segment.marker == _DRI:
@@ -235,14 +245,14 @@ def check_restarts(data: bytes) -> None:
             elif segment.marker == _SOS and frame and interval:
                 units = _units(frame, data[segment.start : segment.end])
                 coded_from = segment.end
+    return 0
 
 
-def _check_scan(data: bytes, start: int, end: int, units: int, interval: int) -> None:
-    markers = sum(1 for _ in _RESTART.finditer(data, start, end))
-    if units > (markers + 1) * interval:
-        raise corrupt(ImageFormat.JPEG, f"{markers} restart markers, {units} units of pixels")
+def _share_lacking(data: bytes, start: int, end: int, units: int, interval: int) -> float:
     if _RESTART.match(data, start, end) or _TWO_RESTARTS.search(data, start, end):
-        raise corrupt(ImageFormat.JPEG, "nothing between two restart markers")
+        return 1
+    pieces = 1 + sum(1 for _ in _RESTART.finditer(data, start, end))
+    return max(0, 1 - pieces * interval / units)
 
 
 def _units(frame: bytes, scan: bytes) -> int:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from imagefleet.imaging.headers.facts import (
     HeaderFacts,
     corrupt,
-    orientation_of,
     take,
     too_many_parts,
     uint,
+    with_exif,
 )
 from imagefleet.jobs.images import ImageFormat
 
@@ -42,23 +42,27 @@ _INFLATED_BYTES = 262_144
 
 def png_facts(data: bytes) -> HeaderFacts:
     facts = _header(data)
-    orientation: int | None = None
+    exif: bytes | None = None
     frames, metadata_bytes = 1, 0
     for name, start, end in _chunks(data, _MAX_HEADER_CHUNKS):
         if name in (b"IDAT", b"IEND"):
             break
         metadata_bytes += end - start
-        if name == b"eXIf":
-            orientation = orientation or orientation_of(data[start:end])
+        if name == b"eXIf" and exif is None:
+            exif = data[start:end]
         elif name == b"acTL" and start + 4 <= len(data):
             frames = max(1, uint(data, start, 4))
     return replace(
-        facts,
-        orientation=orientation or 1,
+        with_exif(facts, exif),
         frames=frames,
         animated=frames > 1,
         metadata_bytes=metadata_bytes,
     )
+
+
+def bits_a_sample(data: bytes) -> int:
+    """1 to 16, of a whole PNG."""
+    return data[_HEADER_AT + 8]
 
 
 def check_pixels(data: bytes) -> None:

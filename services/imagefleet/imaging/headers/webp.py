@@ -7,11 +7,11 @@ from imagefleet.imaging.headers.facts import (
     MOST_FRAMES,
     HeaderFacts,
     corrupt,
-    orientation_of,
     take,
     too_many_parts,
     uint,
     unsupported,
+    with_exif,
 )
 from imagefleet.jobs.images import ImageFormat
 
@@ -49,7 +49,7 @@ def _size(data: bytes) -> tuple[int, int]:
 def _extended(data: bytes, facts: HeaderFacts) -> HeaderFacts:
     animated = bool(uint(data, 20, 1) & _ANIMATION)
     frames, metadata_bytes = 0, 0
-    orientation: int | None = None
+    exif: bytes | None = None
     at, end = _RIFF_HEADER_BYTES, uint(data, 4, 4, "little") + 8
     for _ in range(_MAX_CHUNKS):
         if at >= end or at + 8 > len(data) or frames > MOST_FRAMES:
@@ -59,16 +59,14 @@ def _extended(data: bytes, facts: HeaderFacts) -> HeaderFacts:
             frames += 1
         elif name in _METADATA:
             metadata_bytes += length
-            if name == b"EXIF" and orientation is None:
-                exif = data[at + 8 : at + 8 + length]
-                orientation = orientation_of(exif.removeprefix(b"Exif\0\0"))
+            if name == b"EXIF" and exif is None:
+                exif = data[at + 8 : at + 8 + length].removeprefix(b"Exif\0\0")
         at += 8 + length + length % 2
     else:
         raise too_many_parts(ImageFormat.WEBP, f"more than {_MAX_CHUNKS} chunks")
     counted = at >= end or at == len(data) or frames > MOST_FRAMES
     return replace(
-        facts,
-        orientation=orientation or 1,
+        with_exif(facts, exif),
         animated=animated and (frames > 1 or not counted),
         frames=max(1, frames) if counted or not animated else None,
         metadata_bytes=metadata_bytes,

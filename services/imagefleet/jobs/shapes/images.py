@@ -128,9 +128,8 @@ def srcset(variants: list[VariantView], source: Source | None) -> dict[str, str]
     }
 
 
-def _is_whole(variant: VariantView, source: Source) -> bool:
-    off = variant.width * source.height - variant.height * source.width
-    return abs(off) < max(source.width, source.height)
+def _is_whole(made: VariantView, of: Source) -> bool:
+    return abs(made.width * of.height - made.height * of.width) < max(of.width, of.height)
 
 
 class ImagePage(Shape):

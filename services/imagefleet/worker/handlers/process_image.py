@@ -108,7 +108,8 @@ async def save(
 ) -> Sequence[PublishedVariant]:
     """Store every file under this claim's own keys; variants that share one share its key."""
     gate = asyncio.Semaphore(SAVES_AT_ONCE)
-    files = {file.path: file for file in rendered.variants}
+    made = rendered.variants
+    files = {file.path: file for file in made}
 
     async def save_one(file: RenderedFile) -> str:
         async with gate:
@@ -119,10 +120,7 @@ async def save(
             keys = {path: group.create_task(save_one(file)) for path, file in files.items()}
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures  # one is enough to know what to do
-    return [
-        PublishedVariant(key=keys[file.path].result(), facts=file.facts)
-        for file in rendered.variants
-    ]
+    return [PublishedVariant(key=keys[one.path].result(), facts=one.facts) for one in made]
 
 
 async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> str:
