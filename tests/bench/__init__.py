@@ -22,5 +22,6 @@ Rows of `make bench`
 
 Programs of their own
     images      CPU of our road from a file to variants
+    attention   where pictures are cut, beside libvips
     memory      what the largest pictures take in the child that makes them
 """

@@ -36,6 +36,7 @@ from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
 
 WHY: Final = ("--reason", "why")
+EIGHT_FILES: Final = Path(__file__).parents[1] / "bench" / "peers" / "eight_files.toml"
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 ID: Final = re.compile(r"[0-9a-f-]{36}")
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
@@ -116,6 +117,8 @@ async def test_every_verb_answers_scripts_as_before(
     await of_the_fleet(under("operator"), maintenance)
     for words in (("keys", "list"), ("migrate", "status")):
         await under("operator")(*words)
+    for told_by in (["list"], ["show", "default"], ["diff", str(EIGHT_FILES)]):
+        await under("operator")("recipes", *told_by)
     new_key = ("keys", "create", "--tenant", "acme", "--name", "new")
     await under("operator")(*new_key)
 

@@ -52,6 +52,13 @@ def test_where_nothing_is_to_be_seen_it_is_the_middle(mode: str, size: tuple[int
     assert all(abs(share - 0.5) < 0.02 for share in found)
 
 
+def test_what_is_in_a_corner_has_to_stand_out_more_than_what_is_not() -> None:
+    picture = with_a_face(0.55, 0.5)
+    picture.paste(with_a_face(0.15, 0.185, height=260).crop((0, 0, 120, 84)))  # a little larger
+
+    assert abs(attention(picture).x - 0.55) < 0.1
+
+
 def test_what_is_transparent_is_not_looked_at() -> None:
     picture = with_a_face(0.2, 0.5).convert("RGBA")
     hidden = with_letters(0.8, 0.5).convert("RGBA")

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 from uuid import UUID, uuid4
 
@@ -63,6 +64,7 @@ class Serve(Protocol):
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
         trusted_proxies: Sequence[Network] = (),
+        recipes: Path | None = None,
     ) -> AbstractAsyncContextManager[Running]: ...
 
 

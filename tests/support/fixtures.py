@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -101,6 +102,7 @@ def serve(
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
         trusted_proxies: Sequence[Network] = (),
+        recipes: Path | None = None,
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
             database=DatabaseSettings(
@@ -118,7 +120,7 @@ def serve(
                 operator_database_url=database.url("operator") if operating else None,
                 trusted_proxies=tuple(trusted_proxies),
             ),
-            recipes=Recipes(),
+            recipes=Recipes(file=recipes),
             retry=Retry(),
             telemetry=Telemetry(health_port=0),
         )

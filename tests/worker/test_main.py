@@ -2,8 +2,10 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from asyncpg import Record
 
 from imagefleet.jobs.model import JobState, Lane
@@ -55,6 +57,27 @@ async def test_an_uploaded_image_is_published(place: Place, api: Connection) -> 
         facts = await outputs.head(variant.url)
         assert variant.bytes == facts.bytes
         assert {"cache-tag": f"img-{image_id}"} == facts.metadata
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> str:
+    """A file of recipes."""
+    card = {"name": "card", "fit": "cover", "width": 90, "height": 60, "format": "png"}
+    file = tmp_path / "recipes.json"
+    file.write_text(json.dumps({"recipes": {"default": {"variants": [card]}}}))
+    return str(file)
+
+
+async def test_an_image_is_made_by_the_recipe_of_the_file(
+    place: Place, api: Connection, card: str
+) -> None:
+    image_id = uuid4()
+    async with inside(place, "worker", environment={"RECIPES_FILE": card}) as worker:
+        submission = await place.upload(api, image_id, saved(quadrants(800, 500)))
+        await worker.tells("job.completed")
+
+    (made,) = (await get_image(api, image_id, submission.tenant_id)).variants
+    assert ("card", "png", 90, 60) == (made.name, made.format, made.width, made.height)
 
 
 async def test_a_damaged_image_fails_and_is_counted(

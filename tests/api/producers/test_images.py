@@ -295,6 +295,28 @@ async def test_parameters_are_judged_before_the_body(acme: httpx.AsyncClient) ->
         is_problem(answer, 422, code)
 
 
+@pytest.fixture
+def of_ones_own(tmp_path: Path) -> Path:
+    variants = '.variants]]\nname = "all"\nedge = 9\nformat = "jpeg"\n'
+    file = tmp_path / "recipes.toml"
+    file.write_text(f"[[recipes.default{variants}[[recipes.mine{variants}")
+    return file
+
+
+async def test_the_recipes_are_those_of_the_file(serve: Serve, of_ones_own: Path) -> None:
+    async with serve(recipes=of_ones_own) as running, running.client("acme") as acme:
+        taken = await acme.post(
+            "/v1/images", content=a_jpeg(), headers=JPEG, params={"recipe": "mine"}
+        )
+        refused = await acme.post(
+            "/v1/images", content=a_jpeg(), headers=JPEG, params={"recipe": "avif"}
+        )
+
+    assert 202 == taken.status_code, taken.text
+    is_problem(refused, 422, "unknown_recipe")
+    assert "known are: default, mine." in refused.text
+
+
 async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: Connection) -> None:
     accepted = await uploaded(acme, reference="order 7 · Rückseite")
     link = accepted["links"]["image"]
