@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory house walk audit pin clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus house walk audit pin clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -105,6 +105,9 @@ bench-images: $(READY) ## CPU of a photo through the whole product beside Pillow
 
 bench-memory: $(READY) ## What the largest pictures of every format take, in the child that makes them, one minute (ARGS="--only webp")
 	@$(BIN)/python -m tests.bench.memory $(ARGS)
+
+corpus: $(READY) ## Real files of package indexes through the decode path, beside what Chromium shows, half an hour (ARGS="--only webp --most 100", ARGS=--smoke)
+	@$(BIN)/python -m tests.corpus $(ARGS)
 
 house: $(READY) ## Count modules, lines, readers and names, beside what there was and what there may be (ARGS="--at REVISION --names")
 	@$(BIN)/python .ci/house.py $(ARGS)

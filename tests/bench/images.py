@@ -93,11 +93,11 @@ def in_their_words() -> dict[str, Any]:
             PILLOW: {"webp": {"quality": of_webp, **webp}, "jpeg": {"quality": of_jpeg, **jpeg}},
             PYVIPS: {
                 "webp": {"Q": of_webp, "effort": webp["method"]},
-                "jpeg": {"Q": of_jpeg, "subsample_mode": "on", "optimize_coding": False},
+                "jpeg": {"Q": of_jpeg, "subsample_mode": "on", "optimize_coding": jpeg["optimize"]},
             },
             SHARP: {
                 "webp": {"quality": of_webp, "effort": webp["method"]},
-                "jpeg": {"quality": of_jpeg, "optimiseCoding": False},
+                "jpeg": {"quality": of_jpeg, "optimiseCoding": jpeg["optimize"]},
             },
         },
     }

@@ -6,7 +6,7 @@ import dataclasses
 import io
 
 import pytest
-from PIL import Image, ImageDraw
+from PIL import ExifTags, Image, ImageDraw
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
@@ -148,6 +148,30 @@ def test_a_png_of_few_colours_has_a_palette() -> None:
 
     assert opened(content).mode == "P"
     assert len(content) < len(saved(few, "PNG", compress_level=9))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_a_drawn_png_of_many_colours_is_not_filtered_where_that_is_smaller(mode: str) -> None:
+    picture = page().resize((470, 310)).convert(mode)
+    drawn, taken = made(picture, format=PNG).content, made(picture, TAKEN, format=PNG).content
+
+    assert same(opened(drawn), picture)
+    assert len(drawn) < len(taken)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
+def test_a_png_without_filters_is_a_png(mode: str) -> None:
+    picture = photo(30, 20).convert(mode)
+    words = Image.Exif()
+    words[ExifTags.Base.Copyright] = "mine"
+
+    silent = encoding._unfiltered(picture, b"")
+    credited = encoding._unfiltered(picture, words.tobytes())
+
+    assert same(opened(silent), picture)
+    assert same(opened(credited), picture)
+    assert dict(opened(credited).getexif()) == dict(words)
+    assert chunks(silent) == [b"IHDR", b"IDAT", b"IEND"]
 
 
 def test_the_smallest_of_several_formats_is_taken() -> None:

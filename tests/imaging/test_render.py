@@ -117,6 +117,21 @@ def test_a_large_jpeg_is_decoded_no_larger_than_needed(
     assert (width, height) == (result.source.width, result.source.height)
 
 
+@pytest.mark.parametrize(
+    ("box", "decoded_at"),
+    [((100, 100), (200, 125)), ((160, 40), (200, 125)), ((161, 40), (400, 250))],
+)
+def test_a_jpeg_that_is_cut_is_decoded_as_large_as_all_of_it_has_to_be(
+    decoded: list[tuple[int, int]], box: tuple[int, int], decoded_at: tuple[int, int]
+) -> None:
+    source = saved(quadrants(800, 500))
+    decoded.clear()
+
+    rendered(source, one(fit=Fit.COVER, width=box[0], height=box[1]))
+
+    assert decoded_at == decoded[0]
+
+
 def test_of_a_photo_with_twelve_megapixels_three_are_decoded(
     decoded: list[tuple[int, int]],
 ) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise, starmap
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +147,23 @@ def test_levels_go_from_large_to_small_and_lose_no_variant(width: int, height: i
     assert sorted(areas, reverse=True) == areas
     assert len({level.size for level in planned}) == len(planned)
     assert len(variants) == sum(len(level.variants) for level in planned)
+
+
+BOXES = st.lists(st.tuples(BOX, BOX, FITS), min_size=1, max_size=8)
+
+
+@given(SIDE, SIDE, BOXES)
+def test_each_level_can_be_made_of_the_one_before_whatever_the_boxes(
+    width: int, height: int, boxes: list[tuple[int, int, Fit]]
+) -> None:
+    """No side of it is longer: nothing is stretched, and a JPEG is decoded for the first."""
+    sizes = [level.size for level in levels(Size(width, height), starmap(spec, boxes))]
+
+    assert sizes[0] == (max(size.width for size in sizes), max(size.height for size in sizes))
+    assert all(
+        before.width >= after.width and before.height >= after.height
+        for before, after in pairwise(sizes)
+    )
 
 
 def test_a_small_source_has_one_level_for_all_it_is_too_small_for() -> None:

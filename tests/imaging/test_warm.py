@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import pickle
 import subprocess
 import sys
+from base64 import b64encode
 
 import PIL
 import pytest
@@ -14,6 +17,17 @@ from PIL import Image, features
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.codecs import check_installation, open_image, reading
 from imagefleet.imaging.encoding import encoder_fingerprint
+from imagefleet.imaging.recipes import (
+    OUTPUTS,
+    Encoding,
+    Fit,
+    Focus,
+    Lossless,
+    Metadata,
+    Recipe,
+    VariantSpec,
+    Watermark,
+)
 from tests.support.images import (
     RED,
     animated,
@@ -98,12 +112,30 @@ def every_kind_of_source() -> list[bytes]:
     ]
 
 
+def whatever_a_recipe_may_ask_for() -> Recipe:
+    """By the classes themselves, so that what comes to them comes here."""
+    marks = [b64encode(saved(translucent(9, 9), form)).decode() for form in ("PNG", "WEBP")]
+    watermarks = [None, *(Watermark(mark, tile=mark == marks[0]) for mark in marks)]
+    forms, variants = sorted(OUTPUTS), []
+    for number, (fit, focus, lossless) in enumerate(itertools.product(Fit, Focus, Lossless)):
+        form, other = forms[number % 4], forms[(number + 1) % 4]
+        spec = VariantSpec(f"v{number}", 12, 8, form, 80, fit, focus=focus, lossless=lossless)
+        spec = dataclasses.replace(spec, watermark=watermarks[number % 3])
+        if number % 2:
+            spec = dataclasses.replace(spec, or_smaller=(Encoding(other, 70),))
+        if number % 5 == 0:
+            spec = dataclasses.replace(spec, most_bytes=200, background="#102030", sharpen=0.5)
+        variants.append(spec)
+    return Recipe("whatever", tuple(variants), Metadata.COPYRIGHT)
+
+
 def test_sniffing_limits_and_recipes_need_no_pillow() -> None:
     run(WITHOUT_PILLOW)
 
 
 def test_a_warm_process_opens_nothing_imports_nothing_and_stays_single_threaded() -> None:
-    recipes = [recipe.document() for recipe in RECIPES.values()]
+    asked = [*RECIPES.values(), whatever_a_recipe_may_ask_for()]
+    recipes = [recipe.document() for recipe in asked]
     given = pickle.dumps((every_kind_of_source(), recipes))
     loaded, decoders, threads = json.loads(run(WARM, given))
 
@@ -142,7 +174,16 @@ def test_the_fingerprint_names_every_codec_that_writes_or_reads_pixels() -> None
 
     assert fingerprint.pop("recipe") == RECIPES["default"].hash
     assert fingerprint["pillow"] == PIL.__version__
-    assert {"pipeline", "pillow", "jpeg", "zlib", "webp", "avif", "aom", "dav1d", "lcms"} == set(
-        fingerprint
-    )
+    assert {
+        "pipeline",
+        "pillow",
+        "jpeg",
+        "zlib",
+        "deflate",
+        "webp",
+        "avif",
+        "aom",
+        "dav1d",
+        "lcms",
+    } == set(fingerprint)
     assert "none" not in fingerprint.values()

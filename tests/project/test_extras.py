@@ -68,3 +68,12 @@ def test_a_process_starts_with_its_own_extra_and_nothing_more(
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize("process", ["api", "worker", "cli"])
+def test_the_shipped_recipes_are_in_the_wheel(environment: Environment) -> None:
+    read = "from imagefleet.imaging.recipe_files import recipes_in_force as r; print(*r(None))"
+
+    said = subprocess.check_output([environment.python, "-I", "-c", read], text=True)
+
+    assert said.split() == ["default", "avif"]

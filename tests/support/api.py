@@ -136,6 +136,9 @@ ROUTES = [
     Route("DELETE", "/v1/images/{image}", "submit"),
 ]
 
+# With any key.
+ANY_KEYS_ROUTES = [Route("GET", "/v1/recipes", "none")]
+
 # Without a key.
 PUBLIC_ROUTES = [Route("GET", "/i/{image}/current/{variant}.{ext}", "none")]
 

@@ -14,6 +14,7 @@ from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Claim, ClaimAnswer, JobMessage, Lane, Submission, WorkerId
 from imagefleet.live import Live
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.images.recipes import StoredRecipes
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing
@@ -124,6 +125,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             renderer=Renderer(),
             decoding=asyncio.Semaphore(1),
             recipes=RECIPES,
+            stored_recipes=StoredRecipes(pool),
             doorbell=doorbell,
             breakers=breakers,
             metrics=metrics,

@@ -103,7 +103,13 @@ class Place:
         return submitted
 
     async def upload(
-        self, api: Connection, image_id: UUID, original: bytes, *, traceparent: str | None = None
+        self,
+        api: Connection,
+        image_id: UUID,
+        original: bytes,
+        *,
+        traceparent: str | None = None,
+        **payload: object,
     ) -> Submission:
         """Store an original and accept its job, as the API does."""
         upload_id = uuid4()
@@ -116,6 +122,7 @@ class Place:
             source_bytes=stored.bytes,
             source_sha256=stored.sha256,
             source_etag=stored.etag,
+            **payload,
         )
         submission = replace(submission, traceparent=traceparent)
         source = NewSource(

@@ -37,6 +37,7 @@ async def an_image(
     *,
     tenant_id: TenantId = TENANT,
     recipe: str = "default",
+    recipe_hash: str | None = None,
     reference: str | None = None,
     image_id: UUID | None = None,
 ) -> UUID:
@@ -51,6 +52,7 @@ async def an_image(
         etag='"etag"',
         sha256="0" * 64,
         recipe=recipe,
+        recipe_hash=recipe_hash,
         reference=reference,
     )
     submission = an_image_submission(image_id, source_key=source.key, source_bytes=7)
@@ -96,6 +98,7 @@ def a_publication(
     source_seq: int | None = None,
     tenant_id: TenantId = TENANT,
     source_bytes: int = 100,
+    recipe_hash: str = "0" * 32,
 ) -> Publication:
     """Of a job that holds its claim; of its own revision's source, if no other is named."""
     return Publication(
@@ -106,6 +109,7 @@ def a_publication(
         source_seq=revision if source_seq is None else source_seq,
         revision=revision,
         recipe="default",
+        recipe_hash=recipe_hash,
         encoder="tests",
         source=SourceFacts(
             format=ImageFormat.JPEG, width=64, height=40, bytes=source_bytes, sha256=NO_DIGEST

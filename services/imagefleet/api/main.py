@@ -48,6 +48,7 @@ from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import MOST_CONNECTIONS, Pool, open_pool, ping
+from imagefleet.store.images.recipes import remember_recipes
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
 from imagefleet.telemetry.metrics import ApiMetrics
@@ -141,6 +142,8 @@ async def _open_tools(
             )
         )
         operators = operators.timed_by(metrics.query)
+    async with pool.connection() as connection:  # before anything is pinned to them
+        await remember_recipes(connection, recipes.values())
     timed = pool.timed_by(metrics.query)
     standard_retry = settings.retry.policy()
     kinds = load_kinds().with_standard_retry(standard_retry)

@@ -58,7 +58,12 @@ def reprocess(
     every_image: Annotated[bool, typer.Option("--all", help="All images of the tenant.")] = False,
     reference: Annotated[str | None, typer.Option(help="Those with this reference.")] = None,
     recipe_was: Annotated[
-        str | None, typer.Option("--recipe-was", help="Those that have this recipe.")
+        str | None,
+        typer.Option(
+            "--recipe-was",
+            metavar="NAME[@HASH]",
+            help="Those that have this recipe; with 8 or more digits of its hash, this version.",
+        ),
     ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the end of each job that is printed.")
@@ -69,12 +74,14 @@ def reprocess(
     """Render images again, from the originals that they have.
 
     Prints a job for every image. For a set it is one job, which submits the others: waiting for it
-    is waiting until every image has its job.
+    is waiting until every image has its job. Those come after what producers upload meanwhile, each
+    is pinned to what is in force now, and what is shown stays until its image is made.
 
     For example:
 
         imagefleet images reprocess --recipe avif 0199a5c2-...
         imagefleet images reprocess --recipe-was default --recipe avif --wait
+        imagefleet images reprocess --recipe-was default@5f0c2a91
     """
     named = filled(all_images=every_image or None, reference=reference, recipe_was=recipe_was)
     if len(named) + bool(images) != 1:

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.rules import RecipeList
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
@@ -122,6 +123,10 @@ class ApiClient:
 
     async def images(self, parameters: Mapping[str, str | None]) -> Reply[ImagePage]:
         return await self._read(ImagePage, _Request("GET", "/v1/images", parameters))
+
+    async def recipes(self) -> Reply[RecipeList]:
+        """Ask which recipes there are, and what each of them makes."""
+        return await self._read(RecipeList, _Request("GET", "/v1/recipes"))
 
     async def events(self, job_id: str) -> AsyncIterator[Reply[JobView]]:
         """Follow a job over server-sent events, until its end or until the stream breaks."""

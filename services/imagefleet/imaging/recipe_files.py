@@ -37,14 +37,13 @@ from imagefleet.imaging.recipe_variants import (
     outputs_of,
     recipe_of,
 )
-from imagefleet.imaging.recipes import LONGEST_MARKS, MOST_VARIANTS, Recipe
+from imagefleet.imaging.recipes import LONGEST_MARKS, MOST_MARK_PIXELS, MOST_VARIANTS, Recipe
 from imagefleet.imaging.sniff import examine
 from imagefleet.jobs.images import ImageFormat
 
 SHIPPED: Final = Path(__file__).with_name("recipes.toml")
 MOST_BYTES: Final = 2**20
 MOST_WATERMARK_BYTES: Final = 32 * 1024
-MOST_WATERMARK_PIXELS: Final = 2**22
 PNG_ENDS: Final = b"IEND"
 
 # By the length of the way to one of their keys.
@@ -189,7 +188,7 @@ def _picture(file: Path) -> str:
         (facts.format not in {ImageFormat.PNG, ImageFormat.WEBP}, "has to be PNG or WebP"),
         ((facts.frames or 1) > 1, "moves: take a picture of one frame"),
         (content.startswith(SIGNATURE) and PNG_ENDS not in content, "ends in the middle"),
-        (pixels > MOST_WATERMARK_PIXELS, f"has more than {MOST_WATERMARK_PIXELS:,} pixels"),
+        (pixels > MOST_MARK_PIXELS, f"has more than {MOST_MARK_PIXELS:,} pixels"),
     ):
         if wrong:
             raise ValueError(message)

@@ -16,8 +16,8 @@ from imagefleet.jobs.images import ImageFormat
 FALLBACKS: Final = frozenset({"jpeg", "png"})
 AUTO: Final = ("webp", "jpeg", "png")
 
-# What looks about like a JPEG of some quality, of pictures at the sizes that are made of them.
-_AVIF_LIKE_JPEG: Final = ((0, 0), (50, 45), (80, 63), (90, 75), (100, 100))
+# What looks about like a JPEG of some quality (docs/recipes.md): between these points on a line.
+_AVIF_LIKE_JPEG: Final = ((0, 0), (20, 30), (50, 47), (80, 63), (90, 79), (100, 100))
 
 
 def outputs_of(variant: Mapping[str, Any]) -> list[str]:

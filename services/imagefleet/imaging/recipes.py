@@ -18,6 +18,7 @@ from imagefleet.jobs.images import ImageFormat
 
 MAX_SIDE = 16_383  # WebP's own
 MOST_VARIANTS = 48  # each is a file that is open beside the picture
+MOST_MARK_PIXELS = 2**22  # of the image of a watermark
 LONGEST_MARKS = 64 * 1024  # characters of all images of watermarks: they go with every rendering
 OUTPUTS = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.AVIF})
 

@@ -16,6 +16,7 @@ from imagefleet.imaging.recipes import (
     Fit,
     Focus,
     Lossless,
+    Metadata,
     Recipe,
     VariantSpec,
     Watermark,
@@ -149,6 +150,7 @@ def _every_way() -> Recipe:
             ),
             VariantSpec("few", 8, 8, ImageFormat.JPEG, 80, most_bytes=256),
         ),
+        Metadata.COPYRIGHT,
     )
 
 

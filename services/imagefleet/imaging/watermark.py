@@ -8,12 +8,11 @@ from PIL import Image, ImageChops
 
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.codecs import open_image, reading
-from imagefleet.imaging.recipes import Watermark
+from imagefleet.imaging.recipes import MOST_MARK_PIXELS, Watermark
 from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.steps import resized
 from imagefleet.imaging.unpacking import unpacked
 
-MOST_PIXELS = 4_000_000  # of a mark
 _MARGIN = 0.02  # of the shorter side: between the edges and the mark, and between marks
 _MARKS = 4  # that are kept decoded; the variants of a recipe seldom have two
 
@@ -34,7 +33,7 @@ def marked(picture: Image.Image, watermark: Watermark) -> Image.Image:
 def _decoded(image: str) -> Image.Image:
     """The mark, as LA or RGBA. What cannot be read is the recipe's fault, not the picture's."""
     try:
-        with reading(MOST_PIXELS):
+        with reading(MOST_MARK_PIXELS):
             mark = unpacked(open_image(base64.b64decode(image, validate=True))).convert("RGBA")
     except InputRejected as fault:
         message = f"a watermark that cannot be read: {fault.detail}"

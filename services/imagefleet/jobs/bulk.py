@@ -10,15 +10,15 @@ walk and was committed behind its back is looked for at the end, once more among
 pause holds back is not cancelled either: deletions, cancellations, and the walk itself.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
@@ -94,20 +94,27 @@ _RENDERING: Final = BUILT_IN["process_image"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Original):
-    """An image and its newest original, as they stand while its target is locked."""
+class Candidate(ImageSource):
+    """An image and its newest original, as they stand while its target is locked.
 
-    image_id: UUID
-    recipe: str
-    """Of what is shown, or of the upload as long as nothing is."""
+    Its recipe is that of what is shown, or of the upload as long as nothing is.
+    """
+
     deleted: bool
     source_seq: int
     """The revision that brought it."""
 
-    def payload(self, recipe: str | None) -> dict[str, Any]:
-        """What a job is told that renders it; None is the recipe that the image has."""
-        recipe = recipe or self.recipe
-        return ProcessImage.payload(self.image_id, self, recipe, source_seq=self.source_seq)
+    def payload(self, recipe: str | None, versions: Mapping[str, str] | None) -> dict[str, Any]:
+        """What a job is told that renders it; None is the recipe that the image has.
+
+        In the version in force; in the image's own, where its recipe is not in force any more.
+        Without versions none is pinned.
+        """
+        name, pinned = recipe or self.recipe, None
+        if versions is not None:
+            pinned = versions.get(name, self.recipe_hash if name == self.recipe else None)
+        source = replace(self, recipe=name, recipe_hash=pinned)
+        return ProcessImage.payload(source, source_seq=self.source_seq)
 
 
 class SetWalk(_BulkWalk):
@@ -119,13 +126,17 @@ class SetWalk(_BulkWalk):
 
 def is_wanted(image: Candidate, wanted: ReprocessImages) -> bool:
     """Whether the set has this image."""
-    return wanted.recipe_was is None or image.recipe == wanted.recipe_was
+    if wanted.recipe_was is None:
+        return True
+    name, _, version = wanted.recipe_was.partition("@")
+    return image.recipe == name and (image.recipe_hash or "").startswith(version)
 
 
 def follow_up(
     claim: Claim, image: Candidate, wanted: ReprocessImages, *, created_by: str
 ) -> Submission:
     """The job that renders one image of a set. Its key makes a second one impossible."""
+    payload = image.payload(wanted.recipe, wanted.recipe_hashes)
     return Draft(
         kind=_RENDERING,
         tenant_id=claim.tenant_id,
@@ -136,4 +147,4 @@ def follow_up(
         parent_job_id=claim.job_id,
         traceparent=claim.traceparent,
         tracestate=claim.tracestate,
-    ).whole(image.payload(wanted.recipe), priority=LOW_PRIORITY, max_attempts=claim.max_attempts)
+    ).whole(payload, priority=LOW_PRIORITY, max_attempts=claim.max_attempts)

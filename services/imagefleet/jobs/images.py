@@ -224,15 +224,23 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewSource(Original):
-    """An original that is about to be accepted with its job."""
+class ImageSource(Original):
+    """An original and what is to be made of it."""
 
     image_id: UUID
+    recipe: str = "default"
+    recipe_hash: str | None = None
+    """The version of the recipe; releases before this one know of none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSource(ImageSource):
+    """An original that is about to be accepted with its job."""
+
     tenant_id: TenantId
     width: int | None = None
     height: int | None = None
     reference: str | None = None
-    recipe: str = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +262,7 @@ class Publication:
     source_seq: int
     revision: int
     recipe: str
+    recipe_hash: str
     encoder: str
     source: SourceFacts
     placeholder: PlaceholderFacts

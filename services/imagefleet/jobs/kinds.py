@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
-from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
@@ -220,6 +220,11 @@ class Payload(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+RecipeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+RecipeHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+_NAME_OR_VERSION: Final = r"^[a-z][a-z0-9_-]{0,62}(@[0-9a-f]{8,32})?$"
+
+
 class ProcessImage(Payload):
     """Make the variants of one uploaded original."""
 
@@ -229,23 +234,24 @@ class ProcessImage(Payload):
     source_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     source_etag: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     content_type: Annotated[str, Field(min_length=1, max_length=255)]
-    recipe: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = "default"
+    recipe: RecipeName = "default"
+    recipe_hash: RecipeHash | None = None
+    """The version that was in force where the job was submitted; releases before pin none."""
     source_seq: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The revision that brought this original; None says that this job's own revision does."""
 
     @classmethod
-    def payload(
-        cls, image_id: UUID, source: Original, recipe: str, *, source_seq: int | None = None
-    ) -> dict[str, Any]:
+    def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:
         """What a job is told that renders this original."""
         payload = cls(
-            image_id=image_id,
+            image_id=source.image_id,
             source_key=source.key,
             source_bytes=source.bytes,
             source_sha256=source.sha256,
             source_etag=source.etag,
             content_type=source.content_type,
-            recipe=recipe,
+            recipe=source.recipe,
+            recipe_hash=source.recipe_hash,
             source_seq=source_seq,
         )
         return payload.model_dump(mode="json", exclude_none=True)
@@ -254,12 +260,14 @@ class ProcessImage(Payload):
 class ReprocessImages(Payload):
     """Render images of the job's tenant again: those that exactly one of these names."""
 
-    recipe: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] | None = None
+    recipe: RecipeName | None = None
     """The recipe to render with; None is each image's own."""
+    recipe_hashes: dict[RecipeName, RecipeHash] | None = None
+    """The version of each that was in force where the job was submitted; for the API to say."""
     image_ids: Annotated[tuple[UUID, ...], Field(min_length=1, max_length=1000)] | None = None
     reference: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    recipe_was: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] | None = None
-    """Images whose recipe is this one when their turn comes."""
+    recipe_was: Annotated[str, Field(pattern=_NAME_OR_VERSION)] | None = None
+    """Images whose recipe is this one when their turn comes: any version of it, or NAME@HASH."""
     all_images: Literal[True] | None = None
 
     @model_validator(mode="after")

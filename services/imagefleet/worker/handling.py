@@ -20,13 +20,14 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import Focal, Original
 from imagefleet.jobs.kinds import STANDARD_RETRY, JobKind
-from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, unless
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.images.recipes import StoredRecipes
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
@@ -116,6 +117,7 @@ class Equipment:
     """As many children may work at once: they are what needs processors and memory."""
     recipes: Mapping[str, Recipe]
     """Those in force, by name."""
+    stored_recipes: StoredRecipes
     much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
     """One of them at a time may have more memory than the others."""
     drain: Drain = field(default_factory=Drain)
@@ -179,11 +181,6 @@ class JobContext:
         return self._equipment.outputs
 
     @property
-    def recipes(self) -> Mapping[str, Recipe]:
-        """The recipes in force, by name."""
-        return self._equipment.recipes
-
-    @property
     def scratch(self) -> Path:
         """The worker's folder for files; an attempt makes one of its own in it, and removes it."""
         return self._equipment.scratch
@@ -241,6 +238,20 @@ class JobContext:
             await stack.enter_async_context(self._equipment.much_memory.turn())
         await stack.enter_async_context(self._equipment.decoding)
         return True
+
+    async def recipe(self, name: str, version: str | None = None) -> Recipe:
+        """The recipe of this name in the version with this hash, or else the one in force here.
+
+        Unavailable where nobody has it: a newer process knows it, and so will a newer worker.
+        """
+        own = self._equipment.recipes.get(name)
+        if own is not None and version in {None, own.hash}:
+            return own
+        stored = version and await self._equipment.stored_recipes.find(name, version)
+        if stored:
+            return stored
+        asked = f"{name}@{version or 'any'}"
+        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), asked)
 
     async def render(
         self,

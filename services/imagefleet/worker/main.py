@@ -40,6 +40,7 @@ from imagefleet.settings.in_force import defaults_of_worker
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool
 from imagefleet.store.fleet.workers import WorkerCard, register_worker, retire_worker, start_drain
+from imagefleet.store.images.recipes import StoredRecipes, remember_recipes
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import Check, HealthServer, Vital, serve_health
 from imagefleet.telemetry.metrics import WorkerMetrics, ends_untold
@@ -136,6 +137,8 @@ async def equip(
     stack: AsyncExitStack,
 ) -> Equipment:
     """Open what handlers use."""
+    async with outside.pool.connection() as connection:
+        await remember_recipes(connection, recipes.values())
     bound = type_slots_of(handlers, settings.worker.render_children)
     defaults = defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers), bound)
     live = await stack.enter_async_context(Live().open(outside.pool, "worker", defaults))
@@ -150,6 +153,7 @@ async def equip(
         renderer=renderer,
         decoding=asyncio.Semaphore(settings.worker.render_children),
         recipes=recipes,
+        stored_recipes=StoredRecipes(outside.pool),
         drain=drain,
         doorbell=await stack.enter_async_context(doorbell.open()),
         breakers=await stack.enter_async_context(breakers.open()),

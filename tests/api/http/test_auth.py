@@ -16,7 +16,16 @@ from imagefleet.api.http.requests import Tools
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import create_key, digest_of, revoke_key
 from imagefleet.telemetry.metrics import ApiMetrics
-from tests.support.api import ACME, JPEG, OPERATOR_ROUTES, ROUTES, Running, Serve, app_of
+from tests.support.api import (
+    ACME,
+    ANY_KEYS_ROUTES,
+    JPEG,
+    OPERATOR_ROUTES,
+    ROUTES,
+    Running,
+    Serve,
+    app_of,
+)
 from tests.support.eventually import eventually
 from tests.support.http import a_jpeg, is_problem, submitted
 
@@ -37,7 +46,7 @@ async def test_without_a_key_in_force_nothing_is_answered(
 ) -> None:
     bodies = set()
     async with running.client(who) as nobody:
-        for route in (*ROUTES, *OPERATOR_ROUTES):
+        for route in (*ROUTES, *ANY_KEYS_ROUTES, *OPERATOR_ROUTES):
             answer = await route.ask(nobody, *thing)
             is_problem(answer, 401, "unauthorized")
             assert answer.headers["www-authenticate"] == "Bearer"

@@ -6,7 +6,14 @@ import re
 from pathlib import Path
 
 from imagefleet.api.http.errors import STATUSES
-from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, Serve
+from tests.support.api import (
+    ANY_KEYS_ROUTES,
+    OPERATOR_ROUTES,
+    PUBLIC_ROUTES,
+    ROUTES,
+    Running,
+    Serve,
+)
 from tests.support.http import a_jpeg
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
@@ -46,7 +53,7 @@ async def paste_all(running: Running, tmp_path: Path) -> None:
 def test_every_route_is_spoken_of() -> None:
     text = PAGE.read_text(encoding="utf-8")
 
-    for route in (*ROUTES, *OPERATOR_ROUTES, *PUBLIC_ROUTES):
+    for route in (*ROUTES, *ANY_KEYS_ROUTES, *OPERATOR_ROUTES, *PUBLIC_ROUTES):
         path = route.path.partition("?")[0].replace("/s3/", "/{service}/")
         path = path.replace("{job}", "{jobId}").replace("{image}", "{imageId}")
         path = path.replace("{letter}", "{letterId}")

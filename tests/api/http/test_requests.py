@@ -16,7 +16,15 @@ from structlog.testing import capture_logs
 from imagefleet.api.http import openapi
 from imagefleet.api.http.errors import UNHURRIED_FROM, problem_of
 from imagefleet.errors import FleetError, InputRejected, RequestRejected, StoreRejected, Unavailable
-from tests.support.api import OPERATOR_ROUTES, PUBLIC_ROUTES, ROUTES, Running, Serve, app_of
+from tests.support.api import (
+    ANY_KEYS_ROUTES,
+    OPERATOR_ROUTES,
+    PUBLIC_ROUTES,
+    ROUTES,
+    Running,
+    Serve,
+    app_of,
+)
 from tests.support.http import a_jpeg, is_problem, submitted
 
 
@@ -236,7 +244,7 @@ async def test_the_description_knows_every_route_and_its_problems(
 
     asked = {
         (route.method, bare(route.path.partition("?")[0].replace("/s3/", "/{service}/")))
-        for route in (*ROUTES, *OPERATOR_ROUTES, *PUBLIC_ROUTES)
+        for route in (*ROUTES, *ANY_KEYS_ROUTES, *OPERATOR_ROUTES, *PUBLIC_ROUTES)
     }
     known = {
         (method.upper(), bare(path))

@@ -32,6 +32,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted, told
 from tests.support.images import quadrants, saved
+from tests.support.recipes import RECIPES
 from tests.support.rows import job_row
 
 
@@ -329,6 +330,8 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
         "imageId": accepted["imageId"],
         "status": "pending",
         "reference": "order 7 · Rückseite",
+        "recipe": "default",
+        "recipeHash": RECIPES["default"].hash,
         "variants": [],
         "srcset": {},
     }

@@ -15,6 +15,7 @@ from tests.support.api import JPEG, published, uploaded
 from tests.support.factories import settle_job
 from tests.support.http import a_png, claimed, is_problem, submitted, told
 from tests.support.image_rows import bury, renewal_of
+from tests.support.recipes import RECIPES
 from tests.support.rows import job_row
 
 
@@ -38,7 +39,8 @@ async def test_an_image_is_rendered_again_as_another_revision(
     assert (first["imageId"], "queued") == (again["imageId"], again["status"])
     old = await job_row(owner, JobId(UUID(first["jobId"])))
     new = await job_row(owner, JobId(UUID(again["jobId"])))
-    assert old["payload"] | {"recipe": "avif", "source_seq": 1} == new["payload"]
+    avif = {"recipe": "avif", "recipe_hash": RECIPES["avif"].hash}
+    assert old["payload"] | avif | {"source_seq": 1} == new["payload"]
     assert 1 == (await acme.get(first["links"]["image"])).json()["revision"]
     await published(worker, again)
     shown = (await acme.get(first["links"]["image"])).json()
@@ -157,7 +159,8 @@ async def test_a_set_is_a_job_that_anybody_may_submit(
 
     row = await job_row(owner, job_id)
     assert ("acme", "general", None) == (row["tenant_id"], row["lane"], row["target"])
-    assert payload == row["payload"]
+    versions = {name: recipe.hash for name, recipe in RECIPES.items()}
+    assert payload | {"recipe_hashes": versions} == row["payload"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +170,10 @@ async def test_a_set_is_a_job_that_anybody_may_submit(
         ({"all_images": True, "reference": "r"}, "invalid_payload"),
         ({"image_ids": ["x"]}, "invalid_payload"),
         ({"all_images": True, "recipe": "nothing-of-ours"}, "unknown_recipe"),
+        ({"recipe_was": "default@00000000"}, "unknown_recipe"),
+        ({"recipe_was": f"avif@{RECIPES['default'].hash}"}, "unknown_recipe"),
+        ({"recipe_was": "default@0"}, "invalid_payload"),
+        ({"all_images": True, "recipe_hashes": {"default": "0" * 32}}, "invalid_payload"),
     ],
 )
 async def test_a_set_that_nobody_can_mean_is_refused(

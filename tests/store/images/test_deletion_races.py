@@ -21,7 +21,7 @@ from imagefleet.store.images.deleting import (
     Deleting,
     flag_void,
 )
-from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.images import find_current
 from imagefleet.store.letters.replays import (
     replay_redriven,
 )

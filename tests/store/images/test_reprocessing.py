@@ -349,7 +349,9 @@ async def test_an_image_is_rendered_again_from_its_newest_original(
     image_id = await an_image(api)
     await an_image(api, image_id=image_id)
 
-    _, submitted = await reprocess_image(api, once_more(image_id), image_id, recipe="avif")
+    _, submitted = await reprocess_image(
+        api, once_more(image_id), image_id, recipe="avif", versions={}
+    )
 
     row = await job_row(worker, submitted.job_id)
     assert (2, "avif") == (row["payload"]["source_seq"], row["payload"]["recipe"])
@@ -361,7 +363,7 @@ async def test_what_is_unknown_or_anothers_is_not_found(api: Connection) -> None
 
     for image_id in (theirs, uuid4()):
         with pytest.raises(NotFound):
-            await reprocess_image(api, once_more(image_id), image_id, recipe=None)
+            await reprocess_image(api, once_more(image_id), image_id, recipe=None, versions={})
 
 
 async def test_of_a_deleted_image_only_a_repeat_is_answered(api: Connection) -> None:
@@ -369,7 +371,9 @@ async def test_of_a_deleted_image_only_a_repeat_is_answered(api: Connection) -> 
 
     async def asked(fingerprint: str) -> Submitted:
         draft = once_more(image_id, "k")
-        _, found = await reprocess_image(api, draft, image_id, recipe=None, fingerprint=fingerprint)
+        _, found = await reprocess_image(
+            api, draft, image_id, recipe=None, versions={}, fingerprint=fingerprint
+        )
         return found
 
     first = await asked("f")
@@ -379,7 +383,7 @@ async def test_of_a_deleted_image_only_a_repeat_is_answered(api: Connection) -> 
     with pytest.raises(IdempotencyConflict):
         await asked("g")
     with pytest.raises(RequestRejected, match="image_deleted"):
-        await reprocess_image(api, once_more(image_id), image_id, recipe=None)
+        await reprocess_image(api, once_more(image_id), image_id, recipe=None, versions={})
 
     assert (first.job_id, False) == (repeat.job_id, repeat.created)
 
@@ -401,7 +405,9 @@ async def test_nothing_is_submitted_behind_a_deletion_that_is_under_way(
 
     async def single() -> None:
         async with database.connect("api") as connection:
-            await reprocess_image(connection, once_more(image_id), image_id, recipe=None)
+            await reprocess_image(
+                connection, once_more(image_id), image_id, recipe=None, versions={}
+            )
 
     waiting = asyncio.gather(set_page(), single(), return_exceptions=True)
     await blocked(database, 2)

@@ -157,6 +157,10 @@ SELECT id_of(n), 1, 'acme', 1, 1, id_of(n), 'default', 'jpeg', 1, 1, 1, '', 'loa
        now() - interval '1 minute' * n, gen_random_uuid()
   FROM generate_series(1, {IMAGES}) AS n;
 
+-- A year of edits an hour, of ten names.
+INSERT INTO recipes (hash, name, content)
+SELECT md5(n::text), 'recipe-' || n % 10, '{{}}' FROM generate_series(1, {TOLD}) AS n;
+
 INSERT INTO uploads (id, tenant_id, image_id, key, content_type, max_bytes, created_by, expires_at,
                      job_id, used_at)
 SELECT id_of(n), 'acme', id_of(n), 'o/upload/' || n, 'image/jpeg', 1, 'load',

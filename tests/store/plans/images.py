@@ -1,5 +1,6 @@
 """How much images, their sweep and their edge may read."""
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
@@ -36,8 +37,7 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.images import list_images, submit_image
-from imagefleet.store.images.pointers import find_current
+from imagefleet.store.images.images import find_current, list_images, submit_image
 from imagefleet.store.images.pruning import (
     Superseded,
     list_superseded,
@@ -47,6 +47,7 @@ from imagefleet.store.images.pruning import (
     prune_uploads,
     record_swept,
 )
+from imagefleet.store.images.recipes import FIND_RECIPE, names_one_version
 from imagefleet.store.images.reprocessing import find_original, submit_page
 from imagefleet.store.images.sweeping import (
     count_superseded,
@@ -225,6 +226,18 @@ async def an_original(connection: Connection) -> None:
     assert (await find_original(connection, id_of(HOT), TENANT)).key == f"o/{id_of(HOT)}"
 
 
+VERSION: Final = hashlib.md5(b"7", usedforsecurity=False).hexdigest()  # of recipe-7
+
+
+async def a_version(connection: Connection) -> None:
+    found = await connection.fetch(FIND_RECIPE, VERSION)
+    assert [{}] == [row["content"] for row in found]
+
+
+async def one_version(connection: Connection) -> None:
+    assert await names_one_version(connection, "recipe-7", VERSION[:8])
+
+
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 
 
@@ -257,6 +270,8 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),
         "a stable address": Case(stable_address, "api", 4, 20),
         "another form": Case(one_more_form, "api", TOLD // 100 + 10, 300),
+        "a version of a recipe": Case(a_version, "worker", 2, 10),
+        "the only version of a prefix": Case(one_version, "api", 2, 10),
         "a newest original": Case(an_original, "api", 3, 20),
         "open jobs of a deleted image with a long history": Case(
             list_void(HOT, HOT_OPEN), "api", 2 * HOT_OPEN, 60

@@ -172,13 +172,17 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         },
         "images": {
             "api": May(
-                insert=columns("id tenant_id reference recipe"), update=columns("updated_at")
+                insert=columns("id tenant_id reference recipe recipe_hash"),
+                update=columns("updated_at"),
             ),
             "worker": May(
-                update=columns("recipe source_seq revision claim_no job_id published_at updated_at")
+                update=columns(
+                    "recipe recipe_hash source_seq revision claim_no job_id published_at updated_at"
+                )
             ),
             "maintenance": May(delete=True),
         },
+        "recipes": dict.fromkeys(("api", "worker"), May(insert=columns("hash name content"))),
         "image_sources": {"api": May(insert=True), "maintenance": May(delete=True)},
         "image_revisions": {
             "worker": May(insert=True, update=columns("superseded_at invalidation_id")),

@@ -139,8 +139,8 @@ class Keys:
             return keys
 
 
-def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
-    """A dependency: the key of the request, which must have this scope."""
+def needs(scope: Scope | None) -> Callable[..., Awaitable[ApiKey]]:
+    """A dependency: the key of the request, which must have this scope; None: any key will do."""
 
     async def key_of(request: Request, _documented: Annotated[object, Security(_BEARER)]) -> ApiKey:
         keys: Keys = request.app.state.keys
@@ -154,7 +154,7 @@ def needs(scope: Scope) -> Callable[..., Awaitable[ApiKey]]:
         # Operators' bucket is for those who may operate: who may not has no second one.
         operates = scope == "operate" and scope in key.scopes
         limiting.request(key, sends=scope == "submit", operates=operates)
-        if scope not in key.scopes:
+        if scope is not None and scope not in key.scopes:
             keys.forbidden(key, scope, address=address)
             raise RequestRejected("forbidden", _FORBIDDEN.format(scope))
         request.state.key = key
@@ -256,3 +256,4 @@ _BEARER: Final = HTTPBearer(auto_error=False, description="An API key, `if_…`.
 Submitter = Annotated[ApiKey, Depends(needs("submit"))]
 Reader = Annotated[ApiKey, Depends(needs("read"))]
 Operator = Annotated[ApiKey, Depends(needs("operate"))]
+AnyKey = Annotated[ApiKey, Depends(needs(None))]

@@ -24,7 +24,7 @@ from imagefleet.api.http.errors import CLIENT_LEFT, NOT_OURS, Unhurried, refused
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
 from imagefleet.doorbell import Doorbell
-from imagefleet.errors import NotFound
+from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
@@ -183,6 +183,18 @@ class Tools:
     """How many invalidation paths a month are expected."""
     operators: Pool | None = None
     """Postgres under the operator's role; None where its routes are not served."""
+
+    def recipe_of(self, name: str) -> Recipe:
+        """The recipe of this name; RequestRejected if there is none."""
+        if name not in self.recipes:
+            sentence = f"There is no such recipe; known are: {', '.join(self.recipes)}."
+            raise RequestRejected("unknown_recipe", sentence)
+        return self.recipes[name]
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The hash of each of the recipes, by name."""
+        return {name: recipe.hash for name, recipe in self.recipes.items()}
 
     @property
     def kinds(self) -> Kinds:

@@ -1,4 +1,4 @@
-"""Images: uploaded, replaced, rendered again, looked at, deleted.
+"""Images: uploaded, replaced, rendered again, looked at, deleted; the recipes that there are.
 
 The original is stored before anything is recorded, and deleted long after.
 """
@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.auth import AnyKey, Reader, Submitter
 from imagefleet.api.http.bodies import read_json_if_any
 from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described, json_body
@@ -24,20 +24,20 @@ from imagefleet.api.producers.submitting import (
     fingerprint,
     idempotency_header,
     key_of,
-    recipe_of,
 )
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
 from imagefleet.store.images.images import (
     IMAGE_DELETED,
-    find_replaceable,
     get_image,
     list_images,
     submit_image,
@@ -46,6 +46,7 @@ from imagefleet.store.images.reprocessing import reprocess_image as submit_repro
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
+DEFAULT: Final = "default"
 DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
@@ -81,13 +82,13 @@ async def upload_image(
         if recipe is not None or reference is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
-    chosen = recipe_of(tools.recipes, recipe or "default")
+    chosen = tools.recipe_of(recipe or DEFAULT)
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen, reference=reference)
-    asked = {"sha256": source.sha256, "recipe": chosen, "reference": reference}
+    source = replace(stored, recipe=chosen.name, recipe_hash=chosen.hash, reference=reference)
+    asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": reference}
     digest = fingerprint("POST /v1/images", asked)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
 
@@ -111,12 +112,15 @@ async def replace_image(
     recipe: RecipeQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if recipe is None else recipe_of(tools.recipes, recipe)
+    chosen = None if recipe is None else tools.recipe_of(recipe).name
     asking = _draft(request, tools, image_id, key)
-    present = await _recipe_of_replaceable(tools, image_id, asking)
+    present = await _find_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, keep=not repeats)
-    source = replace(stored, recipe=chosen or present)
+    name = chosen or present.recipe or DEFAULT
+    # Of a recipe that is gone, what it was made by until now.
+    pinned = tools.versions.get(name, present.recipe_hash)
+    source = replace(stored, recipe=name, recipe_hash=pinned)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)
@@ -204,7 +208,7 @@ async def reprocess_image(
 ) -> Response:
     """Make the variants anew of the newest original; until then the present ones are shown."""
     asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else recipe_of(tools.recipes, asked.recipe)
+    recipe = None if asked.recipe is None else tools.recipe_of(asked.recipe).name
     wanted = {"image_id": str(image_id), "recipe": recipe}
     digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
     asking = draft(
@@ -219,10 +223,38 @@ async def reprocess_image(
         await get_image(connection, image_id, key.tenant_id)
         await admission.admit(connection, key, asking)
         submission, submitted = await submit_reprocessing(
-            connection, asking, image_id, recipe=recipe, fingerprint=digest
+            connection,
+            asking,
+            image_id,
+            recipe=recipe,
+            versions=tools.versions,
+            fingerprint=digest,
         )
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, image_id))
+
+
+@router.get("/v1/recipes", **described("List recipes", RecipeList))
+async def list_recipes(_key: AnyKey, tools: ToolsHere) -> Response:
+    """What may be named as `recipe`, and which variants it makes, as this API has them now."""
+    return answer(RecipeList(recipes=[_shown(recipe) for recipe in tools.recipes.values()]))
+
+
+def _shown(recipe: Recipe) -> RecipeView:
+    variants = [
+        RecipeVariant(
+            name=variant.name,
+            fit=variant.fit,
+            width=variant.width,
+            height=variant.height,
+            formats=list(variant.formats),
+            types=[each.mime_type for each in variant.formats],
+            files=[f"{variant.name}.{each.extension}" for each in variant.formats],
+            quality=variant.quality,
+        )
+        for variant in recipe.variants
+    ]
+    return RecipeView(name=recipe.name, hash=recipe.hash, variants=variants)
 
 
 def _cancelling(
@@ -240,13 +272,13 @@ def _cancelling(
     ).whole(order.model_dump(mode="json"))
 
 
-async def _recipe_of_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> str:
-    """How the image to be replaced is made; one that was deleted only answers repeats."""
+async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> ImageView:
+    """The image to be replaced; one that was deleted only answers repeats."""
     async with tools.pool.use("get_image", "images") as connection:
-        image, recipe = await find_replaceable(connection, image_id, asking.tenant_id)
+        image = await get_image(connection, image_id, asking.tenant_id)
         if image.status == DELETED and not await is_standing(connection, asking):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
-    return recipe
+    return image
 
 
 def _draft(request: Request, tools: Tools, image_id: UUID, key: ApiKey) -> Draft:
@@ -293,7 +325,7 @@ async def _submit(
         if repeats:
             standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
             return accepted(AcceptedImage.answering(standing, source.image_id))
-        payload = ProcessImage.payload(source.image_id, source, source.recipe)
+        payload = ProcessImage.payload(source)
         submission = asking.whole(payload, fingerprint=digest)
         submitted = await submit_image(connection, submission, source, is_first=is_first)
     tools.ring([(submission, submitted)])

@@ -81,7 +81,7 @@ async def create_job(request: Request, key: Submitter, tools: ToolsHere) -> Resp
     """Record a job; it runs later. The same request again gets the same answer."""
     job = await read_json(request, NewJob, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, job.idempotency_key)
-    submission = compose(request, tools.kinds, tools.recipes, job, by=key, key=idempotency_key)
+    submission = await compose(request, tools, job, by=key, key=idempotency_key)
     accepting: Accepting = request.app.state.accepting
     return accepted(AcceptedJob.answering(await accepting.take(key, submission)))
 
@@ -99,7 +99,7 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     composed: list[Submission | Problem] = []
     begun = monotonic()
     for item, job_id in zip(batch.jobs, ids, strict=True):
-        composed.append(_composed(request, tools, item, by=key, job_id=job_id))
+        composed.append(await _composed(request, tools, item, by=key, job_id=job_id))
         if monotonic() - begun > LONGEST_PIECE:
             await asyncio.sleep(0)  # whoever asked meanwhile is answered in between
             begun = monotonic()
@@ -110,13 +110,13 @@ async def create_jobs(request: Request, key: Submitter, tools: ToolsHere) -> Res
     return answer(BatchAnswers(answers=[_answer_to(each, tools) for each in given]))
 
 
-def _composed(
+async def _composed(
     request: Request, tools: Tools, item: dict[str, object], *, by: ApiKey, job_id: JobId
 ) -> Submission | Problem:
     try:
         job = validated(item, NewJob, most_bytes=MOST_JSON_BYTES)
         key = job.idempotency_key
-        return compose(request, tools.kinds, tools.recipes, job, by=by, key=key, job_id=job_id)
+        return await compose(request, tools, job, by=by, key=key, job_id=job_id)
     except RequestRejected as error:
         return problem_of(error)
 

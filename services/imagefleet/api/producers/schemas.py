@@ -8,6 +8,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from imagefleet.api.http.requests import TOKEN
+from imagefleet.jobs.kinds import RecipeName
 from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
@@ -42,7 +43,6 @@ class Incoming(BaseModel):
 
 IdempotencyKey = Annotated[str, Field(pattern=PRINTABLE_ASCII)]
 Reference = Annotated[str, Field(pattern=NO_CONTROLS)]
-RecipeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
 
 

@@ -19,10 +19,9 @@ from fastapi import Request
 
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
-from imagefleet.api.http.requests import correlate
+from imagefleet.api.http.requests import Tools, correlate
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.kinds import (
     Draft,
     JobKind,
@@ -34,6 +33,7 @@ from imagefleet.jobs.kinds import (
 from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.images.recipes import names_one_version
 from imagefleet.store.jobs.admissions import (
     find_key_or_refusal,
     find_refusals,
@@ -61,6 +61,7 @@ HEADER: Final = "Idempotency-Key"
 _FORM: Final = re.compile(PRINTABLE_ASCII)
 _NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
 _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
+_NOT_THEIRS: Final = "recipe_hashes is not for producers: the versions in force are taken."
 _PAUSED: Final = "New work of this kind is not taken at present."
 
 Asked: TypeAlias = Submission | Draft
@@ -68,10 +69,9 @@ Wish: TypeAlias = tuple[ApiKey, Asked]
 Refusal: TypeAlias = RequestRejected | Unavailable
 
 
-def compose(
+async def compose(
     request: Request,
-    kinds: Kinds,
-    recipes: Mapping[str, Recipe],
+    tools: Tools,
     job: NewJob,
     *,
     by: ApiKey,
@@ -79,13 +79,13 @@ def compose(
     job_id: JobId | None = None,
 ) -> Submission:
     """The submission that a producer's job comes to; RequestRejected if it cannot be one."""
-    kind = _kind_of(kinds, job.job_type)
+    kind, given = _kind_of(tools.kinds, job.job_type), job.payload
     if len(orjson.dumps(job.payload)) > MAX_PAYLOAD_BYTES:
         sentence = f"The payload is larger than {MAX_PAYLOAD_BYTES} bytes."
         raise RequestRejected("payload_too_large", sentence)
     payload = validate_payload(kind, job.payload)
-    if isinstance(payload, ReprocessImages) and payload.recipe is not None:
-        recipe_of(recipes, payload.recipe)
+    if isinstance(payload, ReprocessImages):
+        given = given | {"recipe_hashes": await versions_of_a_set(tools, payload)}
     # The payload is JSON already; to dump it as part of the model is another walk through it.
     asked = job.model_dump(mode="json", exclude={"payload", "idempotency_key", "correlation_id"})
     asked["payload"] = job.payload
@@ -100,13 +100,31 @@ def compose(
         target=kind.target(payload),
         parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
     ).whole(
-        job.payload,
+        given,
         fingerprint=fingerprint("POST /v1/jobs", asked),
         lane=choose_lane(kind, job.priority),
         priority=job.priority,
         run_at=job.run_at,
         max_attempts=job.max_attempts,
     )
+
+
+async def versions_of_a_set(tools: Tools, wanted: ReprocessImages) -> Mapping[str, str]:
+    """What the images of a set are made by, each by the version of its recipe; or why not.
+
+    A worker with an older file would make the version that is to be replaced.
+    """
+    if wanted.recipe_hashes is not None:
+        raise RequestRejected("invalid_payload", _NOT_THEIRS)
+    if wanted.recipe is not None:
+        tools.recipe_of(wanted.recipe)
+    name, _, version = (wanted.recipe_was or "").partition("@")
+    if version:
+        async with tools.pool.use("list_versions", "recipes") as connection:
+            if not await names_one_version(connection, name, version):
+                sentence = f"There is no one version {version} of a recipe {name}."
+                raise RequestRejected("unknown_recipe", sentence)
+    return tools.versions
 
 
 def draft(
@@ -137,14 +155,6 @@ def draft(
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )
-
-
-def recipe_of(recipes: Mapping[str, Recipe], name: str) -> str:
-    """The name of a recipe that exists."""
-    if name not in recipes:
-        sentence = f"There is no such recipe; known are: {', '.join(recipes)}."
-        raise RequestRejected("unknown_recipe", sentence)
-    return name
 
 
 def _kind_of(kinds: Kinds, name: str) -> JobKind:

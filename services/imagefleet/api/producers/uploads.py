@@ -15,7 +15,7 @@ from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, recipe_of
+from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.limits import judge_bytes
 from imagefleet.jobs.images import NewSource, image_target, original_key
@@ -94,7 +94,7 @@ async def prepare_upload(request: Request, key: Submitter, tools: ToolsHere) -> 
 async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response:
     """Make an image of what was posted. The upload itself is the key where none is given."""
     asked = await read_json(request, StoredUpload)
-    recipe_of(tools.recipes, asked.recipe)
+    recipe = tools.recipe_of(asked.recipe)
     idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:
@@ -121,10 +121,11 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         etag=stored.etag,
         width=facts.width,
         height=facts.height,
-        recipe=asked.recipe,
+        recipe=recipe.name,
+        recipe_hash=recipe.hash,
         reference=asked.reference,
     )
-    payload = ProcessImage.payload(source.image_id, source, source.recipe)
+    payload = ProcessImage.payload(source)
     submission = asking.whole(payload, fingerprint=digest)
     async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)

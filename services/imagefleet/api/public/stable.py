@@ -22,7 +22,7 @@ from imagefleet.api.http.openapi import Piece, problems
 from imagefleet.api.http.requests import Tools, ToolsHere
 from imagefleet.errors import NotFound, Unavailable
 from imagefleet.jobs.images import REDIRECT_MAX_AGE, ImageFormat, cache_tag, stable_path
-from imagefleet.store.images.pointers import Address, find_current
+from imagefleet.store.images.images import Address, find_current
 
 CONNECTION_WITHIN: Final = 1.0  # seconds; with the next line the two that an answer may take
 READ_WITHIN: Final = 1.0

@@ -84,6 +84,8 @@ class ImageView(Shape):
     status: str
     reference: str | None = None
     revision: int | None = None
+    recipe: str | None = None
+    recipe_hash: str | None = None
     source: Source | None = None
     placeholder: Placeholder | None = None
     variants: list[VariantView]

@@ -1,4 +1,4 @@
-"""Who may do how much, and who changed what: tenants, live settings, the audit."""
+"""Who may do how much, what is made, who changed what: tenants, settings, recipes, the audit."""
 
 from datetime import datetime
 from typing import Self
@@ -26,8 +26,7 @@ class TenantView(Shape):
     @classmethod
     def of(cls, row: Row) -> Self:
         """Of the names of its pauses an empty one is all of them, and the others are types."""
-        paused: list[str] = row["paused"]
-        told = {"paused": "" in paused, "paused_types": [name for name in paused if name]}
+        told = {"paused": "" in row["paused"], "paused_types": [*filter(None, row["paused"])]}
         return super().of(dict(row) | {"tenant": row["id"]} | told)
 
 
@@ -122,3 +121,30 @@ class AuditLines(Shape):
 
     lines: list[AuditLineView]
     next_cursor: int | None = None
+
+
+class RecipeVariant(Shape):
+    """One file that a recipe makes: a box in pixels, what it may come out as, and its name then."""
+
+    name: str
+    fit: str
+    width: int
+    height: int
+    formats: list[str]
+    types: list[str]
+    files: list[str]
+    quality: int
+
+
+class RecipeView(Shape):
+    """A recipe in the version that is in force."""
+
+    name: str
+    hash: str
+    variants: list[RecipeVariant]
+
+
+class RecipeList(Shape):
+    """Every recipe that may be named."""
+
+    recipes: list[RecipeView]

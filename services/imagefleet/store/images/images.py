@@ -19,7 +19,7 @@ completed shows what may still fail.
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
@@ -39,7 +39,7 @@ from imagefleet.store.jobs.submissions import (
 IMAGE_DELETED: Final = "This image was deleted."
 
 _SOURCE: Final = (
-    *("image_id", "tenant_id", "reference", "recipe"),
+    *("image_id", "tenant_id", "reference", "recipe", "recipe_hash"),
     *("key", "etag", "sha256", "bytes", "content_type", "width", "height"),
 )
 
@@ -48,17 +48,17 @@ ACCEPT_SOURCE: Final = """
 WITH living AS MATERIALIZED (
     SELECT jobs.target_seq
       FROM jobs
-     WHERE jobs.id = $12
+     WHERE jobs.id = $13
        AND NOT EXISTS (SELECT FROM image_tombstones WHERE image_tombstones.image_id = $1)
 ),
 known AS (
-    INSERT INTO images (id, tenant_id, reference, recipe)
-    SELECT $1, $2, $3, $4 FROM living
+    INSERT INTO images (id, tenant_id, reference, recipe, recipe_hash)
+    SELECT $1, $2, $3, $4, $5 FROM living
         ON CONFLICT (id) DO NOTHING
 )
 INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes, content_type,
                            width, height)
-SELECT $1, living.target_seq, $2, $5, $6, $7, $8, $9, $10, $11 FROM living
+SELECT $1, living.target_seq, $2, $6, $7, $8, $9, $10, $11, $12 FROM living
 RETURNING image_id
 """
 
@@ -70,13 +70,13 @@ named AS (
     SELECT accepted.tenant_id, accepted.target, accepted.target_seq + 1 FROM accepted
 ),
 known AS (
-    INSERT INTO images (id, tenant_id, reference, recipe)
-    SELECT $3, $4, $5, $6 FROM accepted
+    INSERT INTO images (id, tenant_id, reference, recipe, recipe_hash)
+    SELECT $3, $4, $5, $6, $7 FROM accepted
 ),
 stored AS (
     INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes,
                                content_type, width, height)
-    SELECT $3, accepted.target_seq, $4, $7, $8, $9, $10, $11, $12, $13 FROM accepted
+    SELECT $3, accepted.target_seq, $4, $8, $9, $10, $11, $12, $13, $14 FROM accepted
 )
 {ANSWERING}"""  # noqa: S608 - composed at import from that of any job
 
@@ -120,8 +120,9 @@ WITH new AS MATERIALIZED (
     SELECT *
       FROM jsonb_to_recordset($1::jsonb) AS new (
           job_id uuid, claim_no bigint, image_id uuid, tenant_id text, source_seq bigint,
-          revision bigint, recipe text, format text, width integer, height integer, bytes bigint,
-          sha256 text, thumbhash text, color text, encoder text, variants jsonb)
+          revision bigint, recipe text, recipe_hash text, format text, width integer,
+          height integer, bytes bigint, sha256 text, thumbhash text, color text, encoder text,
+          variants jsonb)
 ),
 current AS MATERIALIZED (
     SELECT images.id, images.source_seq, images.revision
@@ -134,7 +135,8 @@ flipped AS (
     -- Forward only, and never over a tombstone: what is older than what is shown stays unseen.
     UPDATE images
        SET source_seq = new.source_seq, revision = new.revision, claim_no = new.claim_no,
-           job_id = new.job_id, recipe = new.recipe, published_at = now(), updated_at = now()
+           job_id = new.job_id, recipe = new.recipe, recipe_hash = new.recipe_hash,
+           published_at = now(), updated_at = now()
       FROM new
       JOIN current ON current.id = new.image_id
      WHERE images.id = new.image_id
@@ -146,11 +148,11 @@ flipped AS (
 ),
 written AS (
     INSERT INTO image_revisions (image_id, revision, tenant_id, source_seq, claim_no, job_id,
-                                 recipe, format, width, height, bytes, sha256, thumbhash, color,
-                                 encoder)
+                                 recipe, recipe_hash, format, width, height, bytes, sha256,
+                                 thumbhash, color, encoder)
     SELECT new.image_id, new.revision, new.tenant_id, new.source_seq, new.claim_no, new.job_id,
-           new.recipe, new.format, new.width, new.height, new.bytes, new.sha256, new.thumbhash,
-           new.color, new.encoder
+           new.recipe, new.recipe_hash, new.format, new.width, new.height, new.bytes, new.sha256,
+           new.thumbhash, new.color, new.encoder
       FROM new
       JOIN flipped ON flipped.job_id = new.job_id
 ),
@@ -207,9 +209,14 @@ def _record(publication: Publication) -> dict[str, object]:
     return flat | {"variants": variants}
 
 
+# Of what is shown its revision tells: workers of the release before leave the image's own alone.
+RECIPE_HASH: Final = """CASE WHEN images.revision IS NULL THEN images.recipe_hash
+            ELSE shown.recipe_hash END AS recipe_hash"""
+
 # A status is the state of things, not a column: what is shown, or else what its newest job came to.
-_IMAGE: Final = """
+_IMAGE: Final = f"""
 SELECT images.id AS image_id, images.reference, images.recipe, images.created_at, images.updated_at,
+       {RECIPE_HASH},
        CASE WHEN tombstone.image_id IS NOT NULL THEN 'deleted'
             WHEN images.revision IS NOT NULL THEN 'ready'
             WHEN newest.state = 'failed' THEN 'failed'
@@ -237,25 +244,17 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
        ORDER BY jobs.id DESC NULLS LAST
        LIMIT 1
   ) AS newest ON images.revision IS NULL
-"""
+"""  # noqa: S608 - composed at import
 
 GET_IMAGE: Final = f"{_IMAGE} WHERE images.id = $1 AND images.tenant_id = $2"
 
 
 async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> ImageView:
     """One image; another tenant's is not found."""
-    image, _ = await find_replaceable(connection, image_id, tenant_id)
-    return image
-
-
-async def find_replaceable(
-    connection: Connection, image_id: UUID, tenant_id: TenantId
-) -> tuple[ImageView, str]:
-    """The same, and the recipe that it is made by."""
     row = await connection.fetchrow(GET_IMAGE, image_id, tenant_id)
     if row is None:
         raise NotFound("image")
-    return ImageView.of(row), row["recipe"]
+    return ImageView.of(row)
 
 
 _PAGE: Final = newest_first("images")
@@ -278,3 +277,38 @@ async def list_images(
     else:
         rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
     return [ImageView.of(row) for row in rows]
+
+
+# Where stable addresses lead; each is asked, as a join could become a hash of every image there is.
+FIND_CURRENT: Final = """
+SELECT wanted.image_id, wanted.name, wanted.format,
+       (SELECT variants.key
+          FROM images
+          JOIN variants ON variants.image_id = images.id AND variants.revision = images.revision
+         WHERE images.id = wanted.image_id
+           AND variants.name = wanted.name AND variants.format = wanted.format
+           AND (SELECT count(*) FROM image_tombstones AS tombstones
+                 WHERE tombstones.image_id = images.id) = 0) AS key
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS wanted (image_id, name, format)
+"""
+
+Address: TypeAlias = tuple[UUID, str, str]
+"""An image, the name of a variant and its format."""
+
+
+async def find_current(
+    connection: Connection, wanted: Sequence[Address], *, within: float
+) -> dict[Address, str]:
+    """The keys of current revisions; none of what is not yet, no more, or never was."""
+    rows = await connection.fetch(
+        FIND_CURRENT,
+        [image_id for image_id, _, _ in wanted],
+        [name for _, name, _ in wanted],
+        [image_format for _, _, image_format in wanted],
+        within=within,
+    )
+    return {
+        (row["image_id"], row["name"], row["format"]): row["key"]
+        for row in rows
+        if row["key"] is not None
+    }

@@ -5,7 +5,7 @@ nothing is submitted here for an image that was deleted before; and the original
 one, whatever is being uploaded meanwhile. A handler that is given no original asks for that one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -16,7 +16,7 @@ from imagefleet.jobs.images import Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.images.images import IMAGE_DELETED
+from imagefleet.store.images.images import IMAGE_DELETED, RECIPE_HASH
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
@@ -34,12 +34,15 @@ SELECT targets.target
    FOR UPDATE OF targets
 """
 
-FIND_CANDIDATES: Final = """
-SELECT images.id AS image_id, images.recipe, tombstone.image_id IS NOT NULL AS deleted,
+FIND_CANDIDATES: Final = f"""
+SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
+       tombstone.image_id IS NOT NULL AS deleted,
        newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
   LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
+  LEFT JOIN image_revisions AS shown
+         ON shown.image_id = images.id AND shown.revision = images.revision
   CROSS JOIN LATERAL (
       SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
              sources.content_type
@@ -49,7 +52,7 @@ SELECT images.id AS image_id, images.recipe, tombstone.image_id IS NOT NULL AS d
        LIMIT 1
   ) AS newest
  ORDER BY images.id DESC
-"""
+"""  # noqa: S608 - composed at import
 
 
 async def _find_candidates(
@@ -67,10 +70,12 @@ async def reprocess_image(
     image_id: UUID,
     *,
     recipe: str | None,
+    versions: Mapping[str, str],
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted]:
     """Accept the job that renders an image's newest original once more, which is known here.
 
+    In the versions that are in force, where they say of its recipe which that is.
     NotFound for another tenant's. Of a deleted image only the repeat of a request is answered.
     """
     async with connection.transaction():
@@ -79,7 +84,8 @@ async def reprocess_image(
             raise NotFound("image")
         if candidates[0].deleted and not await is_standing(connection, draft):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
-        submission = draft.whole(candidates[0].payload(recipe), fingerprint=fingerprint)
+        payload = candidates[0].payload(recipe, versions)
+        submission = draft.whole(payload, fingerprint=fingerprint)
         return submission, await insert_submission(connection, submission)
 
 

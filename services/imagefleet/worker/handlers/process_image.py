@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from imagefleet.aws.objects import Headers, Stored
-from imagefleet.errors import InputRejected, Unavailable
+from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits, decoding_bytes
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
@@ -38,9 +38,7 @@ async def run(job: JobContext) -> Completed:
     from imagefleet.imaging.encoding import encoder_fingerprint  # noqa: PLC0415 - brings Pillow
 
     payload: ProcessImage = job.payload
-    recipe = job.recipes.get(payload.recipe)
-    if recipe is None:  # a newer API knows it, and so will a newer worker
-        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), payload.recipe)
+    recipe = await job.recipe(payload.recipe, payload.recipe_hash)
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
         source = Path(folder) / "source"
         stored = await fetch(job, payload, source)
@@ -59,6 +57,7 @@ async def run(job: JobContext) -> Completed:
         source_seq=revision if payload.source_seq is None else payload.source_seq,
         revision=revision,
         recipe=payload.recipe,
+        recipe_hash=payload.recipe_hash or recipe.hash,
         encoder=encoder_fingerprint(recipe),
         source=rendered.source,
         placeholder=rendered.placeholder,

