@@ -114,12 +114,13 @@ _BEST_FIRST: Final = ("avif", "webp", "png", "jpeg")
 
 
 def srcset(variants: list[VariantView], source: Source | None) -> dict[str, str]:
-    """What belongs into `srcset`, by the type of the images; of one width only the first.
+    """What belongs into `srcset`, by type, the best first; of one width only the first.
 
-    A browser chooses by width alone, so where there are variants of the whole picture, to the
-    nearest pixel as wide to high as the source, those that are cut or have margins stay out.
+    A browser goes by width alone: beside those of the whole picture none that is cut or padded.
     """
-    whole = [variant for variant in variants if source and _is_whole(variant, source)]
+    width, height = (source.width, source.height) if source else (0, 0)
+    most_off = max(width, height)  # less is a fraction of a pixel
+    whole = [one for one in variants if abs(one.width * height - one.height * width) < most_off]
     by_type: dict[str, dict[int, str]] = {}
     for variant in sorted(whole or variants, key=lambda made: _BEST_FIRST.index(made.format)):
         widths = by_type.setdefault(f"image/{variant.format}", {})
@@ -128,10 +129,6 @@ def srcset(variants: list[VariantView], source: Source | None) -> dict[str, str]
         media_type: ", ".join(f"{url} {width}w" for width, url in sorted(widths.items()))
         for media_type, widths in by_type.items()
     }
-
-
-def _is_whole(made: VariantView, of: Source) -> bool:
-    return abs(made.width * of.height - made.height * of.width) < max(of.width, of.height)
 
 
 class ImagePage(Shape):
