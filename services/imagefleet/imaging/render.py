@@ -12,8 +12,10 @@ from PIL import Image
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.attention import focals
+from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
 from imagefleet.imaging.encoding import Encoded, encode
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
@@ -50,6 +52,7 @@ def render(
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
     """
+    forget_refusals()
     try:
         data = read(source, limits)
         work = open_file(data, examine(data, limits), recipe, limits, focal)
@@ -69,9 +72,11 @@ def render(
             placeholder=_placeholder(picture),
             variants=tuple(made),
         )
-    except MemoryError as fault:
-        sentence = "The image needs more memory to process than it may have."
-        raise InputRejected("memory", sentence) from fault
+    except Exception as fault:
+        if isinstance(fault, MemoryError) or was_refused_memory():
+            sentence = "The image needs more memory to process than it may have."
+            raise InputRejected("memory", sentence, str(fault) or None) from fault
+        raise
 
 
 def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
@@ -93,12 +98,12 @@ def _make(
     checkpoint: Checkpoint,
 ) -> Iterator[VariantFacts]:
     """The variants of one level. Those that come out alike, as a small source's do, are one."""
-    outcome = partial(_outcome, level.size)
+    scaled = level.size != work.size
+    outcome = partial(_outcome, level.size, scaled=scaled)
     for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
         first, *others = alike
         checkpoint()
-        focal, scaled = around[first.focus], level.size != work.size
-        shown = compose(picture, first, focal, scaled=scaled)
+        shown = compose(picture, first, around[first.focus], scaled=scaled)
         encoded = encode(shown, first, work.origin)
         sink(first.name, encoded.format, encoded.content)
         for variant in (first, *others):
@@ -108,10 +113,11 @@ def _make(
             yield facts if variant is first else replace(facts, same_as=first.name)
 
 
-def _outcome(size: Size, variant: VariantSpec) -> str:
+def _outcome(size: Size, variant: VariantSpec, *, scaled: bool) -> str:
     """What decides the bytes of a variant whose scaled size is given."""
     shown = fitted(size, variant)
-    named = replace(variant, name="", width=shown.width, height=shown.height)
+    sharpen = variant.sharpen if scaled else 0.0
+    named = replace(variant, name="", width=shown.width, height=shown.height, sharpen=sharpen)
     return repr(replace(named, fit=Fit.INSIDE, focus=Focus.CENTRE) if shown == size else named)
 
 
@@ -135,7 +141,7 @@ def _source(data: bytes, work: Work) -> SourceFacts:
         width=work.size.width,
         height=work.size.height,
         bytes=len(data),
-        frames=work.facts.frames,
+        frames=work.facts.frames if (work.facts.frames or 0) <= MOST_FRAMES else None,
     )
 
 
