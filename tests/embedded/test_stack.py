@@ -160,6 +160,7 @@ async def test_every_process_finds_what_it_needs_and_nothing_else(
         async with started(state) as stack:
             facts = stack.facts
     monkeypatch.setenv("AWS_PROFILE", "somebody's")
+    monkeypatch.setenv("RECIPES_FILE", "ours.toml")
     monkeypatch.setenv("DATABASE_URL", "postgresql://somebody@elsewhere/else")
 
     read: dict[str, Callable[[Mapping[str, str]], object]] = {
@@ -172,6 +173,7 @@ async def test_every_process_finds_what_it_needs_and_nothing_else(
         settings(given)  # complains about whatever is missing
         assert facts.database_urls[name] == given["DATABASE_URL"]
         assert "AWS_PROFILE" not in given
+        assert "ours.toml" == given["RECIPES_FILE"]
         others = [url for role, url in facts.database_urls.items() if role != name]
         shared = [value for value in given.values() if value in others]
         assert shared == ([facts.database_urls["operator"]] if name == "api" else [])

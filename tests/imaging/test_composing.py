@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops
 
 from imagefleet.imaging.composing import compose
-from imagefleet.imaging.recipes import Fit, VariantSpec
+from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 from tests.imaging.rendering import one, picture_of, rendered
 from tests.support.images import opened, pixel, quadrants, saved, translucent
@@ -142,6 +143,18 @@ def test_what_was_not_scaled_is_not_sharpened() -> None:
     assert picture_of(source, as_large).tobytes() == picture_of(source, sharp).tobytes()
     sharper = one(ImageFormat.PNG, width=40, height=40, sharpen=1.0)
     assert steepest(picture_of(source, smaller)) < steepest(picture_of(source, sharper))
+
+
+def test_variants_that_would_differ_in_sharpness_alone_are_one_where_nothing_is_scaled() -> None:
+    boxes = (spec(width=90), spec(width=90, sharpen=0.5))
+    named = (replace(box, name=name) for box, name in zip(boxes, ("soft", "sharp"), strict=True))
+    recipe = Recipe("both", tuple(named))
+
+    as_large, _ = rendered(saved(soft_edge(), "PNG"), recipe)
+    larger, _ = rendered(saved(soft_edge().resize((120, 120)), "PNG"), recipe)
+
+    assert [None, "soft"] == [made.same_as for made in as_large.variants]
+    assert [None, None] == [made.same_as for made in larger.variants]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])

@@ -31,8 +31,8 @@ NOT_GIVEN: Final = range(
 MOST_TAKEN: Final = 100  # of those, before any other will do
 
 # No terminal's, user's or cloud account's settings reach a process: what works here then works
-# because of what is written here.
-PASSED_ON: Final = ("LANG", "LC_ALL", "TMPDIR", "TZ")
+# because of what is written here, and in the recipes that were asked for.
+PASSED_ON: Final = ("LANG", "LC_ALL", "RECIPES_FILE", "TMPDIR", "TZ")
 
 # The AWS SDK would look for a user's profiles and for a cloud machine's credentials.
 NO_CLOUD: Final = {

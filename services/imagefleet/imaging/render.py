@@ -93,12 +93,12 @@ def _make(
     checkpoint: Checkpoint,
 ) -> Iterator[VariantFacts]:
     """The variants of one level. Those that come out alike, as a small source's do, are one."""
-    outcome = partial(_outcome, level.size)
+    scaled = level.size != work.size
+    outcome = partial(_outcome, level.size, scaled=scaled)
     for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
         first, *others = alike
         checkpoint()
-        focal, scaled = around[first.focus], level.size != work.size
-        shown = compose(picture, first, focal, scaled=scaled)
+        shown = compose(picture, first, around[first.focus], scaled=scaled)
         encoded = encode(shown, first, work.origin)
         sink(first.name, encoded.format, encoded.content)
         for variant in (first, *others):
@@ -108,10 +108,11 @@ def _make(
             yield facts if variant is first else replace(facts, same_as=first.name)
 
 
-def _outcome(size: Size, variant: VariantSpec) -> str:
+def _outcome(size: Size, variant: VariantSpec, *, scaled: bool) -> str:
     """What decides the bytes of a variant whose scaled size is given."""
     shown = fitted(size, variant)
-    named = replace(variant, name="", width=shown.width, height=shown.height)
+    sharpen = variant.sharpen if scaled else 0.0
+    named = replace(variant, name="", width=shown.width, height=shown.height, sharpen=sharpen)
     return repr(replace(named, fit=Fit.INSIDE, focus=Focus.CENTRE) if shown == size else named)
 
 

@@ -1,4 +1,4 @@
-"""The eight files of the default recipe, by Pillow or by pyvips, with nothing around them.
+"""The files of eight_files.toml, by Pillow or by pyvips, with nothing around them.
 
 The fewest calls that make the same variants: no judgement, no profile, no placeholder, no hash.
 Told are the picture, how often, and the recipe in the library's own words; the answer is the
