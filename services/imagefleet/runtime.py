@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 import structlog
@@ -431,3 +432,33 @@ class Batcher(Generic[Item, Answer]):
                 asked.answer.set_exception(answer)
             else:
                 asked.answer.set_result(answer)
+
+
+_NO_LIMIT: Final = 2**60  # version 1 says so by a number that no machine has
+
+
+def container_limit(root: Path = Path("/")) -> int | None:
+    """How much memory the kernel gives this process and those beside it; None: it has no limit.
+
+    The least of its control group and of those around it, as far as they are to be seen from here:
+    in a container the outermost is usually the container's own.
+    """
+    limits = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folder, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        for part in ("", *path.split("/")):
+            folder /= part
+            limits += [int(told) for told in _lines(folder / name) if told.isdigit()]
+    return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+
+
+def _lines(file: Path) -> list[str]:
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8").splitlines()
+    return []

@@ -1,82 +1,100 @@
-"""What the largest pictures that are accepted take in memory, in the children that make them.
+"""What pictures take in memory, in the children that make them: foretold, allowed, taken.
 
-Every format, in the ways of coding it that cost differently, at as many pixels as are allowed. Each
-is made once by the worker's renderer, with as much memory as the worker would give it. The peak is
-what the kernel counts towards the child's limit, looked at every few milliseconds; beside it stands
-what `decoding_bytes` had foretold from the head. Ends with 1 where one was not made, or took more.
+Every format, in the ways of coding it that cost differently, at 12 to 64 megapixels, and JPEG at as
+many as phones have. Each is made once by the worker's renderer, with as much memory as the worker
+would give it. The peak is what the kernel counts towards the child's limit, looked at every few
+milliseconds. Ends with 1 where one was not made, or took more than was foretold.
 
-    make bench-memory            # or ARGS="--side 2000 --only webp"
+Then a crowd: sixteen JPEG and PNG of 64 megapixels at once, into a worker that has what a container
+of 1 GiB leaves for children. All have to be made, and all processes together never have more than
+the container.
+
+    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd"
 """
 
 import argparse
 import asyncio
 import logging
+import os
 import struct
 import sys
 import tempfile
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from PIL import Image
 
 from imagefleet.errors import FleetError
-from imagefleet.imaging.limits import decoding_bytes
-from imagefleet.imaging.sniff import sniff
-from imagefleet.worker.handlers.process_image import LIMITS, MUCH_MEMORY_BYTES, needs_much
+from imagefleet.imaging.limits import Limits
+from imagefleet.worker.handlers.process_image import foretold_bytes
+from imagefleet.worker.handling import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
 from tests.support.recipes import RECIPES
 
-SIDE: Final = 7071  # squared, the most pixels that are allowed
+SIZES: Final[Mapping[int, tuple[int, int]]] = {
+    12: (4000, 3000),
+    24: (6000, 4000),
+    48: (8000, 6000),
+    64: (8000, 8000),
+    108: (12_000, 9_000),  # JPEG alone
+}
 MIB: Final = 2**20
+CONTAINER: Final = 1024 * MIB
+CROWD: Final = 16
+CHILDREN: Final = 4
+RECIPE: Final = RECIPES["default"]
+LIMITS: Final = Limits()
 LOOK_EVERY: Final = 0.004  # seconds
 GREEN: Final = (10, 200, 90)
 
-Maker = Callable[[int], bytes]
+Size = tuple[int, int]
+Maker = Callable[[Size], bytes]
 
 
-def tones(mode: str, side: int) -> Image.Image:
+def tones(mode: str, size: Size) -> Image.Image:
     """Gradients: every row and column is another, and they compress well."""
-    across = Image.linear_gradient("L").resize((side, side))
+    across = Image.linear_gradient("L").resize(size)
     if mode == "L":
         return across
-    around = Image.radial_gradient("L").resize((side, side))
+    around = Image.radial_gradient("L").resize(size)
     return Image.merge(mode, [across, around, across, around][: len(mode)])
 
 
-def coded(mode: str, pillow_format: str, side: int, **options: object) -> bytes:
-    return saved(tones(mode, side), pillow_format, **options)
+def coded(mode: str, pillow_format: str, size: Size, **options: object) -> bytes:
+    return saved(tones(mode, size), pillow_format, **options)
 
 
-def flat(mode: str, pillow_format: str, side: int, **options: object) -> bytes:
+def flat(mode: str, pillow_format: str, size: Size, **options: object) -> bytes:
     colour: tuple[int, ...] = (*GREEN, 77) if mode == "RGBA" else GREEN
-    picture = Image.new(mode if mode == "RGBA" else "RGB", (side, side), colour)
+    picture = Image.new(mode if mode == "RGBA" else "RGB", size, colour)
     return saved(picture.convert(mode), pillow_format, **options)
 
 
-def flat_frames(mode: str, pillow_format: str, side: int, **options: object) -> bytes:
-    second = Image.new("RGB", (side, side), (9, 9, 9)).convert(mode)
-    return flat(mode, pillow_format, side, save_all=True, append_images=[second], **options)
+def flat_frames(mode: str, pillow_format: str, size: Size, **options: object) -> bytes:
+    second = Image.new("RGB", size, (9, 9, 9)).convert(mode)
+    return flat(mode, pillow_format, size, save_all=True, append_images=[second], **options)
 
 
-def png(depth: int, colour_type: int, channels: int, side: int, *, interlaced: bool) -> bytes:
+def png(depth: int, colour_type: int, channels: int, size: Size, *, interlaced: bool) -> bytes:
     """As Pillow does not write them."""
     packer, pixels = zlib.compressobj(1), []
     for left, top, across, down in _passes(interlaced=interlaced):
-        wide, high = -(-(side - left) // across), -(-(side - top) // down)
+        wide, high = -(-(size[0] - left) // across), -(-(size[1] - top) // down)
         row = b"\0" + (bytes(range(256)) * (wide * channels * depth // 2048 + 1))
         row = row[: 1 + wide * channels * depth // 8]
         pixels += [packer.compress(row) for _ in range(high)]
-    header = struct.pack(">IIBBBBB", side, side, depth, colour_type, 0, 0, interlaced)
+    header = struct.pack(">IIBBBBB", *size, depth, colour_type, 0, 0, interlaced)
     chunks = [(b"IHDR", header), (b"IDAT", b"".join([*pixels, packer.flush()])), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
 
@@ -90,14 +108,17 @@ def _passes(*, interlaced: bool) -> list[tuple[int, int, int, int]]:
     ]  # fmt: skip
 
 
-QUICK: Final = {"method": 0, "quality": 0}
-ONE_THREAD: Final = {"max_threads": 1, "speed": 10, "quality": 40}
+QUICK: Final[Mapping[str, Any]] = {"method": 0, "quality": 0}
+ONE_THREAD: Final[Mapping[str, Any]] = {"max_threads": 1, "speed": 10, "quality": 40}
 
 PICTURES: Final[Mapping[str, Maker]] = {
     "jpeg 4:2:0": partial(coded, "RGB", "JPEG", quality=85),
     "jpeg 4:4:4": partial(coded, "RGB", "JPEG", subsampling=0),
     "jpeg progressive 4:2:0": partial(coded, "RGB", "JPEG", quality=85, progressive=True),
     "jpeg progressive 4:4:4": partial(coded, "RGB", "JPEG", subsampling=0, progressive=True),
+    "jpeg progressive, restarts": partial(
+        coded, "RGB", "JPEG", subsampling=0, progressive=True, restart_marker_blocks=64
+    ),
     "jpeg progressive cmyk": partial(coded, "CMYK", "JPEG", quality=85, progressive=True),
     "png rgb": partial(coded, "RGB", "PNG", compress_level=1),
     "png rgba": partial(coded, "RGBA", "PNG", compress_level=1),
@@ -124,14 +145,19 @@ PICTURES: Final[Mapping[str, Maker]] = {
 
 
 class Peak:
-    """The most that any child of this zygote had, of what its limit counts."""
+    """The most that the children of a zygote had: one of them, and all with everybody else."""
 
-    bytes = 0
+    def __init__(self, zygote: int) -> None:
+        self._zygote = zygote
+        self.of_one = 0
+        """Of what its limit counts."""
+        self.of_all = 0
+        """Of what is in memory, of this process and the zygote too."""
 
     @contextmanager
-    def of_children(self, zygote: int) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(zygote, over))
+        thread = threading.Thread(target=self._watch, args=(over,))
         thread.start()
         try:
             yield
@@ -139,72 +165,138 @@ class Peak:
             over.set()
             thread.join()
 
-    def _watch(self, zygote: int, over: threading.Event) -> None:
+    def _watch(self, over: threading.Event) -> None:
         while not over.wait(LOOK_EVERY):
-            for child in children_of(zygote):
-                try:
-                    status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
-                except OSError:  # it ended meanwhile
-                    continue
-                _, said, counted = status.partition("VmData:")
-                if said:  # a child that is over has none
-                    self.bytes = max(self.bytes, int(counted.split()[0]) * 1024)
+            children = [_status(child) for child in children_of(self._zygote)]
+            others = [_status(self._zygote), _status(os.getpid())]
+            data = [told.get("VmData", 0) for told in children]
+            here = [told.get("RssAnon", 0) + told.get("VmPTE", 0) for told in children + others]
+            self.of_one = max(self.of_one, *data, 0)
+            self.of_all = max(self.of_all, sum(here))
 
 
-async def measure(renderer: Renderer, path: Path, scratch: Path) -> tuple[int, float, str]:
-    """The peak, the seconds, and how it ended."""
-    peak, begun = Peak(), time.monotonic()
-    memory_bytes = MUCH_MEMORY_BYTES if needs_much(path) else GENERAL_MEMORY_BYTES
-    assert renderer.zygote_pid is not None
-    with peak.of_children(renderer.zygote_pid):
-        try:
-            rendered = await renderer.render(
-                path,
-                RECIPES["default"],
-                LIMITS,
-                deadline_seconds=120,
-                memory_bytes=memory_bytes,
-                scratch=scratch,
-            )
-        except FleetError as error:
-            ending = error.code
-        else:
-            rendered.discard()
-            ending = "made"
-    return peak.bytes, time.monotonic() - begun, ending
+def _status(pid: int) -> dict[str, int]:
+    """Sizes in bytes; nothing of a process that ended meanwhile."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    told = (line.split() for line in lines if line.endswith(" kB"))
+    return {name.removesuffix(":"): int(size) * 1024 for name, size, _ in told}
 
 
-async def run(side: int, wanted: str, folder: Path) -> bool:
+async def plant(path: Path, kind: str, size: Size) -> None:
+    """Draw it elsewhere: what that takes would be counted as ours."""
+    code = (
+        "import sys; from pathlib import Path; from tests.bench.memory import PICTURES; "
+        "Path(sys.argv[1]).write_bytes("
+        "PICTURES[sys.argv[2]]((int(sys.argv[3]), int(sys.argv[4]))))"
+    )
+    arguments = ("-c", code, str(path), kind, *map(str, size))
+    drawing = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+    assert await drawing.wait() == 0
+
+
+async def make(renderer: Renderer, path: Path, memory_bytes: int) -> tuple[float, str]:
+    """The seconds, and how it ended."""
+    begun = time.monotonic()
+    try:
+        rendered = await renderer.render(
+            path,
+            RECIPE,
+            LIMITS,
+            deadline_seconds=300,
+            memory_bytes=memory_bytes,
+            scratch=path.parent,
+        )
+    except FleetError as error:
+        return time.monotonic() - begun, error.code
+    rendered.discard()
+    return time.monotonic() - begun, "made"
+
+
+async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     """Print a row a picture; whether all were made, in what was foretold."""
-    well = True
-    print(f"{side}x{side} pixels, {side * side:,}; sizes in MiB")
-    print(f"{'picture':<26}{'file':>7}{'foretold':>10}{'limit':>7}{'peak':>7}{'s':>7}  ending")
+    well, room = True, Room(1, 1 << 40)
+    print("sizes in MiB")
+    print(f"{'picture':<26}{'MP':>4}{'file':>7}{'foretold':>10}{'allowed':>9}{'taken':>7}{'s':>7}")
     async with Renderer() as renderer:
-        for name, make in PICTURES.items():
-            if wanted not in name:
+        for name, (megapixels, size) in product(PICTURES, sizes.items()):
+            largest = LIMITS.max_jpeg_pixels if "jpeg" in name else LIMITS.max_pixels
+            if wanted not in name or size[0] * size[1] > largest:
                 continue
             path = folder / "source"
-            path.write_bytes(await asyncio.to_thread(make, side))
-            size = path.stat().st_size
-            foretold = decoding_bytes(sniff(path.read_bytes()), size, LIMITS)
-            limit = MUCH_MEMORY_BYTES if needs_much(path) else GENERAL_MEMORY_BYTES
-            peak, seconds, ending = await measure(renderer, path, folder)
-            well = well and ending == "made" and peak <= foretold
+            await plant(path, name, size)
+            foretold = foretold_bytes(path, RECIPE, LIMITS)
+            allowed = room.allowance(foretold)
+            assert renderer.zygote_pid is not None
+            peak = Peak(renderer.zygote_pid)
+            with peak.watched():
+                seconds, ending = await make(renderer, path, allowed)
+            fits = ending == "made" and peak.of_one <= max(foretold, SMALLEST_BYTES)
+            well = well and fits
             print(
-                f"{name:<26}{size / MIB:>7.1f}{foretold // MIB:>10}{limit // MIB:>7}"
-                f"{peak // MIB:>7}{seconds:>7.1f}  {ending}"
+                f"{name:<26}{megapixels:>4}{path.stat().st_size / MIB:>7.1f}{foretold // MIB:>10}"
+                f"{allowed // MIB:>9}{peak.of_one // MIB:>7}{seconds:>7.1f}"
+                f"{'' if fits else '  ' + ending.upper()}",
+                flush=True,
             )
+    return well
+
+
+async def crowd(size: Size, container: int, folder: Path) -> bool:
+    """Many large ones at once into a small container; whether all were made, and within it."""
+    room = Room(CHILDREN, container - BESIDE_CHILDREN)
+    kinds = ("jpeg 4:2:0", "jpeg progressive 4:2:0", "png rgb", "png rgba")
+    paths = [folder / f"{number}" for number in range(len(kinds))]
+    for path, kind in zip(paths, kinds, strict=True):
+        await plant(path, kind, size)
+    at_work = most_at_work = 0
+
+    async def one(renderer: Renderer, path: Path) -> str:
+        nonlocal at_work, most_at_work
+        memory_bytes = room.allowance(foretold_bytes(path, RECIPE, LIMITS))
+        async with room.place(memory_bytes):
+            at_work += 1
+            most_at_work = max(most_at_work, at_work)
+            try:
+                return (await make(renderer, path, memory_bytes))[1]
+            finally:
+                at_work -= 1
+
+    async with Renderer() as renderer:
+        assert renderer.zygote_pid is not None
+        peak = Peak(renderer.zygote_pid)
+        with peak.watched():
+            tasks = [one(renderer, paths[number % len(paths)]) for number in range(CROWD)]
+            endings = Counter(await asyncio.gather(*tasks))
+    print(
+        f"{CROWD} of {size[0]}x{size[1]} at once, {room.memory_bytes // MIB} MiB for children: "
+        f"{dict(endings)}; {most_at_work} worked at once; all processes {peak.of_all // MIB} MiB "
+        f"of {container // MIB}"
+    )
+    return endings == {"made": CROWD} and peak.of_all <= container
+
+
+async def run(options: argparse.Namespace, folder: Path) -> bool:
+    well = True
+    if not options.crowd:
+        chosen = options.megapixels or list(SIZES)
+        well = await each({mega: SIZES[mega] for mega in chosen}, options.only, folder)
+    if not options.only:
+        well = await crowd(SIZES[64], CONTAINER, folder) and well
     return well
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--side", type=int, default=SIDE)
+    parser.add_argument("--megapixels", type=int, action="append", choices=list(SIZES))
     parser.add_argument("--only", default="", help="pictures with this in their names")
+    parser.add_argument("--crowd", action="store_true", help="many at once, and nothing else")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(0 if asyncio.run(run(options.side, options.only, Path(folder))) else 1)
+        sys.exit(0 if asyncio.run(run(options, Path(folder))) else 1)
 
 
 if __name__ == "__main__":

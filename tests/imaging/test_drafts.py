@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from imagefleet.imaging import steps
+from imagefleet.imaging import sizes
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.sniff import sniff
@@ -38,7 +38,7 @@ def test_a_drafted_picture_is_like_one_that_was_decoded_whole(
 ) -> None:
     side = round(SOURCE.width / distance)
     drafted = largest(ALIKE[name], side)
-    monkeypatch.setattr(steps, "_DRAFTS", ())
+    monkeypatch.setattr(sizes, "_DRAFTS", ())
     whole = largest(ALIKE[name], side)
 
     assert psnr(whole, drafted) > least_psnr

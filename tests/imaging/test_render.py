@@ -8,6 +8,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFile
 
 from imagefleet.errors import InputRejected
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
 from imagefleet.imaging.render import render
@@ -18,6 +19,7 @@ from tests.support.images import (
     RED,
     as_a_camera_stores,
     corners,
+    gif_of_frames,
     near,
     opened,
     pixel,
@@ -319,20 +321,40 @@ def jpeg_with_a_second_frame_header(width: int, height: int) -> bytes:
     return jpeg[: start + len(frame)] + larger + jpeg[start + len(frame) :]
 
 
-@pytest.mark.parametrize(("width", "height"), [(900, 900), (40_000, 2)])
+@pytest.mark.parametrize(("width", "height"), [(900, 900), (60_000, 2)])
 def test_the_size_is_judged_again_by_what_pillow_reads(width: int, height: int) -> None:
     source = jpeg_with_a_second_frame_header(width, height)
 
     with pytest.raises(InputRejected) as caught:
-        rendered(source, limits=Limits(max_pixels=100_000))
+        rendered(source, limits=Limits(max_jpeg_pixels=100_000))
 
     assert caught.value.code == "too_many_pixels"
+
+
+def test_of_many_frames_the_first_is_made_and_no_number_is_told_that_nobody_counted() -> None:
+    few, many = (rendered(gif_of_frames(frames))[0] for frames in (MOST_FRAMES, 5_000))
+
+    assert (few.source.frames, many.source.frames) == (MOST_FRAMES, None)
+    for made in (few, many):
+        assert Caveat.ANIMATION_FLATTENED in made.variants[0].warnings
+
+
+@pytest.mark.parametrize("size", [(65_535, 1), (1, 65_535), (1, 4_000_000), (4_000_000, 1)])
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "GIF", "WEBP"])
+def test_long_thin_pictures_are_made(image_format: str, size: tuple[int, int]) -> None:
+    if max(size) > {"JPEG": 65_500, "PNG": 2**31, "GIF": 65_535, "WEBP": 16_383}[image_format]:
+        size = (min(size[0], 16_383), min(size[1], 16_383))
+    made, _ = rendered(saved(Image.new("RGB", size, (10, 200, 90)), image_format))
+
+    assert (made.source.width, made.source.height) == size
+    assert max(max(variant.width, variant.height) for variant in made.variants) == 1_920
+    assert min(min(variant.width, variant.height) for variant in made.variants) == 1
 
 
 def test_pillows_own_limit_is_as_it_was_afterwards() -> None:
     before = Image.MAX_IMAGE_PIXELS
 
-    rendered(saved(quadrants()), limits=Limits(max_pixels=64_000))
+    rendered(saved(quadrants()), limits=Limits(max_pixels=64_000, max_jpeg_pixels=64_000))
 
     assert before == Image.MAX_IMAGE_PIXELS
 

@@ -162,7 +162,7 @@ def test_a_gif_whose_frames_exceed_the_head_has_no_count_yet() -> None:
     assert sniff(data).frames == 400
 
 
-def test_frames_are_counted_no_further_than_anybody_may_have() -> None:
+def test_frames_are_counted_no_further_than_is_told() -> None:
     data = gif_of_frames(20_000)
 
     assert sniff(data[:HEAD_BYTES]).frames == sniff(data).frames == MOST_FRAMES + 1

@@ -129,12 +129,26 @@ WORKING: Final = (
     Mutation(
         "what waits for a child is rendered though its worker ends",
         f"{WORKER}/handling.py",
-        "elif drain.requested or not await unless(\n"
-        "                drain, self._enter(stack, much_memory=much_memory)\n"
-        "            ):",
-        "elif not await self._enter(stack, much_memory=much_memory):",
+        "elif drain.requested or not await unless(drain, self._enter(stack, memory_bytes)):",
+        "elif not await self._enter(stack, memory_bytes):",
         "worker/test_room.py",
         ("test_what_has_not_come_to_a_child_when_the_worker_ends_is_given_back",),
+    ),
+    Mutation(
+        "a small picture begins before a large one that came first",
+        f"{WORKER}/handling.py",
+        "            if not self._places or wanted > self._free_bytes:\n                return\n",
+        "            if not self._places or wanted > self._free_bytes:\n                continue\n",
+        "worker/test_room.py",
+        ("test_nobody_passes_the_first_in_the_line",),
+    ),
+    Mutation(
+        "what a child may take is not taken from what there is",
+        f"{WORKER}/handling.py",
+        "            self._free_bytes -= wanted\n",
+        "",
+        "worker/test_room.py",
+        ("test_together_they_have_no_more_than_there_is",),
     ),
     Mutation(
         "the next receive waits for the claim of the last",

@@ -20,6 +20,7 @@ from imagefleet.settings import (
     Database,
     Maintenance,
     MaintenanceSettings,
+    Pictures,
     Retry,
     Slice,
     Telemetry,
@@ -76,7 +77,7 @@ def test_the_defaults_are_the_promised_ones() -> None:
     assert worker.job_types == ()
     assert RetryPolicy() == retry.policy()
     assert load(Maintenance, {}).rescue_after == timedelta(seconds=30)
-    assert load(Api, EVERYTHING).max_upload_bytes == 50 * 1024 * 1024
+    assert load(Pictures, EVERYTHING).max_bytes == 50 * 1024 * 1024
 
 
 def test_values_are_read_into_their_types() -> None:

@@ -30,6 +30,7 @@ from imagefleet.store.fleet.pauses import (
 )
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.claims import claim_jobs
+from imagefleet.store.jobs.inspection import list_attempts
 from imagefleet.store.jobs.rescue import WorkerSeen, look_at_workers, rescue_worker
 from imagefleet.store.jobs.rings import confirm_rings, forget_lost, ring_heads
 from imagefleet.store.jobs.submissions import submit_jobs
@@ -565,3 +566,37 @@ async def test_sixty_rounds_of_many_writers_of_the_same_rows_meet_no_deadlock(
                 await connections[0].execute("ANALYZE")
             seen |= await stress.run()
     assert seen == {Settled.WRITTEN, Settled.LOST}
+
+
+async def test_what_an_attempts_children_took_stands_in_its_row_however_it_ended(
+    worker: Connection,
+) -> None:
+    me = await a_worker(worker)
+    claims = await claimed(worker, me, [a_submission() for _ in range(4)])
+    used = {"cpu_seconds": 1.5, "peak_bytes": 2**31, "read_bytes": 3, "made_bytes": 4}
+    outcomes: list[Outcome] = [Completed(), UNAVAILABLE, CORRUPT, Completed()]
+    settlements = [
+        Settlement.of(claim, outcome, POLICY, None if claim is claims[-1] else used)
+        for claim, outcome in zip(claims, outcomes, strict=True)
+    ]
+
+    report = await settle_jobs(worker, me, settlements)
+
+    ended = [receipt.ended for receipt in report.receipts if receipt.ended is not None]
+    assert [end.used for end in ended] == [used, used, used, {}]
+    for claim, taken in zip(claims, [used, used, used, None], strict=True):
+        (attempt,) = await list_attempts(worker, claim.job_id)
+        told = {name: getattr(attempt, name) for name in used}
+        assert told == (taken or dict.fromkeys(used))
+
+
+async def test_what_was_taken_is_told_though_the_answer_was_lost(worker: Connection) -> None:
+    me = await a_worker(worker)
+    (claim,) = await claimed(worker, me, [a_submission()])
+    settlement = Settlement.of(claim, Completed(), POLICY, {"cpu_seconds": 1.5})
+    await settle_jobs(worker, me, [settlement])
+
+    report = await settle_jobs(worker, me, [settlement])
+
+    assert report.receipts[0].ended is not None
+    assert report.receipts[0].ended.used == {"cpu_seconds": 1.5}

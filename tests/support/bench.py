@@ -20,8 +20,9 @@ from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.telemetry.tracing import Tracing
 from imagefleet.worker.attempt import Attempt, RunningAttempts, Surroundings
 from imagefleet.worker.breakers import BreakerReports
-from imagefleet.worker.handling import Equipment, Handler, JobContext
+from imagefleet.worker.handling import Equipment, Handler, JobContext, Room
 from imagefleet.worker.isolation.client import Renderer
+from imagefleet.worker.isolation.report import QUARANTINE_MEMORY_BYTES
 from imagefleet.worker.messages import Delivery, Messages, Unclaimed
 from imagefleet.worker.settler import Settler
 from tests.support.database import Database
@@ -123,7 +124,7 @@ async def a_bench(database: Database, worker: Connection, scratch: Path) -> Asyn
             originals=nowhere,
             outputs=nowhere,
             renderer=Renderer(),
-            decoding=asyncio.Semaphore(1),
+            room=Room(1, QUARANTINE_MEMORY_BYTES),
             recipes=RECIPES,
             stored_recipes=StoredRecipes(pool),
             doorbell=doorbell,

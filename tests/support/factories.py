@@ -84,6 +84,7 @@ async def a_worker(
     lanes: Sequence[Lane] = ALL_LANES,
     types: Sequence[str] = TYPES,
     type_slots: Mapping[str, int] | None = None,
+    memory_bytes: int | None = None,
 ) -> WorkerId:
     worker_id = WorkerId(uuid4())
     card = WorkerCard(
@@ -94,6 +95,7 @@ async def a_worker(
         types=tuple(types),
         slots={lane: SLOTS[lane] for lane in lanes},
         type_slots=type_slots or {},
+        memory_bytes=memory_bytes,
     )
     await register_worker(worker, card)
     return worker_id

@@ -20,7 +20,7 @@ from imagefleet.aws.session import open_session
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
-from imagefleet.settings import Api, ApiSettings, Recipes, Retry, Telemetry
+from imagefleet.settings import Api, ApiSettings, Pictures, Recipes, Retry, Telemetry
 from imagefleet.settings import Database as DatabaseSettings
 from imagefleet.settings.values import Network
 from imagefleet.store.database import Connection
@@ -114,12 +114,12 @@ def serve(
             api=Api(
                 port=0,
                 public_base_url=PUBLIC,
-                max_upload_bytes=max_upload_bytes,
                 upload_timeout=timedelta(seconds=upload_seconds),
                 shutdown_grace=timedelta(seconds=5),
                 operator_database_url=database.url("operator") if operating else None,
                 trusted_proxies=tuple(trusted_proxies),
             ),
+            pictures=Pictures(max_bytes=max_upload_bytes),
             recipes=Recipes(file=recipes),
             retry=Retry(),
             telemetry=Telemetry(health_port=0),

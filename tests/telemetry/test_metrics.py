@@ -86,6 +86,13 @@ WORKER: dict[str, Shape] = FLEET | {
     "job_active_count": (GAUGE, {"job_type"}),
     "claim_verdict_total": (COUNTER, {"verdict"}),
     "claim_lost_total": (COUNTER, set()),
+    "child_cpu_seconds": ("histogram", {"job_type"}, [0.1, 0.3, 1, 3, 10, 30]),
+    "child_memory_bytes": (
+        "histogram",
+        {"job_type"},
+        [mebibytes * 2**20 for mebibytes in (64, 128, 256, 512, 1024, 2048)],
+    ),
+    "child_bytes_total": (COUNTER, {"job_type", "direction"}),
     "worker_slots": (GAUGE, {"lane", "state"}),
     "last_beat_age_seconds": (GAUGE, set()),
 }
@@ -151,6 +158,23 @@ def an_end(outcome: str, why: str, state: JobState) -> Ended:
 
 
 COMPLETED = an_end("completed", "done", JobState.COMPLETED)
+
+
+def test_what_children_took_is_counted_by_type_and_of_no_child_nothing() -> None:
+    metrics = worker_metrics()
+    metrics.attempt_ended(COMPLETED)
+    metrics.attempt_ended(
+        replace(COMPLETED, cpu_seconds=0.2, peak_bytes=100 * 2**20, read_bytes=3, made_bytes=4)
+    )
+
+    told = "job_type=process_image"
+    assert 1 == value(metrics, f"child_cpu_seconds_count{{{told}}}")
+    assert 0.2 == value(metrics, f"child_cpu_seconds_sum{{{told}}}")
+    assert 100 * 2**20 == value(metrics, f"child_memory_bytes_sum{{{told}}}")
+    assert 3 == value(metrics, f"child_bytes_total{{direction=read,{told}}}")
+    assert 4 == value(metrics, f"child_bytes_total{{direction=made,{told}}}")
+
+
 ENDINGS = [
     COMPLETED,
     an_end("retried", "deadline", JobState.FAILED_RETRYABLE),
@@ -223,6 +247,7 @@ def test_a_worker_has_exactly_these_series() -> None:
     metrics = worker_metrics()
     move_fleet(metrics)
     with metrics.attempt("noop", SECOND):
+        metrics.attempt_ended(replace(COMPLETED, cpu_seconds=1, made_bytes=2))
         metrics.attempt_ended(an_end("failed", "corrupt", JobState.FAILED))
     metrics.claimed(Verdict.CLAIMED)
     metrics.slots_changed(Lane.FAST, free=1, reserved=1, busy=1)

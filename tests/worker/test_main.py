@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -45,13 +46,18 @@ async def test_a_job_runs_from_its_message_to_its_end(
 
 async def test_an_uploaded_image_is_published(place: Place, api: Connection) -> None:
     image_id = uuid4()
+    picture = saved(quadrants(800, 500))
     async with inside(place, "worker") as worker:
-        submission = await place.upload(api, image_id, saved(quadrants(800, 500)))
-        await worker.tells("job.completed")
+        submission = await place.upload(api, image_id, picture)
+        line = await worker.tells("job.completed")
 
     image = await get_image(api, image_id, submission.tenant_id)
     assert "ready" == image.status
     assert 10 == len(image.variants)
+    made = sum(variant.bytes for variant in image.variants)
+    assert (len(picture), made) == (line["read_bytes"], line["made_bytes"])
+    assert 0 < cast("float", line["cpu_seconds"])
+    assert 2**20 < cast("int", line["peak_bytes"])
     outputs = await place.session.objects(place.settings.outputs_bucket)
     for variant in image.variants:
         facts = await outputs.head(variant.url)

@@ -1,6 +1,7 @@
-"""Pictures that need much memory are made one at a time; the others beside them."""
+"""Children begin in the order in which they came, and never have more memory than there is."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -9,33 +10,35 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from PIL import Image
 
+from imagefleet.imaging.limits import Limits
 from imagefleet.jobs.model import Claim, Lane
-from imagefleet.runtime import Drain
+from imagefleet.runtime import Drain, container_limit
+from imagefleet.settings import Worker
 from imagefleet.store.jobs.leases import Renewal
-from imagefleet.worker import handling
-from imagefleet.worker.handlers.process_image import MUCH_MEMORY_BYTES, needs_much, room_for
+from imagefleet.worker.handlers.process_image import foretold_bytes
 from imagefleet.worker.handling import (
-    LONGEST_AWAY,
-    TURN,
+    BESIDE_CHILDREN,
+    SMALLEST_BYTES,
     Equipment,
     JobContext,
-    OneByOne,
     Postponed,
     ReportProgress,
+    Room,
+    room_of,
 )
-from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
-from tests.support.eventually import eventually
+from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
 from tests.support.images import claimed, png_claiming, quadrants, saved
+from tests.support.recipes import RECIPES
+
+MIB = 2**20
 
 
 @dataclass
 class Shared:
-    """What `room_for` asks of a worker with two children."""
+    """What a context asks of a worker with two children."""
 
-    decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
+    room: Room = field(default_factory=lambda: Room(2, 1024 * MIB))
     drain: Drain = field(default_factory=Drain)
 
 
@@ -78,93 +81,145 @@ def deep(side: int) -> bytes:
     return bytes(png)
 
 
-@pytest.mark.parametrize(
-    ("content", "much"),
-    [
-        (webp(7_000), True),
-        (webp(4_000), False),
-        (claimed(saved(quadrants()), 7_000, 7_000), False),
-        (claimed(saved(quadrants(), progressive=True), 6_900, 6_900), False),
-        (png_claiming(6_900, 6_900), False),
-        (deep(7_000), True),
-        (saved(Image.new("RGB", (64, 48)), "AVIF", max_threads=1), False),
-        # What does not say its size may have any; what is no image needs nothing.
-        (b"\xff\xd8" + (b"\xff\xfe\xff\xff" + bytes(65_533)) * 5 + saved(quadrants())[2:], False),
-        (b"\0\0\0\x18ftypavif\0\0\0\0avifmif1\0\3\xff\xffmdat" + bytes(300_000), True),
-        (b"no image", False),
-    ],
-)
-def test_what_needs_much_is_told_by_its_head(tmp_path: Path, content: bytes, *, much: bool) -> None:
-    assert needs_much(planted(tmp_path, content)) is much
+def foretold(folder: Path, content: bytes) -> int:
+    return foretold_bytes(planted(folder, content), RECIPES["default"], Limits()) // MIB
 
 
-async def test_of_those_that_need_much_one_is_made_at_a_time(tmp_path: Path) -> None:
-    attempt = an_attempt(Shared())
-    large, small = planted(tmp_path, webp(7_000)), planted(tmp_path, webp(400))
-    async with AsyncExitStack() as first:
-        assert await first.enter_async_context(room_for(attempt, large)) == MUCH_MEMORY_BYTES
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), room_for(attempt, large):
-                pass
-        async with room_for(attempt, small) as beside:
-            assert beside == GENERAL_MEMORY_BYTES
-    async with room_for(attempt, large), room_for(attempt, small):
-        pass
+def test_what_a_picture_needs_is_told_by_its_head(tmp_path: Path) -> None:
+    jpeg, progressive = saved(quadrants()), saved(quadrants(), progressive=True)
+    full = saved(quadrants(), progressive=True, subsampling=0)
+    needs = {
+        name: foretold(tmp_path, content)
+        for name, content in {
+            "jpeg": claimed(jpeg, 8_000, 8_000),
+            "progressive": claimed(progressive, 8_000, 8_000),
+            "full": claimed(full, 8_000, 8_000),
+            "png": png_claiming(8_000, 8_000),
+            "webp": webp(8_000),
+            "small": webp(400),
+        }.items()
+    }
+
+    assert needs["small"] < needs["jpeg"] < needs["progressive"] < needs["full"]
+    assert needs["jpeg"] < needs["png"] < needs["webp"]
+    assert needs["small"] < SMALLEST_BYTES // MIB
 
 
-async def test_beside_one_that_waits_others_come_back_one_after_the_other(tmp_path: Path) -> None:
-    attempt = an_attempt(Shared())
-    large = planted(tmp_path, webp(7_000))
-    away = []
+def test_what_does_not_say_its_size_in_its_head_is_read_on(tmp_path: Path) -> None:
+    far = b"\xff\xd8" + (b"\xff\xfe\xff\xff" + bytes(65_533)) * 5 + saved(quadrants())[2:]
 
-    async def made() -> None:
-        async with room_for(attempt, large):
-            pass
-
-    async def postponed() -> None:
-        with pytest.raises(Postponed, match="much_memory") as caught:
-            await made()
-        away.append(caught.value.after)
-
-    async with asyncio.TaskGroup() as group, room_for(attempt, large):
-        waiting = group.create_task(made())
-        await eventually(lambda: attempt._equipment.much_memory._here > 1)
-        for _ in range(40):
-            await postponed()
-        assert not waiting.done()
-    await made()
-
-    assert away == sorted(away)
-    assert TURN / 2 < away[0] <= TURN
-    assert TURN / 2 < away[1] - away[0] <= TURN
-    assert away[-1] == LONGEST_AWAY
+    assert foretold(tmp_path, far) < SMALLEST_BYTES // MIB
+    assert foretold(tmp_path, b"no image") == 0
 
 
-@pytest.mark.parametrize("holds", [None, 700, 7_000])
+def test_a_picture_of_many_rows_needs_their_addresses(tmp_path: Path) -> None:
+    assert foretold(tmp_path, png_claiming(1, 2**26)) > foretold(tmp_path, png_claiming(2**26, 1))
+
+
+async def entered(room: Room, memory_bytes: int, stack: AsyncExitStack) -> bool:
+    """Whether it begins at once."""
+    try:
+        async with asyncio.timeout(0.02):
+            await stack.enter_async_context(room.place(memory_bytes))
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_together_they_have_no_more_than_there_is() -> None:
+    room = Room(3, 100)
+    async with AsyncExitStack() as others, AsyncExitStack() as stack:
+        assert await entered(room, 60, others)
+        assert not await entered(room, 60, stack)
+        assert await entered(room, 40, stack)
+        assert not await entered(room, 1, stack)
+        await others.aclose()
+        assert await entered(room, 60, stack)
+
+
+async def test_no_more_of_them_work_at_once_than_may() -> None:
+    room = Room(2, 100)
+    async with AsyncExitStack() as others, AsyncExitStack() as stack:
+        assert await entered(room, 1, others)
+        assert await entered(room, 1, stack)
+        assert not await entered(room, 1, stack)
+        await others.aclose()
+        assert await entered(room, 1, stack)
+
+
+async def test_nobody_passes_the_first_in_the_line() -> None:
+    room, begun = Room(3, 100), list[str]()
+
+    async def child(name: str, memory_bytes: int, over: asyncio.Event) -> None:
+        async with room.place(memory_bytes):
+            begun.append(name)
+            await over.wait()
+
+    now, later = asyncio.Event(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for name, memory_bytes, over in (
+            ("first", 60, now),
+            ("large", 90, later),
+            ("small", 10, later),
+        ):
+            group.create_task(child(name, memory_bytes, over))
+            await asyncio.sleep(0)
+        before = list(begun)
+        now.set()
+        await asyncio.sleep(0.01)
+        later.set()
+
+    assert before == ["first"]
+    assert begun == ["first", "large", "small"]
+
+
+async def test_who_waits_no_longer_holds_nobody_up() -> None:
+    room = Room(3, 100)
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        assert await entered(room, 60, stack)
+        large = group.create_task(room.place(90).__aenter__())
+        small = group.create_task(room.place(10).__aenter__())
+        await asyncio.sleep(0.01)
+        assert not small.done()
+        large.cancel()
+        await small
+
+
+async def test_a_child_has_what_was_foretold_and_a_margin() -> None:
+    room = Room(2, 1024 * MIB)
+
+    assert room.allowance(400 * MIB) == 450 * MIB
+    assert room.allowance(0) == SMALLEST_BYTES
+    assert room.allowance(1000 * MIB) == 1024 * MIB
+    assert room.allowance(None) == GENERAL_MEMORY_BYTES
+    assert room.allowance(0, in_quarantine=True) == QUARANTINE_MEMORY_BYTES
+
+
+@pytest.mark.parametrize("holds", [None, 400, 900])
 async def test_what_has_not_come_to_a_child_when_the_worker_ends_is_given_back(
-    tmp_path: Path, holds: int | None
+    holds: int | None,
 ) -> None:
     """Whether it waits for one, or finds one free that it does not begin any more."""
     shared = Shared()
-    large = planted(tmp_path, webp(7_000))
 
     async def postponed() -> None:
         with pytest.raises(Postponed, match="drain") as caught:
-            async with room_for(an_attempt(shared), large):
+            async with an_attempt(shared).room_for_a_child(500 * MIB):
                 pass
         assert timedelta() == caught.value.after
 
     async with AsyncExitStack() as others, asyncio.TaskGroup() as group:
-        for _ in range({None: 0, 700: 2, 7_000: 1}[holds]):
-            other = planted(tmp_path, webp(holds or 0))
-            await others.enter_async_context(room_for(an_attempt(shared), other))
+        for _ in range({None: 0, 400: 2, 900: 1}[holds]):
+            other = an_attempt(shared).room_for_a_child((holds or 0) * MIB)
+            await others.enter_async_context(other)
         if holds:
             group.create_task(postponed())
             await asyncio.sleep(0.01)
         shared.drain.request("the test says so")
         await postponed()
 
-    assert not shared.decoding.locked()
+    async with AsyncExitStack() as stack:
+        assert await entered(shared.room, 1024 * MIB, stack)
 
 
 async def test_what_has_had_a_child_has_another_though_the_worker_ends() -> None:
@@ -177,11 +232,62 @@ async def test_what_has_had_a_child_has_another_though_the_worker_ends() -> None
         pass
 
 
-async def test_a_suspect_that_needs_much_has_no_less_than_any_suspect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handling, "QUARANTINE_MEMORY_BYTES", 2 * MUCH_MEMORY_BYTES)
+async def test_a_suspect_has_no_less_than_any_suspect() -> None:
     suspect = an_attempt(Shared(), Lane.QUARANTINE)
 
-    async with room_for(suspect, planted(tmp_path, webp(7_000))) as memory_bytes:
-        assert memory_bytes == 2 * MUCH_MEMORY_BYTES
+    async with suspect.room_for_a_child(100 * MIB) as memory_bytes:
+        assert memory_bytes == QUARANTINE_MEMORY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/"}, None),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "max"}, None),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "1073741824"}, 2**30),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b",
+                "sys/fs/cgroup/a/memory.max": "1000",
+                "sys/fs/cgroup/a/b/memory.max": "2000",
+            },
+            1000,
+        ),
+        (
+            {
+                "proc/self/cgroup": "9:name=systemd:/x\n4:cpu,memory:/elsewhere",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000",
+            },
+            2000,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+            },
+            None,
+        ),
+    ],
+)
+def test_the_containers_limit_is_found(
+    tmp_path: Path, files: Mapping[str, str], limit: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+
+    assert container_limit(tmp_path) == limit
+
+
+def test_what_there_is_for_children_is_said_or_what_the_container_leaves_or_usual(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(limit: int | None, settings: Worker) -> int:
+        monkeypatch.setattr("imagefleet.worker.handling.container_limit", lambda: limit)
+        return room_of(settings).memory_bytes
+
+    assert told(2**30, Worker(render_memory=300 * MIB)) == 300 * MIB
+    assert told(2**30, Worker()) == 2**30 - BESIDE_CHILDREN
+    assert told(2**28, Worker()) == SMALLEST_BYTES
+    assert told(None, Worker(render_children=3)) == 4 * GENERAL_MEMORY_BYTES

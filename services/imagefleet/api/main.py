@@ -39,6 +39,7 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.aws.transfers import require_scratch
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
+from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane
@@ -154,6 +155,7 @@ async def _open_tools(
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
     return Tools(
         settings=settings.api,
+        limits=Limits(**settings.pictures.model_dump()),
         pool=timed,
         originals=await session.objects(settings.aws.originals_bucket),
         queues=queues,

@@ -5,12 +5,15 @@ as browsers do. A profile is somebody else's data: it is capped, must describe t
 it came with, and where it cannot be used the picture goes on as if untagged, with a caveat.
 """
 
+import ctypes
+import errno
 import io
 import struct
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import PIL
 from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, PngImagePlugin, features
@@ -22,7 +25,7 @@ from PIL import (  # isort: skip
     JpegImagePlugin,  # noqa: F401
     MpoImagePlugin,  # noqa: F401
     TiffImagePlugin,  # noqa: F401 - reads EXIF; not among the formats we open
-    WebPImagePlugin,  # noqa: F401
+    WebPImagePlugin,
 )
 from functools import cache
 
@@ -36,6 +39,17 @@ OLDEST_PILLOW = (13, 0, 0)
 # MPO, which phones write, is opened by the JPEG decoder and calls itself MPO afterwards.
 _PILLOW_FORMATS = tuple(image_format.name for image_format in ImageFormat)
 
+
+class _WebP(WebPImagePlugin.WebPImageFile):
+    """Lets go of the decoder, which holds two more pictures, before its own is made."""
+
+    def load_prepare(self) -> None:
+        if not self.is_animated:  # others are asked for the next frame
+            del self._decoder
+        super().load_prepare()
+
+
+Image.register_open("WEBP", _WebP, Image.OPEN["WEBP"][1])
 # Of texts and of the profile in a PNG, inflated: each, and all texts together.
 _MOST_TEXT_BYTES = 4 * 2**20
 _MOST_TEXTS_BYTES = 16 * 2**20
@@ -111,6 +125,21 @@ def check_installation() -> None:
         raise Misconfigured("; ".join(faults))
 
 
+_errno_of_thread: Final = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_int))(
+    ("__errno_location", ctypes.CDLL(None))
+)
+
+
+def forget_refusals() -> None:
+    """Begin to watch for memory that the kernel does not give."""
+    _errno_of_thread().contents.value = 0
+
+
+def was_refused_memory() -> bool:
+    """Whether that failed, after which decoders say nothing, or that a picture is broken."""
+    return bool(_errno_of_thread().contents.value == errno.ENOMEM)
+
+
 _SPACES = {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}
 _PROFILE_FAULTS = (ImageCms.PyCMSError, OSError, TypeError, ValueError)
 _INVISIBLE = 1  # of 255: a profile that moves no colour further is sRGB itself
@@ -132,6 +161,8 @@ def to_srgb(
             return _without_profile(picture), (Caveat.PROFILE_MISMATCH,)
         converted = _through(source, colours)
     except _PROFILE_FAULTS:
+        if was_refused_memory():
+            raise MemoryError from None
         return _without_profile(picture), (Caveat.PROFILE_BROKEN,)
     if picture.mode.endswith("A"):
         converted.putalpha(picture.getchannel("A"))

@@ -12,8 +12,10 @@ from PIL import Image
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.attention import focals
+from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
 from imagefleet.imaging.encoding import Encoded, encode
+from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
 from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
@@ -50,6 +52,7 @@ def render(
     the checkpoint raises passes through: the checkpoint is called between steps, to stop late work.
     One render at a time in a process: Pillow keeps its limits, and Python its warnings, for all.
     """
+    forget_refusals()
     try:
         data = read(source, limits)
         work = open_file(data, examine(data, limits), recipe, limits, focal)
@@ -69,9 +72,11 @@ def render(
             placeholder=_placeholder(picture),
             variants=tuple(made),
         )
-    except MemoryError as fault:
-        sentence = "The image needs more memory to process than it may have."
-        raise InputRejected("memory", sentence) from fault
+    except Exception as fault:
+        if isinstance(fault, MemoryError) or was_refused_memory():
+            sentence = "The image needs more memory to process than it may have."
+            raise InputRejected("memory", sentence, str(fault) or None) from fault
+        raise
 
 
 def read(source: bytes | Path | BinaryIO, limits: Limits) -> bytes:
@@ -136,7 +141,7 @@ def _source(data: bytes, work: Work) -> SourceFacts:
         width=work.size.width,
         height=work.size.height,
         bytes=len(data),
-        frames=work.facts.frames,
+        frames=work.facts.frames if (work.facts.frames or 0) <= MOST_FRAMES else None,
     )
 
 

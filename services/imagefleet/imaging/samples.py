@@ -74,7 +74,7 @@ def sample(number: int) -> Sample:
 
 def decode(content: bytes) -> Decoded:
     """Read every pixel; InputRejected when that is not possible."""
-    with reading(Limits().max_pixels):
+    with reading(Limits().most_pixels):
         picture = open_image(content)
         picture.load()
     return Decoded((picture.format or "").lower(), picture.width, picture.height)

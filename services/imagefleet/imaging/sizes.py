@@ -9,6 +9,9 @@ from typing import NamedTuple
 from imagefleet.imaging.recipes import Fit, VariantSpec
 from imagefleet.jobs.images import Focal
 
+# The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
+# be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
+_DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 _SIDEWAYS = 5  # EXIF orientations from here on swap width and height
 _CENTRE = Focal(0.5, 0.5)
 
@@ -85,6 +88,17 @@ def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ..
         SizeLevel(size, tuple(variant for _, variant in pairs))
         for size, pairs in groupby(ordered, key=lambda pair: pair[0])
     )
+
+
+def draft_part(source: Size, wanted: Size) -> int:
+    """The part of its sides that a JPEG is decoded at, for a picture of the size that is wanted."""
+    pairs = tuple(zip(source, wanted, strict=True))
+    fitting = (
+        part
+        for part, margin in _DRAFTS
+        if all(-(-side // part) >= margin * length for side, length in pairs)
+    )
+    return next(fitting, 1)
 
 
 def _width_decides(source: Size, variant: VariantSpec) -> bool:

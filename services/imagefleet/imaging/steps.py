@@ -24,13 +24,10 @@ from imagefleet.imaging.headers.jpeg import (
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Metadata, Recipe, Truncated
-from imagefleet.imaging.sizes import Size, SizeLevel, levels
+from imagefleet.imaging.sizes import Size, SizeLevel, draft_part, levels
 from imagefleet.imaging.unpacking import as_stated
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
-# The part of its size that a JPEG is decoded at, and how many times the largest variant that has to
-# be at least: below, the decoder's own scaling would show (docs/images.md). Of halves it does not.
-_DRAFTS = ((8, 1.25), (4, 1.25), (2, 1.0))
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.
 _REDUCING_GAP = 2.0
 _FILLING = frozenset({127, 128})  # what a channel is where nothing was coded, upside down or not
@@ -84,7 +81,7 @@ def open_file(
 ) -> Work:
     """The first step: the header is read by Pillow, no pixel is."""
     whole = ended(data) if facts.format is ImageFormat.JPEG else data
-    with reading(limits.max_pixels) as complaints:
+    with reading(limits.most_pixels) as complaints:
         picture = open_image(whole)
         profile = picture.info.get("icc_profile")
     work = Work(
@@ -113,7 +110,7 @@ def open_file(
 
 def judge_again(work: Work) -> Work:
     """Two parsers may read one file differently; what Pillow is about to allocate must be legal."""
-    judge_size(*work.picture.size, work.limits)
+    judge_size(*work.picture.size, work.facts.format, work.limits)
     return work
 
 
@@ -135,19 +132,13 @@ def draft(work: Work) -> Work:
 
 def _draft(picture: Image.Image, work: Work) -> None:
     wanted = work.levels[0].size.turned(work.orientation)
-    pairs = tuple(zip(picture.size, wanted, strict=True))
-    fitting = (
-        part
-        for part, margin in _DRAFTS
-        if all(-(-side // part) >= margin * length for side, length in pairs)
-    )
-    part = next(fitting, 1)
+    part = draft_part(Size(*picture.size), wanted)
     picture.draft(None, (max(1, picture.width // part), max(1, picture.height // part)))
 
 
 def decode(work: Work) -> Work:
     """Read the pixels; a file cut short fails here, but for a JPEG."""
-    with reading(work.limits.max_pixels) as complaints:
+    with reading(work.limits.most_pixels) as complaints:
         work.picture.load()
     return work.with_caveats(Caveat.IRREGULAR_FILE) if complaints else work
 
@@ -155,7 +146,7 @@ def decode(work: Work) -> Work:
 def read_credit(work: Work) -> Work:
     """Whose it is, where the recipe has that said. Broken words are none."""
     if work.recipe.metadata is Metadata.COPYRIGHT:
-        with suppress(InputRejected), reading(work.limits.max_pixels):
+        with suppress(InputRejected), reading(work.limits.most_pixels):
             return replace(work, credit=credit_of(work.picture))
     return work
 
@@ -169,7 +160,7 @@ def miss_nothing(work: Work) -> Work:
     """
     if work.facts.format is ImageFormat.PNG:
         if work.facts.progressive or not any(_last_pixel(work.picture)):
-            with reading(work.limits.max_pixels):
+            with reading(work.limits.most_pixels):
                 check_rows(work.data)
         return work
     missing = _share_missing(work) if work.facts.format is ImageFormat.JPEG else 0
@@ -201,7 +192,7 @@ def _share_missing(work: Work) -> float:
     fuller = overfilled(work.data)
     if fuller is None:
         return int(work.cut_short)
-    with reading(work.limits.max_pixels):
+    with reading(work.limits.most_pixels):
         again = open_image(fuller)
         _draft(again, work)
         again.load()
@@ -225,7 +216,7 @@ def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:
 
 def unpack(work: Work) -> Work:
     """To eight bits a sample, without palette or transparent colour: what resampling can do."""
-    with reading(work.limits.max_pixels):
+    with reading(work.limits.most_pixels):
         return replace(work, picture=as_stated(work.picture, work.facts, work.data))
 
 

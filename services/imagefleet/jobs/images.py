@@ -76,7 +76,7 @@ class PictureFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts(PictureFacts):
-    """What came in; frames are None where they could not be counted."""
+    """What came in; frames are None where they were not counted, or are more than a thousand."""
 
     frames: int | None = None
 

@@ -209,7 +209,6 @@ FAILURE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         "empty_file": "The file is empty.",
         "too_large": "The image is larger than it may be.",
         "too_many_pixels": "The image has more pixels than it may have.",
-        "too_many_frames": "The animation has more frames or pixels than it may have.",
         "too_many_parts": "The image is made of more pieces than it may be.",
         "too_many_scans": "The image is coded in more passes than it may be.",
         "too_much_metadata": "The image carries more metadata than it may.",

@@ -193,6 +193,10 @@ class Claim(Standing):
     """Services of which so much fails that successes have to be told, too."""
 
 
+USED: Final = ("cpu_seconds", "peak_bytes", "read_bytes", "made_bytes")
+"""What children take, as columns and fields call it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Charged):
     """A claim that is over: its row in `attempts`, and what else is told of it."""
@@ -214,6 +218,18 @@ class Ended(Charged):
     """What the job is now."""
     correlation_id: str
     traceparent: str | None
+    cpu_seconds: float | None = None
+    """What its children took, as are the three below; None where there was none, or who knows."""
+    peak_bytes: int | None = None
+    """Of memory, by the one that had most."""
+    read_bytes: int | None = None
+    made_bytes: int | None = None
+
+    @property
+    def used(self) -> dict[str, float]:
+        """What is known of that, by name."""
+        told = {name: getattr(self, name) for name in USED}
+        return {name: value for name, value in told.items() if value is not None}
 
     @property
     def fence(self) -> Fence:

@@ -27,6 +27,7 @@ from imagefleet.settings.slices import (
     Database,
     Maintenance,
     Person,
+    Pictures,
     Recipes,
     Retry,
     Roles,
@@ -45,6 +46,7 @@ __all__ = [
     "Maintenance",
     "MaintenanceSettings",
     "Person",
+    "Pictures",
     "Recipes",
     "Retry",
     "Roles",
@@ -70,6 +72,7 @@ class Process(BaseModel):
 
 class ApiSettings(Process):
     api: Api
+    pictures: Pictures
     recipes: Recipes
     retry: Retry
     telemetry: Telemetry
@@ -77,6 +80,7 @@ class ApiSettings(Process):
 
 class WorkerSettings(Process):
     worker: Worker
+    pictures: Pictures
     recipes: Recipes
     retry: Retry
     telemetry: Telemetry

@@ -164,10 +164,6 @@ class Api(Slice):
     """The port to listen on; 0 takes any free one."""
     public_base_url: WebUrl = Field(validation_alias="PUBLIC_BASE_URL")
     """The host of every published image address: the edge, or the API itself without one."""
-    max_upload_bytes: Count = Field(
-        50 * 2**20, ge=1024, le=5 * 2**30, validation_alias="MAX_UPLOAD_BYTES"
-    )
-    """The largest upload that is taken."""
     upload_timeout: Seconds = _seconds(300, 1, 3600, "UPLOAD_TIMEOUT_SECONDS")
     """How long one upload may take."""
     upload_least_rate: Count = Field(
@@ -183,6 +179,17 @@ class Api(Slice):
     """Postgres under the operator's role; without it the operator's routes are not served."""
     shutdown_grace: Seconds = _seconds(30, 0, 3600, "SHUTDOWN_GRACE_PERIOD_SECONDS")
     """How long requests may finish after SIGTERM."""
+
+
+class Pictures(Slice):
+    """What one picture may cost. API and workers should have the same."""
+
+    max_bytes: Count = Field(50 * 2**20, ge=1024, le=5 * 2**30, validation_alias="MAX_UPLOAD_BYTES")
+    """The largest upload that is taken, and the largest file that is read."""
+    max_jpeg_pixels: Count = Field(110_000_000, ge=1, le=2**32, validation_alias="MAX_JPEG_PIXELS")
+    """The most pixels of a JPEG, which is decoded at the size that is wanted."""
+    max_pixels: Count = Field(2**26, ge=1, le=2**31, validation_alias="MAX_PIXELS")
+    """The most pixels of any other picture."""
 
 
 class Console(Slice):
@@ -215,6 +222,11 @@ class Worker(Slice):
     every service that is not named."""
     render_children: Count = Field(2, ge=1, le=64, validation_alias="RENDER_CHILDREN")
     """Images decoded at once; one or two a processor core. One more is claimed."""
+    render_memory: Count | None = Field(
+        None, ge=128 * 2**20, le=2**50, validation_alias="RENDER_MEMORY_BYTES"
+    )
+    """What these may take together: a picture begins when there is room for what its head tells.
+    Unset, the container's limit less 256 MiB; without one, 512 MiB a child and as much again."""
 
     @model_validator(mode="after")
     def _has_slots(self) -> Self:

@@ -24,7 +24,7 @@ each job would make every batch pay for what a broken one needs.
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ from imagefleet.store.images.deleting import record_emptied
 from imagefleet.store.images.images import publish_images
 from imagefleet.store.jobs.endings import (
     Held,
+    Used,
     complete_jobs,
     end_claims,
     free_targets,
@@ -62,9 +63,13 @@ class Settlement:
     policy: RetryPolicy
     may_have_target: bool = True
     """Told by the claim, where that is at hand."""
+    used: Used = field(default_factory=dict)
+    """What the attempt's children took."""
 
     @classmethod
-    def of(cls, claim: Claim, outcome: Outcome, policy: RetryPolicy) -> "Settlement":
+    def of(
+        cls, claim: Claim, outcome: Outcome, policy: RetryPolicy, used: Used | None = None
+    ) -> "Settlement":
         """The settlement of this claim."""
         return cls(
             job_id=claim.job_id,
@@ -72,6 +77,7 @@ class Settlement:
             outcome=outcome,
             policy=policy,
             may_have_target=claim.target is not None,
+            used=used or {},
         )
 
     @property
@@ -166,7 +172,7 @@ async def _settle_at_once(
 ) -> SettleReport:
     if all(settlement.only_completes for settlement in settlements):
         asked = {settlement.fence: settlement.outcome for settlement in settlements}
-        ended = await complete_jobs(connection, worker_id, asked)
+        ended = await complete_jobs(connection, worker_id, asked, _used(settlements))
         written = {end.fence: asked[end.fence] for end in ended}
         return await _report(connection, worker_id, settlements, written, ended)
     async with connection.transaction():
@@ -181,12 +187,17 @@ async def _settle_in_transaction(
     endings = _decide(worker_id, settlements, held)
     await _publish(connection, endings)
     decided = {fence: outcome for fence, (_, outcome) in endings.items()}
-    ended = await complete_jobs(connection, worker_id, decided)
-    ended += await end_claims(connection, list(endings.values()))
+    used = _used(settlements)
+    ended = await complete_jobs(connection, worker_id, decided, used)
+    ended += await end_claims(connection, list(endings.values()), used=used)
     rings = await _follow_up(connection, list(endings.values()))
     if about := [settlement.job_id for settlement in settlements if settlement.may_have_target]:
         rings += await free_targets(connection, about, [job_id for job_id, _ in endings])
     return await _report(connection, worker_id, settlements, decided, ended, rings)
+
+
+def _used(settlements: Sequence[Settlement]) -> dict[Fence, Used]:
+    return {settlement.fence: settlement.used for settlement in settlements if settlement.used}
 
 
 _Endings: TypeAlias = dict[Fence, tuple[Held, Outcome]]

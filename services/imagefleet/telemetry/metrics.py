@@ -38,6 +38,8 @@ API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
 AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
 WORK_SECONDS: Final = (0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10)
 QUEUE_MILLISECONDS: Final = (10, 30, 50, 70, 100, 300, 500, 700, *range(1000, 10_001, 500))
+CHILD_SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30)
+CHILD_BYTES: Final = tuple(mebibytes * 2**20 for mebibytes in (64, 128, 256, 512, 1024, 2048))
 UPLOAD_BYTES: Final = (
     *(1024 * 2**doublings for doublings in range(11)),
     *(mebibytes * 2**20 for mebibytes in (2, 5, 10, 20, 50)),
@@ -225,6 +227,15 @@ class WorkerMetrics(FleetMetrics):
         self._verdicts = self._counter("claim_verdict_total", "ids asked for", "verdict")
         self._lost = self._counter("claim_lost_total", "claims that another one replaced")
         self._slots = self._gauge("worker_slots", "room for jobs", "lane", "state")
+        self._child_seconds = self._histogram(
+            "child_cpu_seconds", "of the children of an attempt", CHILD_SECONDS, "job_type"
+        )
+        self._child_memory = self._histogram(
+            "child_memory_bytes", "of the child that had most", CHILD_BYTES, "job_type"
+        )
+        self._child_bytes = self._counter(
+            "child_bytes_total", "read and made by children", "job_type", "direction"
+        )
         self._beat_age = self._gauge("last_beat_age_seconds", "since the last acknowledged beat")
 
     def watch_beat(self, age: Callable[[], timedelta]) -> None:
@@ -249,6 +260,12 @@ class WorkerMetrics(FleetMetrics):
         is_error = ended.outcome in {"retried", "failed"} and ended.why not in set(CancelCode)
         if ended.type == MAKES_IMAGES and is_error:
             self._images.labels(self._code(ended.why)).inc()
+        name, used = self._type(ended.type), ended.used
+        if used:
+            self._child_seconds.labels(name).observe(used.get("cpu_seconds", 0))
+            self._child_memory.labels(name).observe(used.get("peak_bytes", 0))
+            self._child_bytes.labels(name, "read").inc(used.get("read_bytes", 0))
+            self._child_bytes.labels(name, "made").inc(used.get("made_bytes", 0))
 
     def claim_lost(self) -> None:
         """Count an attempt that had to stop because its claim does not stand any more."""
@@ -283,6 +300,7 @@ def tell_ends(metrics: FleetMetrics, ended: Iterable[Ended]) -> None:
             retries=max(0, end.attempts - 1),
             max_attempts=end.max_attempts,
             state=end.state.value,
+            **end.used,
         )
 
 

@@ -28,6 +28,7 @@ from imagefleet.telemetry.logs import bind_job
 from imagefleet.telemetry.tracing import Tracing, extract
 from imagefleet.worker.breakers import service_behind
 from imagefleet.worker.handling import Equipment, Handler, Handlers, JobContext
+from imagefleet.worker.isolation.report import Spent
 from imagefleet.worker.messages import Delivery, Messages
 from imagefleet.worker.outcomes import ends_with_a_stop, outcome_of
 from imagefleet.worker.settler import Settler
@@ -75,6 +76,7 @@ class Attempt:
         self._equipment = around.equipment
         self._timeout = self._equipment.live.now.timeout(handler.kind, claim.lane)
         self._begun = asyncio.get_running_loop().time()
+        self._spent = Spent()
         self._scope: asyncio.Timeout | None = None
         self._stopping = asyncio.Event()
         self.renewal = Renewal(
@@ -113,7 +115,8 @@ class Attempt:
     async def settle(self, outcome: Outcome) -> Receipt:
         """Have it written, whatever it takes; the receipt says what was, after `decide`."""
         policy = self._equipment.live.now.retry(self._handler.kind, self._equipment.standard_retry)
-        return await self._around.settler.settle(Settlement.of(self.claim, outcome, policy))
+        settlement = Settlement.of(self.claim, outcome, policy, self._spent.used())
+        return await self._around.settler.settle(settlement)
 
     def _let_go(self, receipt: Receipt | None) -> None:
         """After the commit: the message has said what it had to say."""
@@ -165,6 +168,7 @@ class Attempt:
                     progress=self._report_progress,
                     stopping=self._stopping,
                     _equipment=self._equipment,
+                    _spent=self._spent,
                 )
             )
         if not isinstance(completed, Completed):  # a stranger's handler is typed by nobody

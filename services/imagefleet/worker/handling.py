@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
 
 from imagefleet.aws.objects import Objects, Stored
@@ -25,8 +25,10 @@ from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import Claim, JobId, JsonObject, Lane, Ring
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live
-from imagefleet.runtime import Drain, unless
+from imagefleet.runtime import Drain, container_limit, unless
+from imagefleet.settings import Worker
 from imagefleet.store.database import Connection, Pool
+from imagefleet.store.fleet.workers import find_most_memory
 from imagefleet.store.images.recipes import StoredRecipes
 from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
@@ -38,6 +40,7 @@ from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     QUARANTINE_MEMORY_BYTES,
     Allowance,
+    Spent,
 )
 
 __all__ = [
@@ -50,9 +53,11 @@ __all__ = [
     "Unavailable",
 ]
 
+_MIB: Final = 2**20
+SMALLEST_BYTES: Final = 128 * _MIB  # of a child, however small its picture
+BESIDE_CHILDREN: Final = 256 * _MIB  # the worker, what children are forked from, files that wait
+ELSEWHERE_IN: Final = timedelta(seconds=5)  # what needs more memory than its worker has
 NO_FILES: Final[Mapping[str, int]] = {}
-TURN: Final = timedelta(seconds=2)  # what the largest pictures take
-LONGEST_AWAY: Final = timedelta(minutes=1)
 
 
 class Postponed(Exception):
@@ -64,36 +69,76 @@ class Postponed(Exception):
         self.after = after
 
 
-class OneByOne:
-    """What one attempt at a time may have, and one more may wait for.
+class Room:
+    """Places for children, and what memory they may have together.
 
-    Any other comes back later, each a turn after the one before: many that want the same would hold
-    all the slots of a worker, and keep everybody from them who wants something else.
+    First come, first served: while the first in the line waits for memory nobody passes it, as else
+    large pictures would wait for as long as small ones come.
     """
 
-    def __init__(self, why: str) -> None:
-        self._why = why
-        self._lock = asyncio.Lock()
-        self._here = 0
-        self._next_at = float("-inf")
+    def __init__(self, children: int, memory_bytes: int) -> None:
+        self.memory_bytes: Final = memory_bytes
+        """What one child may have at most, and all of them together."""
+        self._places = children
+        self._free_bytes = memory_bytes
+        self._line: dict[asyncio.Future[None], int] = {}
+        """The first came first."""
+
+    def allowance(self, foretold_bytes: int | None, *, in_quarantine: bool = False) -> int:
+        """What a child may take: an eighth more than was foretold; None: as much as is usual.
+
+        In quarantine no less than there ever was, as nothing is begun beside it.
+        """
+        wanted = GENERAL_MEMORY_BYTES
+        if foretold_bytes is not None:
+            wanted = max(SMALLEST_BYTES, foretold_bytes + foretold_bytes // 8)
+        if in_quarantine:
+            wanted = max(wanted, QUARANTINE_MEMORY_BYTES)
+        return min(wanted, self.memory_bytes)
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Have it, perhaps after a while; Postponed if another waits already."""
-        if self._here > 1:
-            raise Postponed(self._why, self._away())
-        self._here += 1
+    async def place(self, memory_bytes: int) -> AsyncIterator[None]:
+        """Have a place and this memory, once everybody who came before has theirs."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line[turn] = memory_bytes
+        self._admit()
         try:
-            async with self._lock:
-                yield
+            await turn
+            yield
         finally:
-            self._here -= 1
+            if self._line.pop(turn, None) is None:
+                self._places += 1
+                self._free_bytes += memory_bytes
+            self._admit()
 
-    def _away(self) -> timedelta:
-        now = asyncio.get_running_loop().time()
-        latest = now + LONGEST_AWAY.total_seconds()
-        self._next_at = min(max(self._next_at, now) + TURN.total_seconds(), latest)
-        return timedelta(seconds=self._next_at - now)
+    def _admit(self) -> None:
+        for turn, wanted in list(self._line.items()):
+            if turn.cancelled():
+                continue  # it leaves the line by itself
+            if not self._places or wanted > self._free_bytes:
+                return
+            del self._line[turn]
+            self._places -= 1
+            self._free_bytes -= wanted
+            turn.set_result(None)
+
+
+def needs_more(foretold_bytes: int, most_bytes: int) -> InputRejected:
+    """The refusal of a picture for which no worker has the memory."""
+    needed, most = -(-foretold_bytes // _MIB), most_bytes // _MIB
+    sentence = f"The image needs {needed:,} MiB of memory, and no worker has more than {most:,}."
+    return InputRejected("memory", sentence)
+
+
+def room_of(settings: Worker) -> Room:
+    """What the settings say; where they do not, what the container has, or what is usual."""
+    children, memory_bytes = settings.render_children, settings.render_memory
+    if memory_bytes is None:
+        limit = container_limit()
+        memory_bytes = (children + 1) * GENERAL_MEMORY_BYTES
+        if limit is not None:
+            memory_bytes = max(SMALLEST_BYTES, limit - BESIDE_CHILDREN)
+    return Room(children, memory_bytes)
 
 
 class ReportProgress(Protocol):
@@ -113,13 +158,13 @@ class Equipment:
     originals: Objects
     outputs: Objects
     renderer: Renderer
-    decoding: asyncio.Semaphore
-    """As many children may work at once: they are what needs processors and memory."""
     recipes: Mapping[str, Recipe]
     """Those in force, by name."""
     stored_recipes: StoredRecipes
-    much_memory: OneByOne = field(default_factory=lambda: OneByOne("much_memory"))
-    """One of them at a time may have more memory than the others."""
+    room: Room
+    """For children: they are what needs processors and memory."""
+    picture_limits: Limits = field(default_factory=Limits)
+    """What one picture may cost."""
     drain: Drain = field(default_factory=Drain)
     """Once it begins, whatever has not come to its first child is for other workers."""
     doorbell: Doorbell
@@ -149,6 +194,7 @@ class JobContext:
     _equipment: Equipment
     _computes: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it has had a child."""
+    _spent: Spent = field(default_factory=Spent)
 
     @property
     def job_id(self) -> JobId:
@@ -196,10 +242,9 @@ class JobContext:
         return self.deadline - asyncio.get_running_loop().time()
 
     @property
-    def memory_bytes(self) -> int:
-        """What a child of this job may use; in quarantine more, as nothing is begun beside it."""
-        in_quarantine = self.claim.lane is Lane.QUARANTINE
-        return QUARANTINE_MEMORY_BYTES if in_quarantine else GENERAL_MEMORY_BYTES
+    def picture_limits(self) -> Limits:
+        """What one picture may cost."""
+        return self._equipment.picture_limits
 
     def database(self, use: str) -> AbstractAsyncContextManager[Connection]:
         """A connection for a moment, which is measured under this name."""
@@ -215,28 +260,34 @@ class JobContext:
         self._equipment.doorbell.ring(rings)
 
     @asynccontextmanager
-    async def room_for_a_child(self, *, much_memory: bool = False) -> AsyncIterator[None]:
-        """A place among the children that may work at once.
+    async def room_for_a_child(self, foretold_bytes: int | None = None) -> AsyncIterator[int]:
+        """A place among the children that may work at once, and how much memory belongs to it.
 
-        Few need much memory, and those work one after the other: a worker has room for the usual
-        amount times `RENDER_CHILDREN`, and once for what one needs beyond that. Postponed where one
-        works and another waits, and where the worker ends before this attempt's first child.
+        What needs more than this worker has is Postponed, for one that has it; InputRejected where
+        none does. Postponed, too, where the worker ends before this attempt's first child.
         """
-        drain = self._equipment.drain
+        drain, room = self._equipment.drain, self._equipment.room
+        if foretold_bytes is not None and foretold_bytes > room.memory_bytes:
+            await self._pass_on(foretold_bytes, room.memory_bytes)
+        in_quarantine = self.claim.lane is Lane.QUARANTINE
+        memory_bytes = room.allowance(foretold_bytes, in_quarantine=in_quarantine)
         async with AsyncExitStack() as stack:
             if self._computes.is_set():
-                await self._enter(stack, much_memory=much_memory)
-            elif drain.requested or not await unless(
-                drain, self._enter(stack, much_memory=much_memory)
-            ):
+                await self._enter(stack, memory_bytes)
+            elif drain.requested or not await unless(drain, self._enter(stack, memory_bytes)):
                 raise Postponed("drain", timedelta())
             self._computes.set()
-            yield
+            yield memory_bytes
 
-    async def _enter(self, stack: AsyncExitStack, *, much_memory: bool) -> bool:
-        if much_memory:
-            await stack.enter_async_context(self._equipment.much_memory.turn())
-        await stack.enter_async_context(self._equipment.decoding)
+    async def _pass_on(self, foretold_bytes: int, own_bytes: int) -> NoReturn:
+        async with self.database("find_most_memory") as connection:
+            most = await find_most_memory(connection, self.claim.lane, self.claim.type)
+        if foretold_bytes <= most:
+            raise Postponed("memory", ELSEWHERE_IN)
+        raise needs_more(foretold_bytes, max(own_bytes, most))
+
+    async def _enter(self, stack: AsyncExitStack, memory_bytes: int) -> bool:
+        await stack.enter_async_context(self._equipment.room.place(memory_bytes))
         return True
 
     async def recipe(self, name: str, version: str | None = None) -> Recipe:
@@ -277,6 +328,7 @@ class JobContext:
             scratch=source.parent,
             cancel=self.stopping,
             known=(known.bytes, known.sha256),
+            spent=self._spent,
         )
 
     async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:
@@ -300,12 +352,10 @@ class JobContext:
         For whatever needs a processor or reads what strangers sent. The handler names its tasks in
         `Handler.isolated`.
         """
-        async with self.room_for_a_child():
-            allowance = Allowance(
-                deadline_seconds=self.seconds_left, memory_bytes=self.memory_bytes
-            )
+        async with self.room_for_a_child() as memory_bytes:
+            allowance = Allowance(deadline_seconds=self.seconds_left, memory_bytes=memory_bytes)
             return await self._equipment.renderer.run_isolated(
-                task, argument, files, allowance, self.stopping
+                task, argument, files, allowance, self.stopping, self._spent
             )
 
 

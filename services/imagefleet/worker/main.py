@@ -29,6 +29,7 @@ from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
+from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.model import Lane, WorkerId
@@ -49,7 +50,14 @@ from imagefleet.worker.attempt import RunningAttempts, Stop, Surroundings
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.consumer import Consumer, Ears, consumers_of
 from imagefleet.worker.handlers import load_handlers
-from imagefleet.worker.handling import Equipment, Handlers, kinds_of, modules_of, type_slots_of
+from imagefleet.worker.handling import (
+    Equipment,
+    Handlers,
+    kinds_of,
+    modules_of,
+    room_of,
+    type_slots_of,
+)
 from imagefleet.worker.isolation.client import Renderer, scratch_folder
 from imagefleet.worker.lease import Lease
 from imagefleet.worker.messages import Messages, Unclaimed
@@ -151,7 +159,8 @@ async def equip(
         originals=await outside.session.objects(settings.aws.originals_bucket),
         outputs=await outside.session.objects(settings.aws.outputs_bucket),
         renderer=renderer,
-        decoding=asyncio.Semaphore(settings.worker.render_children),
+        room=room_of(settings.worker),
+        picture_limits=Limits(**settings.pictures.model_dump()),
         recipes=recipes,
         stored_recipes=StoredRecipes(outside.pool),
         drain=drain,
@@ -216,6 +225,7 @@ async def assemble(
         lease=lease,
         slots=slots,
         type_slots=type_slots,
+        memory_bytes=equipment.room.memory_bytes,
         consumers=consumers_of(slots, outside.queues, ears, settings.worker.receive_wait),
     )
 
@@ -232,6 +242,7 @@ class Shift:
     lease: Lease
     slots: Mapping[Lane, Slots]
     type_slots: TypeSlots
+    memory_bytes: int
     consumers: Mapping[Lane, Consumer]
 
     def vitals(self) -> dict[str, Vital]:
@@ -256,6 +267,7 @@ class Shift:
             types=tuple(handlers),
             slots={lane: slots.total for lane, slots in self.slots.items()},
             type_slots=self.type_slots.own,
+            memory_bytes=self.memory_bytes,
         )
         async with self.pool.connection() as connection:
             await register_worker(connection, card)
@@ -264,6 +276,7 @@ class Shift:
             worker_id=str(self.worker_id),
             lanes=tuple(card.slots),
             types=card.types,
+            memory_bytes=card.memory_bytes,
             health_port=health.port,
         )
 

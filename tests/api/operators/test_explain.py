@@ -14,7 +14,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from imagefleet.jobs.lifecycle import Released
+from imagefleet.jobs.lifecycle import Failed, Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, WorkerId
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.breakers import force_open
@@ -75,6 +75,13 @@ async def given_back(worker: Connection, superuser: Connection) -> Waiting:
     job = await a_job(worker, superuser, state=PROCESSING)
     later = datetime.now(UTC) + timedelta(hours=1)
     await settle_job(worker, job, Released(why="breaker:s3", run_at=later))
+    return Waiting(job.job_id)
+
+
+async def too_large(worker: Connection, superuser: Connection) -> Waiting:
+    job = await a_job(worker, superuser, state=PROCESSING)
+    sentence = "The image needs 900 MiB of memory, and no worker has more than 768."
+    await settle_job(worker, job, Failed(code="memory", message=sentence))
     return Waiting(job.job_id)
 
 
@@ -194,6 +201,14 @@ GENERAL_ONLY = "lanes = '{general}', slots = '{5}'"
 # How to make it wait, the word for it, and the sentence: T is a time, {…} the id of that name.
 REASONS: dict[str, tuple[Make, str, str]] = {
     "completed": (made(COMPLETED), "finished", "It is over: completed. It ended at T with done."),
+    "memory": (
+        too_large,
+        "finished",
+        (
+            "It is over: failed. It ended at T with memory. "
+            "The image needs 900 MiB of memory, and no worker has more than 768."
+        ),
+    ),
     "failed": (made(FAILED), "finished", "It is over: failed. It ended at T with corrupt."),
     "not due": (made(due=False), "not_due", "It is not due before T."),
     "backoff": (

@@ -1,8 +1,8 @@
 """The registry: a drain begins once, and who holds a job may not leave."""
 
-from imagefleet.jobs.model import JobState
+from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.workers import retire_worker, start_drain
+from imagefleet.store.fleet.workers import find_most_memory, retire_worker, start_drain
 from tests.support.factories import (
     CORRUPT,
     a_job,
@@ -41,3 +41,27 @@ async def test_a_worker_retires_once(worker: Connection) -> None:
     first = await retire_worker(worker, worker_id)
 
     assert (True, False) == (first, await retire_worker(worker, worker_id))
+
+
+async def test_the_most_memory_is_that_of_the_living_that_take_such_jobs(
+    worker: Connection,
+) -> None:
+    nobody = await find_most_memory(worker, Lane.GENERAL, "noop")
+    await a_worker(worker, memory_bytes=100)
+    one = await find_most_memory(worker, Lane.GENERAL, "noop")
+    await a_worker(worker, memory_bytes=300, lanes=[Lane.FAST])
+    await a_worker(worker, memory_bytes=400, types=["other"])
+    await start_drain(worker, await a_worker(worker, memory_bytes=500))
+    await retire_worker(worker, await a_worker(worker, memory_bytes=600))
+    await a_worker(worker, memory_bytes=200)
+
+    assert (nobody, one) == (0, 100)
+    assert await find_most_memory(worker, Lane.GENERAL, "noop") == 200
+
+
+async def test_a_worker_that_does_not_say_it_gives_what_earlier_releases_gave(
+    worker: Connection,
+) -> None:
+    await a_worker(worker)
+
+    assert await find_most_memory(worker, Lane.GENERAL, "noop") == 2**30

@@ -129,7 +129,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "ledger": {"maintenance": May(insert=columns("accepted pruned"), delete=True)},
         "workers": {
             "worker": May(
-                insert=columns("id host pid version lanes types slots type_slots"),
+                insert=columns("id host pid version lanes types slots type_slots memory_bytes"),
                 update=columns("beat_at beats draining_since dead_at dead_why silent_at heard_at"),
             ),
             "maintenance": May(update=columns("dead_at dead_why"), delete=True),

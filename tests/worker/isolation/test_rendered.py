@@ -147,7 +147,7 @@ def false(change: Callable[[Report], object], name: str) -> object:
         false(lambda r: r["variants"][0].update(width=-1), "negative"),
         false(lambda r: r["variants"][0].update(warnings=["<b>"]), "warnings"),
         false(lambda r: r["source"].update(bytes=1), "source size"),
-        false(lambda r: r["source"].update(width=10**9), "source width"),
+        false(lambda r: r["source"].update(width=10**10), "source width"),
         false(lambda r: r["source"].update(format="svg"), "source format"),
         false(lambda r: r["source"].update(frames=0), "no frame"),
         false(lambda r: r["source"].update(frames=10**30), "frames"),

@@ -54,7 +54,7 @@ _CODES: Final[Mapping[int, Sequence[str]]] = {
     415: ("type_mismatch", "unsupported", "unsupported_media_type"),
     422: (
         "corrupt", "empty_file", "idempotency_conflict", "invalid_filter", "invalid_payload",
-        "invalid_request", "invalid_setting", "too_many_frames", "too_many_parts",
+        "invalid_request", "invalid_setting", "too_many_parts",
         "too_many_pixels", "too_much_metadata", "unknown_job_type", "unknown_recipe",
         "use_another_route",
     ),

@@ -115,7 +115,7 @@ class Intake:
         Without a key it is read, judged and hashed as otherwise, and left nowhere.
         """
         settings = self._tools.settings
-        most = settings.max_upload_bytes
+        most = self._tools.limits.max_bytes
         is_form = _is_form(request)
         refuse_compressed(request)
         refuse_declared(request, most + OVERHEAD if is_form else most)

@@ -164,6 +164,8 @@ class Tools:
     """The fleet, as far as the API reaches it."""
 
     settings: Api
+    limits: Limits = field(default_factory=Limits)
+    """What one picture may cost."""
     pool: Pool
     originals: Objects
     queues: Mapping[Lane, Queue]
@@ -204,11 +206,6 @@ class Tools:
     def turned_for(self, tenant_id: TenantId, name: str) -> int | None:
         """What operators have turned a limit to, of this tenant or of all."""
         return self.live.now.limit(tenant_id, name)
-
-    @property
-    def limits(self) -> Limits:
-        """What one picture may cost."""
-        return Limits(max_bytes=self.settings.max_upload_bytes)
 
     @asynccontextmanager
     async def operating(

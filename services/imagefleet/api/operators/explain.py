@@ -71,7 +71,9 @@ def told(
 
 def _over(facts: Explanation) -> str:
     code = facts.failure_code if facts.state is JobState.FAILED else facts.result_reason
-    return f"It is over: {facts.state}. It ended at {_moment(facts.finished_at)} with {code}."
+    sentence = f"It is over: {facts.state}. It ended at {_moment(facts.finished_at)} with {code}."
+    # How much was needed, and how much there was.
+    return f"{sentence} {facts.failure_message}" if code == "memory" else sentence
 
 
 def _busy(facts: Explanation, pauses: Sequence[PauseView], breakers: Sequence[BreakerView]) -> Told:

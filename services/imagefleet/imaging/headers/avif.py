@@ -16,6 +16,8 @@ _MAX_BRAND_BYTES = 4_096
 _FULL_BOX_BYTES = 4  # version and flags
 
 _HIGH_BITDEPTH = 0x40
+_MONOCHROME = 0x10
+_HALVED_ACROSS, _HALVED_BOTH = 0x08, 0x0C  # of the colours' sides
 # By the axis that is mirrored at, after so many quarters of a turn to the left.
 _ORIENTATIONS = {None: (1, 8, 3, 6), 0: (4, 5, 2, 7), 1: (2, 7, 4, 5)}
 
@@ -45,12 +47,16 @@ def avif_facts(data: bytes) -> HeaderFacts:
     if not sizes:
         raise HeadEnded
     width, height = max(sizes, key=lambda size: size[0] * size[1])
+    codings = [uint(data, at + 2, 1) for name, (at, _) in properties if name == b"av1C"]
+    alpha = bool(tracks) or any(name == b"auxC" for name, _ in properties)
     facts = HeaderFacts(
         ImageFormat.AVIF,
         width,
         height,
         orientation=_orientation(data, properties, visited),
-        deep=any(name == b"av1C" and _is_deep(data, span) for name, span in properties),
+        deep=any(coding & _HIGH_BITDEPTH for coding in codings),
+        alpha=alpha,
+        samples=alpha + (3 if tracks else max(map(_samples, codings), default=3)),
         gain_map=b"tmap" in brands(data),  # without it a decoder looks for none
     )
     if not tracks and b"avis" not in brands(data):
@@ -93,9 +99,11 @@ def _of_primary(data: bytes, visited: Iterator[int]) -> list[int]:
     return []
 
 
-def _is_deep(data: bytes, span: Span) -> bool:
-    """By the flag of a decoder's configuration: ten bits a sample, or twelve."""
-    return bool(uint(data, span[0] + 2, 1) & _HIGH_BITDEPTH)
+def _samples(coding: int) -> float:
+    """How many a pixel has, by the flags of a decoder's configuration."""
+    if coding & _MONOCHROME:
+        return 1
+    return {_HALVED_BOTH: 1.5, _HALVED_ACROSS: 2}.get(coding & _HALVED_BOTH, 3)
 
 
 def _frames(data: bytes, visited: Iterator[int]) -> int | None:

@@ -6,7 +6,7 @@ from typing import Literal
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.images import ImageFormat
 
-MOST_FRAMES = 1_000  # what an animation may have; parsers count one more at most, and stop there
+MOST_FRAMES = 1_000  # are counted; parsers look for one more, and stop there
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class HeaderFacts:
     `frames` is None where only the rest of the file can tell, and counted up to MOST_FRAMES + 1.
     `orientation` is EXIF's 1 to 8, by the format's own header alone and 1 where none was seen: XMP
     and texts have no say in it, as in no browser. `metadata_bytes` is what the header declares
-    besides the picture itself.
+    besides the picture itself. `alpha` is whether anything may be transparent, and true where the
+    header does not tell.
     """
 
     format: ImageFormat
@@ -30,6 +31,8 @@ class HeaderFacts:
     multi_picture: bool = False  # further pictures behind the first one (MPO)
     gain_map: bool = False
     deep: bool = False  # more than 8 bits a sample
+    alpha: bool = False
+    samples: float = 3.0  # a pixel, as coded: 1.5 where colours are at half the sides (JPEG, AVIF)
     arithmetic: bool = False  # coded so that nobody can tell where its pixels end (JPEG)
     irregular: bool = False  # something in it could not be read and was passed over
     first_frame: tuple[int, int, int, int] | None = None  # its box, where it leaves margins (GIF)

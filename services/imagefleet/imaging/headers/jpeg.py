@@ -114,6 +114,7 @@ def jpeg_facts(data: bytes) -> HeaderFacts:
                 *_frame_size(data, start),
                 progressive=marker in _PROGRESSIVE,
                 arithmetic=marker in _ARITHMETIC,
+                samples=_samples(data, start),
                 multi_picture=multi_picture,
                 gain_map=gain_map or (multi_picture and _APPLES_GAIN_MAP in data),
                 metadata_bytes=metadata_bytes,
@@ -269,6 +270,16 @@ def _units(frame: bytes, scan: bytes) -> int:
         own = factors.get(uint(scan, 1, 1), (0, 0))
         width, height = _share(width, own[0], across), _share(height, own[1], down)
     return _share(width, 1, 8 * wide) * _share(height, 1, 8 * high)
+
+
+def _samples(data: bytes, start: int) -> float:
+    """How many are coded for a pixel, of all channels."""
+    count = uint(data, start + 5, 1)
+    factors = [uint(data, start + 7 + 3 * channel, 1) for channel in range(count)]
+    most = max((each >> 4 for each in factors), default=0) * max(
+        (each & 15 for each in factors), default=0
+    )
+    return sum((each >> 4) * (each & 15) for each in factors) / most if most else count
 
 
 def _share(side: int, factor: int, of: int) -> int:

@@ -25,6 +25,7 @@ _CHECKSUM_BYTES = 4  # behind the content
 _MAX_HEADER_CHUNKS = 1_000
 # In all. An encoder writes pixels in chunks of 4 KB or more; Pillow pays for every chunk in Python.
 _MAX_CHUNKS = 100_000
+_ALPHA = 4  # of the bits in the type of colour
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the type of colour
 _WHOLE = ((0, 0, 1, 1),)  # first column, first row, columns apart, rows apart
 _ADAM7 = (
@@ -43,19 +44,23 @@ _INFLATED_BYTES = 262_144
 def png_facts(data: bytes) -> HeaderFacts:
     facts = _header(data)
     exif: bytes | None = None
-    frames, metadata_bytes = 1, 0
+    frames, metadata_bytes, alpha = 1, 0, True
     for name, start, end in _chunks(data, _MAX_HEADER_CHUNKS):
         if name in (b"IDAT", b"IEND"):
+            alpha = facts.alpha
             break
         metadata_bytes += end - start
         if name == b"eXIf" and exif is None:
             exif = data[start:end]
         elif name == b"acTL" and start + 4 <= len(data):
             frames = max(1, uint(data, start, 4))
+        elif name == b"tRNS":
+            facts = replace(facts, alpha=True)
     return replace(
         with_exif(facts, exif),
         frames=frames,
         animated=frames > 1,
+        alpha=alpha,
         metadata_bytes=metadata_bytes,
     )
 
@@ -126,11 +131,18 @@ def _header(data: bytes) -> HeaderFacts:
     if take(data, len(SIGNATURE), 8) != _CHUNK.pack(_HEADER.size, b"IHDR"):
         raise corrupt(ImageFormat.PNG, "the first chunk is not IHDR")
     header = take(data, _HEADER_AT, _HEADER.size)
-    width, height, depth, _, interlaced = _HEADER.unpack(header)
+    width, height, depth, colour, interlaced = _HEADER.unpack(header)
     if max(width, height) > _MAX_SIDE:
         raise corrupt(ImageFormat.PNG, "impossible dimensions")
     deep = depth == 16  # noqa: PLR2004 - bits a sample
-    return HeaderFacts(ImageFormat.PNG, width, height, progressive=interlaced != 0, deep=deep)
+    return HeaderFacts(
+        ImageFormat.PNG,
+        width,
+        height,
+        progressive=interlaced != 0,
+        deep=deep,
+        alpha=bool(colour & _ALPHA),
+    )
 
 
 def _chunks(data: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:

@@ -17,6 +17,7 @@ from imagefleet.jobs.images import ImageFormat
 
 _RIFF_HEADER_BYTES = 12
 _ANIMATION = 0x02
+_ALPHA = 0x10
 _METADATA = (b"EXIF", b"XMP ", b"ICCP")
 _CHUNK = struct.Struct("<4sI")
 _MAX_CHUNKS = 2_000  # a frame is one; the others are a handful
@@ -24,7 +25,8 @@ _MAX_CHUNKS = 2_000  # a frame is one; the others are a handful
 
 def webp_facts(data: bytes) -> HeaderFacts:
     width, height = _size(data)
-    facts = HeaderFacts(ImageFormat.WEBP, width, height)
+    # Of a lossless one no bit is asked: encoders set it as they like. Lossy ones have none here.
+    facts = HeaderFacts(ImageFormat.WEBP, width, height, alpha=data[12:16] == b"VP8L")
     if data[12:16] == b"VP8X":
         return _extended(data, facts)
     return facts
@@ -67,6 +69,7 @@ def _extended(data: bytes, facts: HeaderFacts) -> HeaderFacts:
     counted = at >= end or at == len(data) or frames > MOST_FRAMES
     return replace(
         with_exif(facts, exif),
+        alpha=animated or bool(uint(data, 20, 1) & _ALPHA),
         animated=animated and (frames > 1 or not counted),
         frames=max(1, frames) if counted or not animated else None,
         metadata_bytes=metadata_bytes,

@@ -180,6 +180,10 @@ class AttemptView(Shape):
     why: str
     detail: str | None = None
     log_excerpt: str | None = None
+    cpu_seconds: float | None = None
+    peak_bytes: int | None = None
+    read_bytes: int | None = None
+    made_bytes: int | None = None
 
 
 class Attempts(Shape):

@@ -9,8 +9,8 @@ from imagefleet.store.database import Connection
 from imagefleet.store.jobs.claims import LOCK_WORKER
 
 REGISTER_WORKER: Final = """
-INSERT INTO workers (id, host, pid, version, lanes, types, slots, type_slots)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO workers (id, host, pid, version, lanes, types, slots, type_slots, memory_bytes)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
 
 
@@ -22,6 +22,8 @@ class WorkerCard(WorkerProcess):
     """How many jobs at once in each lane it takes; general ones serve the fast lane too."""
     type_slots: Mapping[str, int]
     """Of which types it runs only so many of them at once."""
+    memory_bytes: int | None = None
+    """What its children may take together."""
 
 
 async def register_worker(connection: Connection, card: WorkerCard) -> None:
@@ -36,7 +38,23 @@ async def register_worker(connection: Connection, card: WorkerCard) -> None:
         list(card.types),
         list(card.slots.values()),
         [card.type_slots.get(name) for name in card.types],
+        card.memory_bytes,
     )
+
+
+# What a child of a worker of an earlier release has, which does not say it.
+FIND_MOST_MEMORY: Final = """
+SELECT max(coalesce(workers.memory_bytes, 1073741824)) AS most
+  FROM workers
+ WHERE workers.dead_at IS NULL AND workers.draining_since IS NULL
+   AND $1 = ANY (workers.lanes) AND $2 = ANY (workers.types)
+"""
+
+
+async def find_most_memory(connection: Connection, lane: Lane, job_type: str) -> int:
+    """What the living worker that has most of it gives to such a job; 0 where there is none."""
+    row = await connection.fetchrow(FIND_MOST_MEMORY, lane, job_type)
+    return 0 if row is None else row["most"] or 0
 
 
 START_DRAIN: Final = """

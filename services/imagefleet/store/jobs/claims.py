@@ -30,6 +30,7 @@ from asyncpg import Record
 from imagefleet.errors import ClaimLost
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import (
+    USED,
     CancelCode,
     Claim,
     ClaimAnswer,
@@ -363,7 +364,7 @@ def _ended(row: Record) -> Ended:
     )
 
 
-_ENDED: Final = tuple(Ended.__dataclass_fields__.keys() - {"job_id", "state"})
+_ENDED: Final = tuple(Ended.__dataclass_fields__.keys() - {"job_id", "state", *USED})
 _CLAIM: Final = tuple(Claim.__dataclass_fields__)  # the columns of the answer have their names
 
 

@@ -15,7 +15,8 @@ before: `complete_jobs` takes its own.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from asyncpg import Record
@@ -34,6 +35,10 @@ from imagefleet.jobs.model import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RING_FREED, ring_of
+
+Used: TypeAlias = Mapping[str, float]
+"""What the children of an attempt took, by the names of the columns."""
+NOTHING_USED: Final[Mapping[Fence, Used]] = MappingProxyType({})
 
 LOCK_TARGETS: Final = """
 SELECT targets.tenant_id, targets.target
@@ -99,17 +104,20 @@ def _held(row: Record) -> Held:
 WRITE_ATTEMPTS: Final = """
 attempt AS (
     INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, duration,
-                          queue_time, charged, outcome, why, detail, log_excerpt, ended_by)
+                          queue_time, charged, outcome, why, detail, log_excerpt, ended_by,
+                          cpu_seconds, peak_bytes, read_bytes, made_bytes)
     SELECT written.job_id, written.claim_no, written.tenant_id, written.type, written.lane,
            written.worker_id, written.claimed_at, written.duration, written.queue_time,
            written.charged, written.outcome, written.why, written.detail, written.log_excerpt,
-           written.ended_by
+           written.ended_by, written.cpu_seconds, written.peak_bytes, written.read_bytes,
+           written.made_bytes
       FROM written
 )
 SELECT written.job_id, written.claim_no, written.tenant_id, written.type, written.lane,
        written.worker_id, written.duration, written.queue_time, written.outcome, written.why,
        written.state, written.attempts, written.max_attempts, written.correlation_id,
-       written.traceparent
+       written.traceparent, written.cpu_seconds, written.peak_bytes, written.read_bytes,
+       written.made_bytes
   FROM written
 """
 
@@ -119,7 +127,10 @@ _CLAIM: Final = """
            jobs.id AS job_id, jobs.claim_no, jobs.tenant_id, jobs.type, jobs.lane,
            jobs.locked_by AS worker_id, jobs.claimed_at, now() - jobs.claimed_at AS duration,
            greatest(jobs.claimed_at - jobs.run_at, interval '0') AS queue_time, jobs.attempts,
-           jobs.max_attempts, jobs.correlation_id, jobs.traceparent"""
+           jobs.max_attempts, jobs.correlation_id, jobs.traceparent,
+           wanted.cpu_seconds, wanted.peak_bytes, wanted.read_bytes, wanted.made_bytes"""
+
+_USED: Final = "cpu_seconds real, peak_bytes bigint, read_bytes bigint, made_bytes bigint"
 
 _CLAIMS_THAT_STAND: Final = """
       FROM unnest($1::uuid[], $2::bigint[], $3::jsonb[]) AS new (id, claim_no, document)
@@ -142,7 +153,7 @@ WITH ended AS MATERIALIZED (
            wanted.why, NULL AS detail, wanted.log_excerpt, wanted.result, NULL::uuid AS ended_by
       {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
-          why text, log_excerpt text, result jsonb)
+          why text, log_excerpt text, result jsonb, {_USED})
      WHERE jobs.locked_by = $4
      ORDER BY jobs.id
        FOR UPDATE OF jobs
@@ -168,7 +179,8 @@ WITH ended AS MATERIALIZED (
       {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           state text, outcome text, why text, code text, message text, detail text,
-          log_excerpt text, due_at timestamptz, lane text, charged boolean, crashed boolean)
+          log_excerpt text, due_at timestamptz, lane text, charged boolean, crashed boolean,
+          {_USED})
 ),
 written AS (
     UPDATE jobs
@@ -193,7 +205,10 @@ bell AS (
 
 
 async def complete_jobs(
-    connection: Connection, worker_id: WorkerId, outcomes: Mapping[Fence, Outcome]
+    connection: Connection,
+    worker_id: WorkerId,
+    outcomes: Mapping[Fence, Outcome],
+    used: Mapping[Fence, Used] = NOTHING_USED,
 ) -> list[Ended]:
     """Write what completes of it, where the claim still stands and is this worker's.
 
@@ -204,11 +219,14 @@ async def complete_jobs(
         for fence, one in outcomes.items()
         if isinstance(one, Completed)
     ]
-    return await _write(connection, COMPLETE_JOBS, chosen, worker_id)
+    return await _write(connection, COMPLETE_JOBS, chosen, worker_id, used)
 
 
 async def end_claims(
-    connection: Connection, endings: Sequence[tuple[Held, Outcome]], ended_by: UUID | None = None
+    connection: Connection,
+    endings: Sequence[tuple[Held, Outcome]],
+    ended_by: UUID | None = None,
+    used: Mapping[Fence, Used] = NOTHING_USED,
 ) -> list[Ended]:
     """Write what does not complete of it; the claims are locked by this transaction.
 
@@ -220,7 +238,7 @@ async def end_claims(
         for held, outcome in endings
         if not isinstance(outcome, Completed)
     ]
-    return await _write(connection, END_UNCOMPLETED, chosen, ended_by)
+    return await _write(connection, END_UNCOMPLETED, chosen, ended_by, used)
 
 
 async def _write(
@@ -228,11 +246,13 @@ async def _write(
     statement: str,
     chosen: Sequence[tuple[Fence, Mapping[str, object]]],
     by: UUID | None,
+    used: Mapping[Fence, Used],
 ) -> list[Ended]:
     if not chosen:
         return []
+    documents = [{**row, **used.get(fence, {})} for fence, row in chosen]
     job_ids, numbers = [fence[0] for fence, _ in chosen], [fence[1] for fence, _ in chosen]
-    rows = await connection.fetch(statement, job_ids, numbers, [row for _, row in chosen], by)
+    rows = await connection.fetch(statement, job_ids, numbers, documents, by)
     return [
         Ended(**dict(row) | {"lane": Lane(row["lane"]), "state": JobState(row["state"])})
         for row in rows

@@ -128,7 +128,8 @@ async def get_operator_job(connection: Connection, job_id: JobId) -> WholeJob:
 LIST_ATTEMPTS: Final = """
 SELECT attempts.claim_no, attempts.worker_id, attempts.lane, attempts.claimed_at, attempts.ended_at,
        attempts.duration, attempts.queue_time, attempts.charged, attempts.outcome, attempts.why,
-       attempts.detail, attempts.log_excerpt
+       attempts.detail, attempts.log_excerpt, attempts.cpu_seconds, attempts.peak_bytes,
+       attempts.read_bytes, attempts.made_bytes
   FROM attempts
  WHERE attempts.job_id = $1
  ORDER BY attempts.claim_no
@@ -182,7 +183,7 @@ EXPLAIN_JOB: Final = f"""
 SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        job.tenant_id, job.state, job.lane, job.type, job.target, job.claim_no, job.attempts,
        job.max_attempts, job.crashes, job.locked_by, job.cancel_code, job.cancel_requested_at,
-       job.failure_code, job.result_reason, job.finished_at,
+       job.failure_code, job.failure_message, job.result_reason, job.finished_at,
        coalesce(job.locked_at < now() - fleet.lock_timeout, false) AS lock_expired,
        holder.host AS holder_host, holder.pid AS holder_pid,
        greatest(now() - holder.beat_at, interval '0') AS holder_silent_for,
@@ -236,6 +237,7 @@ class Explanation:
     cancel_code: str | None
     cancel_requested_at: datetime | None
     failure_code: str | None
+    failure_message: str | None
     result_reason: str | None
     finished_at: datetime | None
     pause: str | None

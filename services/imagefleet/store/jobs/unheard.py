@@ -28,7 +28,8 @@ SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, at
            AND earlier.charged)
        + (attempts.charged OR attempts.outcome IN ('completed', 'retried', 'released')
           OR (attempts.outcome = 'rescued' AND attempts.why = 'worker_lost'))::int AS attempts,
-       jobs.max_attempts, jobs.correlation_id, jobs.traceparent
+       jobs.max_attempts, jobs.correlation_id, jobs.traceparent, attempts.cpu_seconds,
+       attempts.peak_bytes, attempts.read_bytes, attempts.made_bytes
 """
 
 _ENDS_OF_JOBS: Final = f"""

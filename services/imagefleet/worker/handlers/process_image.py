@@ -5,8 +5,7 @@ writes, and the pointer to them is flipped by the statement that completes the j
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
@@ -26,11 +26,8 @@ from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.worker.handling import Handler, JobContext
 from imagefleet.worker.isolation.rendered import RenderedFile, RenderedFiles
-from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
 
-LIMITS: Final = Limits()
 SAVES_AT_ONCE: Final = 4
-MUCH_MEMORY_BYTES: Final = QUARANTINE_MEMORY_BYTES  # every picture within LIMITS can be made in it
 
 
 async def run(job: JobContext) -> Completed:
@@ -42,9 +39,11 @@ async def run(job: JobContext) -> Completed:
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
         source = Path(folder) / "source"
         stored = await fetch(job, payload, source)
-        async with room_for(job, source) as memory_bytes:
+        limits = job.picture_limits
+        foretold = await asyncio.to_thread(foretold_bytes, source, recipe, limits)
+        async with job.room_for_a_child(foretold) as memory_bytes:
             rendered = await job.render(
-                source, recipe, LIMITS, memory_bytes=memory_bytes, known=stored
+                source, recipe, limits, memory_bytes=memory_bytes, known=stored
             )
         with rendered:
             variants = await save(job, payload, rendered)
@@ -68,23 +67,17 @@ async def run(job: JobContext) -> Completed:
     )
 
 
-@asynccontextmanager
-async def room_for(job: JobContext, source: Path) -> AsyncIterator[int]:
-    """A place among the children, and how much memory belongs to it."""
-    much = await asyncio.to_thread(needs_much, source)
-    async with job.room_for_a_child(much_memory=much):
-        yield max(MUCH_MEMORY_BYTES, job.memory_bytes) if much else job.memory_bytes
-
-
-def needs_much(source: Path) -> bool:
-    """Whether its variants cannot be made in the usual memory; by its head, without decoding."""
+def foretold_bytes(source: Path, recipe: Recipe, limits: Limits) -> int:
+    """What making its variants takes in memory; by its head, without decoding."""
     with source.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    try:
-        facts = sniff(head)
-    except InputRejected:
-        return False  # the child says so too, and does not need much for that
-    return decoding_bytes(facts, source.stat().st_size, LIMITS) > GENERAL_MEMORY_BYTES
+        try:
+            facts = sniff(head)
+            if facts.width is None:
+                facts = sniff(head + file.read())
+        except InputRejected:
+            return 0  # the child says so too, and does not need much for that
+    return decoding_bytes(facts, source.stat().st_size, limits, recipe.variants)
 
 
 async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:
@@ -92,7 +85,7 @@ async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:
     stored = await job.originals.fetch_to_file(
         payload.source_key,
         source,
-        max_bytes=LIMITS.max_bytes,
+        max_bytes=job.picture_limits.max_bytes,
         expected_etag=payload.source_etag,
     )
     if payload.source_sha256 is not None and stored.sha256 != payload.source_sha256:

@@ -43,6 +43,7 @@ from imagefleet.worker.isolation.report import (
     ChildFailed,
     Ending,
     Killed,
+    Spent,
     no_child,
     result_of,
 )
@@ -96,6 +97,7 @@ class Renderer:
         memory_bytes: int = GENERAL_MEMORY_BYTES,
         cancel: asyncio.Event | None = None,
         known: tuple[int, str] | None = None,
+        spent: Spent | None = None,
     ) -> RenderedFiles:
         """Every variant of the recipe, as checked files in a folder of their own under `scratch`.
 
@@ -109,13 +111,17 @@ class Renderer:
         }
         allowance = Allowance(deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
         with _scratch_folder(scratch) as folder, _opened(source, recipe, folder) as files:
-            report = await self.run_isolated(_RENDER, order, files, allowance, cancel)
+            spent = spent or Spent()
+            spent.read_bytes += os.fstat(files[SOURCE_FILE]).st_size
+            report = await self.run_isolated(_RENDER, order, files, allowance, cancel, spent)
             try:
                 given = known or files[SOURCE_FILE]
-                return await in_thread(partial(checked, report, recipe, given, folder))
+                made = await in_thread(partial(checked, report, recipe, given, folder))
             except UntrueError as error:
                 detail = f"a false report: {error}"
                 raise ChildCrashed(detail) from error
+            spent.made_bytes += sum(variant.facts.bytes for variant in made.variants)
+            return made
 
     async def run_isolated(
         self,
@@ -124,6 +130,7 @@ class Renderer:
         files: Mapping[str, int],
         allowance: Allowance,
         cancel: asyncio.Event | None = None,
+        spent: Spent | None = None,
     ) -> JsonObject:
         """Run `module:function` on the argument and these open files in a child of its own.
 
@@ -139,6 +146,8 @@ class Renderer:
             ending = await _ending_of(child, cancel or asyncio.Event())
         finally:
             timer.cancel()
+        if spent is not None and ending.usage is not None:
+            spent.add(ending.usage)
         return result_of(ending, allowance)
 
     async def _start(

@@ -34,7 +34,7 @@ from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.child import file_name
 
 _RENDERING: Final = TypeAdapter(Rendering)
-_LONGEST_SIDE: Final = 65_535  # beyond what any limit lets through
+_LONGEST_SIDE: Final = 2**31 - 1  # of any format
 _THUMBHASH: Final = re.compile(r"[A-Za-z0-9+/]{1,64}={0,2}")
 _COLOR: Final = re.compile(r"#[0-9a-f]{6}")
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from imagefleet.errors import FleetError, InputRejected, Unavailable
 from imagefleet.jobs.lifecycle import failure_sentence
-from imagefleet.jobs.model import JsonObject
+from imagefleet.jobs.model import USED, JsonObject
 from imagefleet.worker.isolation.child import (
     FRAME_HEADER,
     FRAME_MARK,
@@ -46,6 +46,25 @@ class Usage:
 
     cpu_seconds: float
     max_rss_bytes: int
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the children of an attempt took: all together, and of memory the one that had most."""
+
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    read_bytes: int = 0
+    made_bytes: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """One more is dead."""
+        self.cpu_seconds += usage.cpu_seconds
+        self.peak_bytes = max(self.peak_bytes, usage.max_rss_bytes)
+
+    def used(self) -> dict[str, float]:
+        """All of it, by name; nothing where there was none, or nobody could tell."""
+        return {name: getattr(self, name) for name in USED} if self.cpu_seconds else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
