@@ -119,17 +119,19 @@ async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:
 async def save(
     job: JobContext, payload: ProcessImage, rendered: RenderedFiles
 ) -> Sequence[PublishedVariant]:
-    """Store every variant under this claim's own keys."""
+    """Store every file under this claim's own keys; variants that share one share its key."""
+    made = rendered.variants
+    files = {file.path: file for file in made}
 
-    async def save_one(file: RenderedFile) -> PublishedVariant:
-        facts = file.facts
-        key, headers = place_of(job, payload, facts)
-        # Something there already can only be an earlier try of this very claim, with the same
-        # bytes. The hash was measured by us, when the file was checked.
-        await job.outputs.put(key, file.path, headers, sha256=facts.sha256)
-        return PublishedVariant(key=key, facts=facts)
+    async def save_one(file: RenderedFile) -> str:
+        # Of several names the first. Something there already can only be an earlier try of this
+        # very claim, with the same bytes, whose hash was measured when the file was checked.
+        key, headers = place_of(job, payload, file.path.stem, file.facts)
+        await job.outputs.put(key, file.path, headers, sha256=file.facts.sha256)
+        return key
 
-    return await few_at_once(save_one, rendered.variants)
+    keys = dict(zip(files, await few_at_once(save_one, files.values()), strict=True))
+    return [PublishedVariant(key=keys[one.path], facts=one.facts) for one in made]
 
 
 async def take_over(
@@ -161,7 +163,7 @@ async def take_over(
 
     async def copy(same: Sequence[PublishedVariant]) -> list[PublishedVariant]:
         facts = same[0].facts
-        key, headers = place_of(job, payload, facts)
+        key, headers = place_of(job, payload, facts.name, facts)
         try:
             await job.outputs.copy(same[0].key, key, headers, sha256=facts.sha256)
         except NotFound:
@@ -183,10 +185,12 @@ def left_of(recipe: Recipe, kept: Made | None) -> tuple[VariantSpec, ...]:
     )
 
 
-def place_of(job: JobContext, payload: ProcessImage, facts: VariantFacts) -> tuple[str, Headers]:
+def place_of(
+    job: JobContext, payload: ProcessImage, name: str, facts: VariantFacts
+) -> tuple[str, Headers]:
     """The key that this claim alone stores a variant under, and what is served with it."""
     revision, claim_no = job.claim.target_seq or 0, job.claim.claim_no
-    key = variant_key(payload.image_id, revision, claim_no, facts.name, facts.format.extension)
+    key = variant_key(payload.image_id, revision, claim_no, name, facts.format.extension)
     return key, Headers(
         content_type=facts.content_type,
         cache_control=IMMUTABLE,
