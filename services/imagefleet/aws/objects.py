@@ -12,9 +12,9 @@ from imagefleet.aws.deletes import Deleted, Deletes, Version
 from imagefleet.aws.transfers import (
     Digest,
     Headers,
+    Part,
     Stored,
     Write,
-    checksum_of,
     in_one_part,
     seconds_for,
     stored_with,
@@ -123,7 +123,7 @@ class Objects:
                 **stored_with(headers),
             )
         told = answer["CopyObjectResult"].get("ChecksumSHA256")
-        if told is not None and told != checksum_of(sha256):
+        if told is not None and told != Part(b"", 0, sha256).checksum:
             raise unavailable("s3_unavailable", f"{source} is not {sha256}, but {told}")
 
     async def fetch_to_file(

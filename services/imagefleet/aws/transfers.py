@@ -43,12 +43,8 @@ class Part:
 
     @property
     def checksum(self) -> str:
-        return checksum_of(self.sha256)
-
-
-def checksum_of(sha256: str) -> str:
-    """The hash in the spelling of S3."""
-    return base64.b64encode(bytes.fromhex(sha256)).decode()
+        """The hash in the spelling of S3."""
+        return base64.b64encode(bytes.fromhex(self.sha256)).decode()
 
 
 def in_one_part(body: bytes | Path, sha256: str | None) -> Part | Path:
