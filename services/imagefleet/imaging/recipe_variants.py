@@ -14,7 +14,7 @@ from imagefleet.imaging.recipes import MAX_SIDE, Encoding, Recipe, VariantSpec, 
 from imagefleet.jobs.images import ImageFormat
 
 FALLBACKS: Final = frozenset({"jpeg", "png"})
-AUTO: Final = ("webp", "jpeg", "png")
+AUTO: Final = ["webp", "jpeg", "png"]
 
 # What looks about like a JPEG of some quality (docs/recipes.md): between these points on a line.
 _AVIF_LIKE_JPEG: Final = ((0, 0), (20, 30), (50, 47), (80, 63), (90, 79), (100, 100))
@@ -24,7 +24,7 @@ def outputs_of(variant: Mapping[str, Any]) -> list[str]:
     """The formats that a variant's table names, by whichever key."""
     one = variant.get("format")
     several = variant.get("allowed", AUTO) if one == "auto" else variant.get("formats", [one])
-    return [name for name in several if isinstance(name, str)] if several else []
+    return [each for each in several if isinstance(each, str)] if isinstance(several, list) else []
 
 
 def factors_of(variant: Mapping[str, Any]) -> list[int]:
