@@ -1,7 +1,6 @@
 """What the tables of a recipes file come to: variants, or contradictions; and variants in words.
 
-What several keys say together is judged on whatever the file says, so that it is told beside the
-faults of single keys.
+Keys are judged together on whatever the file says, so that single ones' faults are told beside it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -138,13 +137,12 @@ def said_by(recipe: Recipe | None) -> dict[str, dict[str, object]]:
         given = asdict(variant)
         if variant.watermark:
             given["watermark"]["image"] = sha256(variant.watermark.image.encode()).hexdigest()[:8]
+        others = (f"{key} {given[key]}" for key in _PLAIN if given[key] != _PLAIN[key])
         said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
             "fit": variant.fit,
             "box": f"{variant.width}x{variant.height}".replace(str(MAX_SIDE), "any"),
             "quality": variant.quality,
-            "besides": ", ".join(
-                f"{key} {given[key]}" for key in _PLAIN if given[key] != _PLAIN[key]
-            ),
+            "besides": ", ".join(others),
         }
     return said
 
