@@ -187,6 +187,29 @@ def test_the_smallest_of_several_formats_is_taken() -> None:
     assert made(page(), or_smaller=several).format in EXACT
 
 
+def test_of_a_large_photo_only_the_format_that_is_smallest_in_a_small_copy_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    picture = photo(1000, 800)
+    whole = {form: made(picture, TAKEN, format=form) for form in (WEBP, JPEG)}
+    sizes: list[tuple[int, int]] = []
+    save = encoding.save
+
+    def noted(picture: Image.Image, *rest: object, **options: object) -> bytes:
+        sizes.append(picture.size)
+        return save(picture, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encoding, "save", noted)
+    chosen = made(picture, TAKEN, format=JPEG, or_smaller=(Encoding(WEBP, 80),))
+
+    assert chosen == whole[WEBP]
+    assert [(250, 200), (250, 200), (1000, 800)] == sizes
+    budget = len(chosen) // 2
+    within = made(picture, TAKEN, format=JPEG, or_smaller=(Encoding(WEBP, 80),), most_bytes=budget)
+    assert within.format is WEBP
+    assert len(within) <= budget
+
+
 def test_what_would_lose_transparency_loses_to_what_keeps_it() -> None:
     picture = translucent(400, 300)
     jpeg = made(picture, TAKEN, format=JPEG)
