@@ -29,8 +29,6 @@ from imagefleet.imaging.recipe_tables import (
     Table,
     VariantTable,
     WatermarkTable,
-)
-from imagefleet.imaging.recipe_variants import (
     contradictions,
     factors_of,
     named,
