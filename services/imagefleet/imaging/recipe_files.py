@@ -194,11 +194,8 @@ def _fault(document: Any, error: ErrorDetails) -> Fault:  # noqa: ANN401 - TOML 
     where: Where = ()
     inner = document
     for part in error["loc"]:  # besides keys it names alternatives, which the file does not
-        if (
-            isinstance(part, int)
-            if isinstance(inner, list)
-            else part in (inner if isinstance(inner, dict) else ())
-        ):
+        keys = range(len(inner)) if isinstance(inner, list) else inner
+        if isinstance(inner, dict | list) and part in keys:
             where, inner = (*where, part), inner[part]
     key, given = error["loc"][-1] if error["loc"] else "", ascii(error["input"])[:_LONGEST_SHOWN]
     match error["type"]:

@@ -12,7 +12,6 @@ from PIL import Image, ImageChops
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
-from imagefleet.imaging.credit import credit_of
 from imagefleet.imaging.graphics import Origin, is_drawn
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import (
@@ -25,7 +24,7 @@ from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Metadata, Recipe, Truncated
 from imagefleet.imaging.sizes import Size, SizeLevel, draft_part, levels
-from imagefleet.imaging.unpacking import as_stated
+from imagefleet.imaging.sources import as_stated, credit_of
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.

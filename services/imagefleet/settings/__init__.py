@@ -8,7 +8,7 @@ operators turn while everything runs is declared in `live`, and `in_force` says 
 Nothing here asks anybody: who follows Postgres is `imagefleet.live`.
 
 Of pydantic-settings only the model is used: its own sources take `_FILE` from no variable, tell
-faults by field and not by name and form, and read the environment of who makes a slice in a test.
+faults by field and not by the variable's name and form, and read the environment of every test.
 """
 
 import os
