@@ -192,10 +192,10 @@ def _picture(file: Path) -> str:
 def _fault(document: Any, error: ErrorDetails) -> Fault:  # noqa: ANN401 - TOML or JSON
     """What pydantic found, at its place in the file, in words for whoever wrote it."""
     where: Where = ()
-    inner = document
+    inner: Any = document
     for part in error["loc"]:  # besides keys it names alternatives, which the file does not
-        keys = range(len(inner)) if isinstance(inner, list) else inner
-        if isinstance(inner, dict | list) and part in keys:
+        keys: Any = range(len(inner)) if isinstance(inner, list) else inner
+        if isinstance(keys, dict | range) and part in keys:
             where, inner = (*where, part), inner[part]
     key, given = error["loc"][-1] if error["loc"] else "", ascii(error["input"])[:_LONGEST_SHOWN]
     match error["type"]:
