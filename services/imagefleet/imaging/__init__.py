@@ -9,7 +9,8 @@ half of it does:
     limits             how much of it we are willing to pay for              no Pillow
     recipes            which variants are wanted                             no Pillow
     recipe_files       recipes from a file, and every fault of it            no Pillow
-    recipe_tables      what such a file may say, and comes to; its schema    no Pillow
+    recipe_tables      what such a file may say; its schema                  no Pillow
+    recipe_variants    what its tables come to                               no Pillow
     recipe_lines       where in it something stands                          no Pillow
     sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
