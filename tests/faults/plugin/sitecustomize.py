@@ -296,11 +296,11 @@ def _settling(module: ModuleType) -> None:
             connection: Any,  # noqa: ANN401
             worker: object,
             outcomes: Any,  # noqa: ANN401
-            *others: object,
+            *more: object,
         ) -> object:
             if not connection.is_in_transaction():
                 await reach("settling", [str(job_id) for job_id, _ in outcomes])
-            return await complete(connection, worker, outcomes, *others)
+            return await complete(connection, worker, outcomes, *more)
 
         return complete_after
 
