@@ -6,7 +6,7 @@ import dataclasses
 import io
 
 import pytest
-from PIL import ExifTags, Image, ImageDraw
+from PIL import ExifTags, Image, ImageDraw, ImageFile
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
@@ -106,6 +106,19 @@ def test_a_photo_of_any_format_is_not_treated_as_drawn(source: str) -> None:
     )
 
     assert rendered(photographed, never)[1] == rendered(photographed, recipe)[1]
+
+
+@pytest.mark.parametrize("quality", [80, 94, 100])
+@pytest.mark.parametrize("origin", [DRAWN, TAKEN])
+@pytest.mark.parametrize("size", [(300, 260), (3, 5000)])
+def test_noise_has_room_in_a_jpeg(quality: int, origin: Origin, size: tuple[int, int]) -> None:
+    noise = Image.merge("RGB", [Image.effect_noise(size, 300) for _ in range(3)])
+    block = ImageFile.MAXBLOCK
+
+    content = made(noise, origin, format=JPEG, quality=quality).content
+
+    assert opened(content).size == size
+    assert block == ImageFile.MAXBLOCK
 
 
 def test_a_policy_may_forbid_it() -> None:
