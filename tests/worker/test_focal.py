@@ -19,7 +19,7 @@ async def test_what_is_cut_is_cut_around_the_point_of_its_upload(
     place: Place, api: Connection, tmp_path: Path, focal: Focal, colour: tuple[int, int, int]
 ) -> None:
     async with inside(place, "worker") as worker:
-        await place.upload(api, uuid4(), saved(quadrants(2400, 1500)), focal=focal)
+        await place.upload(api, uuid4(), saved(quadrants(2400, 1500)), focal=[*focal])
         await worker.tells("job.completed")
 
     row = await api.fetchrow("SELECT focal_x, focal_y FROM image_revisions")
