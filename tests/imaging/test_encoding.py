@@ -6,7 +6,7 @@ import dataclasses
 import io
 
 import pytest
-from PIL import ExifTags, Image, ImageDraw
+from PIL import ExifTags, Image, ImageDraw, ImageFile
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
@@ -108,6 +108,19 @@ def test_a_photo_of_any_format_is_not_treated_as_drawn(source: str) -> None:
     assert rendered(photographed, never)[1] == rendered(photographed, recipe)[1]
 
 
+@pytest.mark.parametrize("quality", [80, 94, 100])
+@pytest.mark.parametrize("origin", [DRAWN, TAKEN])
+@pytest.mark.parametrize("size", [(300, 260), (3, 5000)])
+def test_noise_has_room_in_a_jpeg(quality: int, origin: Origin, size: tuple[int, int]) -> None:
+    noise = Image.merge("RGB", [Image.effect_noise(size, 300) for _ in range(3)])
+    block = ImageFile.MAXBLOCK
+
+    content = made(noise, origin, format=JPEG, quality=quality).content
+
+    assert opened(content).size == size
+    assert block == ImageFile.MAXBLOCK
+
+
 def test_a_policy_may_forbid_it() -> None:
     for to in (WEBP, JPEG):
         asked = {"format": to, "lossless": Lossless.NEVER}
@@ -185,6 +198,29 @@ def test_the_smallest_of_several_formats_is_taken() -> None:
         chosen = made(picture, origin, or_smaller=several)
         assert chosen == min(alone, key=len)
     assert made(page(), or_smaller=several).format in EXACT
+
+
+def test_of_a_large_photo_only_the_format_that_is_smallest_in_a_small_copy_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    picture = photo(1000, 800)
+    whole = {form: made(picture, TAKEN, format=form) for form in (WEBP, JPEG)}
+    sizes: list[tuple[int, int]] = []
+    save = encoding.save
+
+    def noted(picture: Image.Image, *rest: object, **options: object) -> bytes:
+        sizes.append(picture.size)
+        return save(picture, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encoding, "save", noted)
+    chosen = made(picture, TAKEN, format=JPEG, or_smaller=(Encoding(WEBP, 80),))
+
+    assert chosen == whole[WEBP]
+    assert [(250, 200), (250, 200), (1000, 800)] == sizes
+    budget = len(chosen) // 2
+    within = made(picture, TAKEN, format=JPEG, or_smaller=(Encoding(WEBP, 80),), most_bytes=budget)
+    assert within.format is WEBP
+    assert len(within) <= budget
 
 
 def test_what_would_lose_transparency_loses_to_what_keeps_it() -> None:
