@@ -6,7 +6,7 @@ import dataclasses
 import io
 
 import pytest
-from PIL import ExifTags, Image, ImageDraw
+from PIL import ExifTags, Image, ImageDraw, ImageFile
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
@@ -115,6 +115,19 @@ def test_it_is_the_source_that_is_recognised_before_scaling_softens_it() -> None
     _, outputs = rendered(source, one(JPEG, width=500, height=500, quality=80))
     assert chroma_is_whole(outputs["only", JPEG])
     assert not is_drawn(page(1500, 1000).resize((500, 333), Image.Resampling.LANCZOS), PNG)
+
+
+@pytest.mark.parametrize("quality", [80, 94, 100])
+@pytest.mark.parametrize("origin", [DRAWN, TAKEN])
+@pytest.mark.parametrize("size", [(300, 260), (3, 5000)])
+def test_noise_has_room_in_a_jpeg(quality: int, origin: Origin, size: tuple[int, int]) -> None:
+    noise = Image.merge("RGB", [Image.effect_noise(size, 300) for _ in range(3)])
+    block = ImageFile.MAXBLOCK
+
+    content = made(noise, origin, format=JPEG, quality=quality).content
+
+    assert opened(content).size == size
+    assert block == ImageFile.MAXBLOCK
 
 
 def test_a_policy_may_forbid_it() -> None:

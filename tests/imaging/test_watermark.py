@@ -8,8 +8,8 @@ import pytest
 from PIL import Image, ImageChops
 
 from imagefleet.errors import Misconfigured
+from imagefleet.imaging.composing import marked
 from imagefleet.imaging.recipes import Place, Watermark
-from imagefleet.imaging.watermark import marked
 from imagefleet.jobs.images import ImageFormat
 from tests.imaging.rendering import one, picture_of, rendered
 from tests.support.images import pixel, png_claiming, quadrants, saved, translucent

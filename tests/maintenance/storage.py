@@ -130,5 +130,8 @@ class Storage:
 
 
 def _publication(made: Rendering) -> Publication:
-    variants = [a_variant(key) for key in sorted(made.keys)]
+    # One picture each, under two names.
+    variants = [
+        a_variant(key, name=name) for key in sorted(made.keys) for name in ("small", "thumb")
+    ]
     return a_publication(made.job, made.image_id, made.revision, variants)

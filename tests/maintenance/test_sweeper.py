@@ -121,7 +121,7 @@ async def test_a_superseded_version_goes_after_its_invalidation_and_its_grace(
         first.image_id,
         first.revision,
     )
-    assert (goes, 0 if goes else 2) == (row["swept_at"] is not None, row["count"])
+    assert (goes, 0 if goes else 4) == (row["swept_at"] is not None, row["count"])
 
 
 async def test_versions_of_an_image_that_is_being_deleted_are_left_to_the_deletion(

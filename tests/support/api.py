@@ -211,19 +211,23 @@ async def uploaded(client: httpx.AsyncClient, **params: str) -> dict[str, Any]:
 
 
 async def published(worker: Connection, accepted: dict[str, Any]) -> None:
-    """The job completes, and one variant of each format is shown."""
+    """The job completes, and shows variants of both formats, of which two are one picture."""
     job = await claimed(worker, accepted["jobId"])
     image_id = UUID(accepted["imageId"])
     revision = await worker.fetchval("SELECT target_seq FROM jobs WHERE id = $1", job.job_id)
     variants = [
         a_variant(
-            variant_key(image_id, revision, job.claim_no, name, extension),
+            variant_key(image_id, revision, job.claim_no, picture, extension),
             name=name,
             width=width,
             height=width // 2,
             warnings=(Caveat.NOT_ENLARGED,),
         )
-        for name, width in (("thumb", 200), ("small", 640))
+        for name, picture, width in (
+            ("thumb", "thumb", 200),
+            ("small", "small", 640),
+            ("large", "small", 640),
+        )
         for extension in ("jpg", "webp")
     ]
     publication = a_publication(

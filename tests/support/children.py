@@ -17,6 +17,7 @@ from pathlib import Path
 
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import JsonObject
+from imagefleet.worker.isolation.child import render_variants
 
 Files = Mapping[str, int]
 
@@ -32,6 +33,15 @@ def task(function: Callable[[JsonObject, Files], JsonObject]) -> str:
 
 def echo(argument: JsonObject, files: Files) -> JsonObject:
     return dict(argument)
+
+
+def claim_anothers_picture(argument: JsonObject, files: Files) -> JsonObject:
+    """Render, and say that the first variant's picture is the last one's."""
+    report = render_variants(argument, files)
+    variants = report["variants"]
+    assert isinstance(variants, tuple)
+    variants[0]["same_as"] = variants[-1]["name"]
+    return report
 
 
 def reserve(argument: JsonObject, files: Files) -> JsonObject:

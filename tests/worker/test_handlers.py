@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from imagefleet.aws import transfers
+from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
@@ -169,10 +171,48 @@ async def test_variants_are_hashed_by_their_check_alone_and_the_ledger_tells_wha
         await worker.tells("job.completed")
 
     assert again == []
-    files: int = await superuser.fetchval("SELECT count(DISTINCT sha256) FROM variants")
+    files: int = await superuser.fetchval("SELECT count(DISTINCT key) FROM variants")
     assert len(measured) == files, "the source was when it was fetched"
     encoder: str = await superuser.fetchval("SELECT encoder FROM image_revisions")
     assert encoder.startswith(f"recipe/{RECIPES['default'].hash} ")
+
+
+@pytest.mark.parametrize(
+    ("size", "pictures"), [((150, 100), 2), ((500, 400), 3), ((500, 1000), 4), ((4000, 3000), 5)]
+)
+async def test_what_is_one_picture_is_stored_once_whatever_its_names(
+    place: Place,
+    api: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, int],
+    pictures: int,
+) -> None:
+    puts: list[str] = []
+    put = Objects.put
+
+    async def counting(self: Objects, key: str, body: Path, *rest: Headers, sha256: str) -> object:
+        puts.append(key)
+        return await put(self, key, body, *rest, sha256=sha256)
+
+    image_id = uuid4()
+    await place.upload(api, image_id, saved(quadrants(*size)))
+    monkeypatch.setattr(Objects, "put", counting)
+    async with inside(place, "worker") as worker:
+        await worker.tells("job.completed")
+
+    assert len(puts) == 2 * pictures, "WebP and JPEG"
+    outputs = await place.session.objects(place.settings.outputs_bucket)
+    assert sorted(puts) == sorted(entry.key for entry in (await outputs.page("i/")).objects)
+    rows = await superuser.fetch("SELECT name, format, key, width, sha256 FROM variants")
+    assert len(rows) == len(RECIPES["default"].variants)
+    assert {row["key"] for row in rows} == set(puts)
+    assert len({(row["key"], row["width"], row["sha256"], row["format"]) for row in rows}) == len(
+        puts
+    )
+    widest = {row["key"] for row in rows if row["name"] == "large"}
+    names = {2: "thumb", 3: "small", 4: "medium", 5: "large"}
+    assert widest == {f"i/{image_id}/1.1/{names[pictures]}.{form}" for form in ("webp", "jpg")}
 
 
 async def test_a_crashing_child_costs_its_own_job_a_retry_and_nobody_a_beat(

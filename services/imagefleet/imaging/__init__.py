@@ -15,12 +15,11 @@ half of it does:
     sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB
+    sources            what a decoded file means: its pixels, and whose they are
     steps              the pipeline up to the largest size, as a list one can read
     attention          where most is to be seen in a picture
-    composing          what of a scaled picture a variant shows, and where in its box
-    watermark          a mark laid over it
+    composing          what of a scaled picture a variant shows, where in its box, under which mark
     graphics           which pictures are drawn, and how few colours they have
-    credit             whose a picture is, as EXIF
     encoding           pictures to bytes
     render             runs that list
     samples            pictures of our own, and the warming up by them

@@ -1,10 +1,11 @@
-"""What the tables of a recipes file come to: variants, or contradictions.
+"""What the tables of a recipes file come to: variants, or contradictions; and variants in words.
 
-What several keys say together is judged on whatever the file says, so that it is told beside the
-faults of single keys.
+Keys are judged together on whatever the file says, so that single ones' faults are told beside it.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from imagefleet.imaging.recipes import MAX_SIDE, Encoding, Recipe, VariantSpec, 
 from imagefleet.jobs.images import ImageFormat
 
 FALLBACKS: Final = frozenset({"jpeg", "png"})
-AUTO: Final = ("webp", "jpeg", "png")
+AUTO: Final = ["webp", "jpeg", "png"]
 
 # What looks about like a JPEG of some quality (docs/recipes.md): between these points on a line.
 _AVIF_LIKE_JPEG: Final = ((0, 0), (20, 30), (50, 47), (80, 63), (90, 79), (100, 100))
@@ -24,7 +25,7 @@ def outputs_of(variant: Mapping[str, Any]) -> list[str]:
     """The formats that a variant's table names, by whichever key."""
     one = variant.get("format")
     several = variant.get("allowed", AUTO) if one == "auto" else variant.get("formats", [one])
-    return [name for name in several if isinstance(name, str)] if several else []
+    return [each for each in several if isinstance(each, str)] if isinstance(several, list) else []
 
 
 def factors_of(variant: Mapping[str, Any]) -> list[int]:
@@ -124,3 +125,26 @@ def _quality(said: Quality, form: ImageFormat) -> int:
     if isinstance(said, int) or form.value not in said:
         return like_jpeg
     return said[form.value]
+
+
+def said_by(recipe: Recipe | None) -> dict[str, dict[str, object]]:
+    """What it says, by variant; of a watermark's picture the digest. As a whole: under no name."""
+    if recipe is None:
+        return {}
+    about: dict[str, object] = {"metadata": recipe.metadata, "truncated": recipe.truncated}
+    said = {"": about}
+    for variant in recipe.variants:
+        given = asdict(variant)
+        if variant.watermark:
+            given["watermark"]["image"] = sha256(variant.watermark.image.encode()).hexdigest()[:8]
+        others = (f"{key} {given[key]}" for key in _PLAIN if given[key] != _PLAIN[key])
+        said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
+            "fit": variant.fit,
+            "box": f"{variant.width}x{variant.height}".replace(str(MAX_SIDE), "any"),
+            "quality": variant.quality,
+            "besides": ", ".join(others),
+        }
+    return said
+
+
+_PLAIN: Final = {each.name: each.default for each in fields(VariantSpec)[6:]}  # behind `fit`

@@ -14,7 +14,7 @@ from imagefleet.errors import InputRejected
 from imagefleet.imaging.attention import focals
 from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
-from imagefleet.imaging.encoding import Encoded, encode
+from imagefleet.imaging.encoding import encode
 from imagefleet.imaging.headers.facts import MOST_FRAMES
 from imagefleet.imaging.limits import Limits, judge_bytes
 from imagefleet.imaging.placeholder import PLACEHOLDER_SIDE, dominant_color, thumbhash
@@ -63,15 +63,11 @@ def render(
         picture, around = work.picture, focals(work)
         for level, picture in cascade(work):
             made += _make(level, picture, work, around, sink, checkpoint)
-        order = {
-            (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
-        }
+        numbered = enumerate(recipe.variants)
+        order = {(spec.name, form): n for n, spec in numbered for form in spec.formats}
         made.sort(key=lambda variant: order[variant.name, variant.format])
-        return Rendering(
-            source=_source(data, work),
-            placeholder=_placeholder(picture),
-            variants=tuple(made),
-        )
+        seen = _placeholder(picture)
+        return Rendering(source=_source(data, work), placeholder=seen, variants=tuple(made))
     except Exception as fault:
         if isinstance(fault, MemoryError) or was_refused_memory():
             sentence = "The image needs more memory to process than it may have."
@@ -108,9 +104,16 @@ def _make(
         sink(first.name, encoded.format, encoded.content)
         for variant in (first, *others):
             small = (Caveat.NOT_ENLARGED,) if too_small(work.size, variant) else ()
-            warnings = (*work.caveats, *encoded.caveats, *small)
-            facts = _facts(variant, Size(*shown.size), encoded, warnings)
-            yield facts if variant is first else replace(facts, same_as=first.name)
+            yield VariantFacts(
+                name=variant.name,
+                format=encoded.format,
+                width=shown.width,
+                height=shown.height,
+                bytes=len(encoded.content),
+                content_type=encoded.format.mime_type,
+                warnings=(*work.caveats, *encoded.caveats, *small),
+                same_as=None if variant is first else first.name,
+            )
 
 
 def _outcome(size: Size, variant: VariantSpec, *, scaled: bool) -> str:
@@ -119,20 +122,6 @@ def _outcome(size: Size, variant: VariantSpec, *, scaled: bool) -> str:
     sharpen = variant.sharpen if scaled else 0.0
     named = replace(variant, name="", width=shown.width, height=shown.height, sharpen=sharpen)
     return repr(replace(named, fit=Fit.INSIDE, focus=Focus.CENTRE) if shown == size else named)
-
-
-def _facts(
-    variant: VariantSpec, size: Size, encoded: Encoded, warnings: tuple[Caveat, ...]
-) -> VariantFacts:
-    return VariantFacts(
-        name=variant.name,
-        format=encoded.format,
-        width=size.width,
-        height=size.height,
-        bytes=len(encoded.content),
-        content_type=encoded.format.mime_type,
-        warnings=warnings,
-    )
 
 
 def _source(data: bytes, work: Work) -> SourceFacts:

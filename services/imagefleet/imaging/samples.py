@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from PIL import Image, ImageCms
@@ -116,42 +117,26 @@ def warm() -> None:
     # The size of a photo, for what the C library learns of it: a heap that has met large pictures
     # asks the kernel less often, and every child inherits it (2 % of a photo's CPU).
     photo = _saved(Image.linear_gradient("L").resize(PHOTO).convert("RGB"), "JPEG")
-    render(photo, _LADDER, Limits(), _nowhere)
-
-
-# The sizes and formats that photos mostly become.
-_LADDER: Final = Recipe(
-    "ladder",
-    tuple(
-        VariantSpec(str(side), side, side, form, 80)
-        for side in (200, 640, 1280, 1920)
-        for form in (ImageFormat.WEBP, ImageFormat.JPEG)
-    ),
-)
+    ways = product((200, 640, 1280, 1920), (ImageFormat.WEBP, ImageFormat.JPEG))
+    ladder = tuple(VariantSpec(str(side), side, side, form, 80) for side, form in ways)
+    render(photo, Recipe("ladder", ladder), Limits(), _nowhere)
 
 
 def _every_way() -> Recipe:
     """Whatever a recipe may ask for, at least once."""
+    jpeg, webp, avif, png = ImageFormat.JPEG, ImageFormat.WEBP, ImageFormat.AVIF, ImageFormat.PNG
     mark = base64.b64encode(_saved(Image.new("RGBA", (4, 4), "white"), "WEBP")).decode()
-    return Recipe(
-        "every way",
-        (
-            *_LADDER.variants[:2],
-            VariantSpec("small", 8, 8, ImageFormat.AVIF, 63),
-            VariantSpec("small", 8, 8, ImageFormat.PNG, 100),
-            VariantSpec("lossless", 8, 8, ImageFormat.WEBP, 80, lossless=Lossless.ALWAYS),
-            VariantSpec("cut", 8, 6, ImageFormat.WEBP, 80, Fit.COVER, focus=Focus.ATTENTION),
-            VariantSpec("laid", 8, 6, ImageFormat.JPEG, 80, Fit.CONTAIN, background="#8090a0"),
-            VariantSpec("pad", 8, 6, ImageFormat.WEBP, 80, Fit.PAD, sharpen=0.5),
-            VariantSpec("mark", 8, 8, ImageFormat.JPEG, 80, watermark=Watermark(mark)),
-            VariantSpec("tiles", 8, 8, ImageFormat.JPEG, 80, watermark=Watermark(mark, tile=True)),
-            VariantSpec(
-                "auto", 8, 8, ImageFormat.WEBP, 80, or_smaller=(Encoding(ImageFormat.PNG, 100),)
-            ),
-            VariantSpec("few", 8, 8, ImageFormat.JPEG, 80, most_bytes=256),
-        ),
-        Metadata.COPYRIGHT,
+    tiles = Watermark(mark, tile=True)
+    variants = (
+        VariantSpec("plain", 8, 8, jpeg, 80),
+        VariantSpec("plain", 8, 8, avif, 63),
+        VariantSpec("plain", 8, 8, png, 100),
+        VariantSpec("auto", 8, 8, webp, 80, or_smaller=(Encoding(png, 100),), most_bytes=256),
+        VariantSpec("exact", 8, 8, webp, 80, lossless=Lossless.ALWAYS, watermark=Watermark(mark)),
+        VariantSpec("cut", 8, 6, webp, 80, Fit.COVER, focus=Focus.ATTENTION, sharpen=0.5),
+        VariantSpec("pad", 8, 6, jpeg, 80, Fit.PAD, background="#8090a0", watermark=tiles),
     )
+    return Recipe("every way", variants, Metadata.COPYRIGHT)
 
 
 def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:

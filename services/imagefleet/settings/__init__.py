@@ -7,9 +7,8 @@ counts as unset. `masked` is what may be logged, `reference` what the documentat
 operators turn while everything runs is declared in `live`, and `in_force` says what holds then.
 Nothing here asks anybody: who follows Postgres is `imagefleet.live`.
 
-Of pydantic-settings only the model is used, and this was judged: its own sources take `_FILE` from
-no variable (a folder of secrets is another thing), tell faults by field and not by the variable's
-name and form, and read the environment of whoever makes a slice in a test.
+Of pydantic-settings only the model is used: its own sources take `_FILE` from no variable, tell
+faults by field and not by the variable's name and form, and read the environment of every test.
 """
 
 import os

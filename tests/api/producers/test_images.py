@@ -350,10 +350,16 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
         "stableUrl": f"{prefix}/current/thumb.jpg",
         "warnings": ["not_enlarged"],
     }
+    names = {made["name"]: made["url"] for made in ready["variants"] if made["format"] == "webp"}
+    assert names == {
+        "thumb": f"{prefix}/1.1/thumb.webp",
+        "small": f"{prefix}/1.1/small.webp",
+        "large": f"{prefix}/1.1/small.webp",  # the same picture
+    }
     assert ready["srcset"]["image/webp"] == (
         f"{prefix}/1.1/thumb.webp 200w, {prefix}/1.1/small.webp 640w"
     )
-    assert {"image/jpeg", "image/webp"} == set(ready["srcset"])
+    assert ["image/webp", "image/jpeg"] == list(ready["srcset"])
 
 
 async def test_the_job_names_its_image(acme: httpx.AsyncClient) -> None:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from imagefleet.api.http.requests import Tools
+from imagefleet.client.api import open_client
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.model import JobId
@@ -53,6 +54,15 @@ async def test_any_key_may_see_what_is_made(running: Running, who: str) -> None:
         "types": ["image/webp"],
         "files": ["thumb.webp"],
     } == shown["default"]["variants"][0]
+
+
+async def test_the_client_asks_for_them(running: Running) -> None:
+    async with open_client(running.url, running.secrets["reader"]) as client:
+        reply = await client.recipes()
+
+    assert {name: recipe.hash for name, recipe in RECIPES.items()} == {
+        recipe.name: recipe.hash for recipe in reply.shape.recipes
+    }
 
 
 async def test_what_an_api_has_is_stored_before_it_serves(

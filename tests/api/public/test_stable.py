@@ -72,7 +72,8 @@ async def test_it_leads_to_every_variant_by_the_address_that_the_image_tells(
         assert answer.status_code == 302
         assert variant["url"] == answer.headers["location"]
         assert answer.content == b""
-    assert len(shown["variants"]) == 4
+    assert len(shown["variants"]) == 6
+    assert len({variant["url"] for variant in shown["variants"]}) == 4
 
 
 async def test_the_edge_may_keep_it_for_a_day_and_browsers_for_seconds(

@@ -8,7 +8,16 @@ from uuid import uuid4
 
 import asyncpg
 
-from imagefleet.jobs.model import JobId, Lane, PauseScope, Verdict, WorkerId, new_job_id
+from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import (
+    JobId,
+    JobState,
+    Lane,
+    PauseScope,
+    Verdict,
+    WorkerId,
+    new_job_id,
+)
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import (
     Pause,
@@ -24,11 +33,13 @@ from tests.support.factories import (
     TYPES,
     UNAVAILABLE,
     MadeJob,
+    a_job,
     a_submission,
     a_worker,
     claim_job,
     settle_job,
 )
+from tests.support.image_rows import a_publication, a_variant, an_image
 from tests.support.rows import ring_row, the_ring
 
 RELEASE: Final = Path(__file__).parent / "releases" / "0.2.0.sql"
@@ -193,6 +204,37 @@ async def test_what_they_make_due_is_announced_anew(
     (level,) = await find_levels(maintenance, Lane.FAST, FIRST_PLACE, limit=9)
     ((_, ring),) = await take_rings(maintenance, Lane.FAST, [(level, 5)])
     assert (level.due, ring.job_id) == (True, submission.job_id)
+
+
+async def test_they_find_judge_and_sweep_pictures_of_several_names(
+    api: OpenConnection, worker: OpenConnection, maintenance: OpenConnection
+) -> None:
+    """A key that is named twice they tell twice; S3 is asked to delete it once."""
+    image_id = await an_image(api)
+    keys = [f"i/{image_id}/{revision}.1/small.webp" for revision in (1, 2)]
+    for revision, key in enumerate(keys, 1):
+        variants = [a_variant(key, name=name) for name in ("small", "large")]
+        job = await a_job(worker, api, state=JobState.PROCESSING)
+        made = a_publication(job, image_id, revision, variants)
+        await settle_job(worker, job, Completed(publication=made))
+
+    for name in ("small", "large"):
+        found = older("pointers.FIND_CURRENT"), image_id, name, "webp"
+        assert await api.fetchval(*found) == keys[1]
+    (row,) = await api.fetch(older("images.GET_IMAGE"), image_id, TENANT)
+    assert [made["key"] for made in row["variants"]] == [keys[1], keys[1]]
+    long_ago = await api.fetchval("SELECT now() - interval '1 day'")
+    judged = await maintenance.fetch(
+        older("sweeping.JUDGE_OUTPUTS"), keys, [long_ago] * 2, [image_id] * 2, [1, 2], [1, 1],
+        timedelta(hours=1),
+    )  # fmt: skip
+    assert judged == []
+    (old,) = await maintenance.fetch(
+        older("sweeping.LIST_SUPERSEDED"),
+        timedelta(0),
+        *(False, None, None, None, 10),  # without an edge
+    )
+    assert (old["keys"], old["ripe"]) == ([keys[0], keys[0]], True)
 
 
 async def test_their_beat_and_their_workers_are_taken(

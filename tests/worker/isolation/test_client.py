@@ -26,13 +26,14 @@ from imagefleet.imaging.recipes import (
 from imagefleet.imaging.render import render as render_here
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.runtime import new_event_loop
+from imagefleet.worker.isolation import client
 from imagefleet.worker.isolation.client import Renderer
 from imagefleet.worker.isolation.report import (
     ChildCancelled,
     ChildCrashed,
     ChildFailed,
 )
-from tests.support.children import children_of
+from tests.support.children import children_of, claim_anothers_picture, task
 from tests.support.eventually import eventually
 from tests.support.images import (
     animated,
@@ -171,6 +172,24 @@ async def test_what_is_known_of_a_source_is_told_of_it_and_its_length_has_to_be_
     with pytest.raises(ChildCrashed) as caught:
         await rendering(known=(known[0] + 1, known[1]))
     assert caught.value.detail == "a false report: not the source it was given"
+    assert left_in(scratch) == []
+
+
+async def test_a_child_that_lies_about_whose_picture_it_made_has_crashed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: Path
+) -> None:
+    monkeypatch.setattr(client, "_RENDER", task(claim_anothers_picture))
+    source = planted(tmp_path, PICTURES["jpeg"])
+
+    async with Renderer() as renderer:
+        with pytest.raises(ChildCrashed) as caught:
+            await renderer.render(
+                source, RECIPES["default"], Limits(), deadline_seconds=30, scratch=scratch
+            )
+
+    last = RECIPES["default"].variants[-1].name
+    told = f"a false report: thumb: '{last}.webp' is not what the report says"
+    assert caught.value.detail == told
     assert left_in(scratch) == []
 
 

@@ -14,7 +14,6 @@ _BOX = struct.Struct(">I4s")
 _MAX_BOXES = 2_400
 _MAX_BRAND_BYTES = 4_096
 _FULL_BOX_BYTES = 4  # version and flags
-
 _HIGH_BITDEPTH = 0x40
 _MONOCHROME = 0x10
 _HALVED_ACROSS, _HALVED_BOTH = 0x08, 0x0C  # of the colours' sides
@@ -36,11 +35,8 @@ def brands(data: bytes) -> frozenset[bytes]:
 def avif_facts(data: bytes) -> HeaderFacts:
     """The largest item's size: grid, alpha and thumbnail are never larger than the picture."""
     visited = count(1)
-    properties = [
-        box
-        for span in _find(data, visited, b"meta", b"iprp", b"ipco")
-        for box in _boxes(data, span, visited)
-    ]
+    spans = _find(data, visited, b"meta", b"iprp", b"ipco")
+    properties = [box for span in spans for box in _boxes(data, span, visited)]
     sizes = [_item_size(data, span) for name, span in properties if name == b"ispe"]
     tracks = list(_find(data, visited, b"moov", b"trak", b"tkhd"))
     sizes += [_track_size(data, span) for span in tracks]
@@ -90,20 +86,18 @@ def _of_primary(data: bytes, visited: Iterator[int]) -> list[int]:
         at = start + _FULL_BOX_BYTES + 4
         for _ in range(uint(data, at - 4, 4)):
             _spend(visited)
-            item, numbers = uint(data, at, item_bytes), uint(data, at + item_bytes, 1)
-            at += item_bytes + 1
+            item, at = uint(data, at, item_bytes), at + item_bytes + 1
+            places = range(at, at + uint(data, at - 1, 1) * number_bytes, number_bytes)
             if item == primary:
-                places = range(at, at + numbers * number_bytes, number_bytes)
                 return [uint(data, place, number_bytes) & ~essential for place in places]
-            at += numbers * number_bytes
+            at = places.stop
     return []
 
 
 def _samples(coding: int) -> float:
     """How many a pixel has, by the flags of a decoder's configuration."""
-    if coding & _MONOCHROME:
-        return 1
-    return {_HALVED_BOTH: 1.5, _HALVED_ACROSS: 2}.get(coding & _HALVED_BOTH, 3)
+    colours = {_HALVED_BOTH: 1.5, _HALVED_ACROSS: 2}.get(coding & _HALVED_BOTH, 3)
+    return 1 if coding & _MONOCHROME else colours
 
 
 def _frames(data: bytes, visited: Iterator[int]) -> int | None:

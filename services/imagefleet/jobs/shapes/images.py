@@ -1,7 +1,7 @@
 """Images and uploads, as their producers may see them."""
 
 from datetime import datetime
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from imagefleet.jobs.images import ImageFormat, stable_path
@@ -106,14 +106,23 @@ class ImageView(Shape):
     def at(self, base_url: str, deletion: Deletion | None = None) -> Self:
         """With the addresses that it is published at, or what became of it."""
         variants = [variant.at(base_url) for variant in self.variants]
-        more = {"variants": variants, "srcset": srcset(variants), "deletion": deletion}
+        more = {"variants": variants, "srcset": srcset(variants, self.source), "deletion": deletion}
         return self.model_copy(update=more)
 
 
-def srcset(variants: list[VariantView]) -> dict[str, str]:
-    """What belongs into `srcset`, by the type of the images; of one width only the first."""
+_BEST_FIRST: Final = ("avif", "webp", "png", "jpeg")
+
+
+def srcset(variants: list[VariantView], source: Source | None) -> dict[str, str]:
+    """What belongs into `srcset`, by type, the best first; of one width only the first.
+
+    A browser goes by width alone: beside those of the whole picture none that is cut or padded.
+    """
+    width, height = (source.width, source.height) if source else (0, 0)
+    most_off = max(width, height)  # less is a fraction of a pixel
+    whole = [one for one in variants if abs(one.width * height - one.height * width) < most_off]
     by_type: dict[str, dict[int, str]] = {}
-    for variant in variants:
+    for variant in sorted(whole or variants, key=lambda made: _BEST_FIRST.index(made.format)):
         widths = by_type.setdefault(f"image/{variant.format}", {})
         widths.setdefault(variant.width, variant.url)
     return {

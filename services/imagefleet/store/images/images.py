@@ -232,7 +232,8 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
          ON shown.image_id = images.id AND shown.revision = images.revision
         AND tombstone.image_id IS NULL
   LEFT JOIN LATERAL (
-      SELECT jsonb_agg(to_jsonb(variants) ORDER BY variants.width, variants.format) AS variants
+      SELECT jsonb_agg(to_jsonb(variants) ORDER BY variants.width, variants.format, variants.name)
+                 AS variants
         FROM variants
        WHERE variants.image_id = shown.image_id AND variants.revision = shown.revision
   ) AS made ON true

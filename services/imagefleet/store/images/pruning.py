@@ -235,10 +235,12 @@ SELECT old.image_id, old.revision, old.superseded_at, made.keys, made.bytes,
        LIMIT 1
   ) AS told ON true
   CROSS JOIN LATERAL (
-      SELECT coalesce(array_agg(variants.key), '{}') AS keys,
-             coalesce(sum(variants.bytes), 0)::bigint AS bytes
-        FROM variants
-       WHERE variants.image_id = old.image_id AND variants.revision = old.revision
+      SELECT coalesce(array_agg(objects.key), '{}') AS keys,
+             coalesce(sum(objects.bytes), 0)::bigint AS bytes
+        FROM (SELECT DISTINCT variants.key, variants.bytes
+                FROM variants
+               WHERE variants.image_id = old.image_id AND variants.revision = old.revision
+             ) AS objects
   ) AS made
  ORDER BY old.superseded_at, old.image_id, old.revision
 """

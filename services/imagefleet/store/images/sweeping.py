@@ -145,7 +145,7 @@ WITH page AS MATERIALIZED (
 LIST_SHOWN: Final = f"""
 {_PAGE}
 SELECT page.id AS image_id, page.tenant_id,
-       ARRAY (SELECT variants.key
+       ARRAY (SELECT DISTINCT variants.key
                 FROM variants
                WHERE variants.image_id = page.id AND variants.revision = page.revision
                  AND page.is_kept) AS keys

@@ -98,28 +98,30 @@ async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:
 async def save(
     job: JobContext, payload: ProcessImage, rendered: RenderedFiles
 ) -> Sequence[PublishedVariant]:
-    """Store every variant under this claim's own keys."""
+    """Store every file under this claim's own keys; variants that share one share its key."""
     gate = asyncio.Semaphore(SAVES_AT_ONCE)
+    made = rendered.variants
+    files = {file.path: file for file in made}
 
-    async def save_one(file: RenderedFile) -> PublishedVariant:
+    async def save_one(file: RenderedFile) -> str:
         async with gate:
             return await _save(job, payload, file)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(save_one(file)) for file in rendered.variants]
+            keys = {path: group.create_task(save_one(file)) for path, file in files.items()}
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures  # one is enough to know what to do
-    return [task.result() for task in tasks]
+    return [PublishedVariant(key=keys[one.path].result(), facts=one.facts) for one in made]
 
 
-async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> PublishedVariant:
+async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> str:
     facts = file.facts
     key = variant_key(
         payload.image_id,
         job.claim.target_seq or 0,
         job.claim.claim_no,
-        facts.name,
+        file.path.stem,  # of several names the first
         facts.format.extension,
     )
     # Something there already can only be an earlier try of this very claim, with the same bytes.
@@ -133,7 +135,7 @@ async def _save(job: JobContext, payload: ProcessImage, file: RenderedFile) -> P
         ),
         sha256=facts.sha256,  # measured by us, when the file was checked
     )
-    return PublishedVariant(key=key, facts=facts)
+    return key
 
 
 HANDLER: Final = Handler(kind=BUILT_IN["process_image"], run=run, renders=True)

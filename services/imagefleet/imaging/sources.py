@@ -1,0 +1,144 @@
+"""What a decoded source means: its pixels as ones that can be resampled, and whose they are.
+
+Decoders leave much to who knows their formats: what is transparent may be a colour, in the file's
+own samples, or what no frame covers. Browsers show it all alike, and so do we.
+
+Whose a picture is stands in its source's own words, all of its metadata that a recipe may let
+through. What was said in EXIF counts, else what was said in XMP. It is somebody else's text, so it
+is cut to a length, what does not print is taken out, and EXIF of our own is written around it:
+nothing that stood beside it (a place, a camera, an orientation) comes along.
+"""
+
+import html
+import re
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Final
+
+from PIL import ExifTags, Image, ImageMath
+
+from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.imaging.headers.png import bits_a_sample
+from imagefleet.jobs.images import ImageFormat
+
+_RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
+_WITH_ALPHA = frozenset({"LA", "RGBA"})
+_SRGB_GAMMA = 1 / 2.2  # nearly: what a PNG says of itself that is as screens are
+_SAME_GAMMA = 0.02  # moves no colour by more than the eye can tell
+_PREFERRED = frozenset({"icc_profile", "srgb"})  # to the gamma, where a PNG says both
+
+
+def as_stated(picture: Image.Image, facts: HeaderFacts, data: bytes) -> Image.Image:
+    """A decoded source in one of the modes L, LA, RGB, RGBA, CMYK, as its file means it."""
+    if facts.format is ImageFormat.PNG:
+        _scale_transparent_colour(picture, bits_a_sample(data))
+    if facts.first_frame is not None:
+        return _with_margins(picture, facts.first_frame)
+    gamma = picture.info.get("gamma", _SRGB_GAMMA)
+    if picture.info.keys() & _PREFERRED or abs(gamma - _SRGB_GAMMA) < _SAME_GAMMA:
+        return unpacked(picture)
+    return _from_gamma(unpacked(picture), gamma)
+
+
+def unpacked(picture: Image.Image) -> Image.Image:
+    """The picture in eight bits a sample, as a mode that can be resampled."""
+    if picture.mode.startswith("I"):
+        return _eight_bits(picture)
+    if picture.has_transparency_data and picture.mode not in _WITH_ALPHA:
+        return picture.convert("LA" if picture.mode == "L" else "RGBA")
+    if picture.mode == "1":
+        return picture.convert("L")
+    return picture if picture.mode in _RESIZABLE else picture.convert("RGB")
+
+
+def _scale_transparent_colour(picture: Image.Image, bits: int) -> None:
+    """Pillow leaves it in the file's own samples where it brings the pixels to eight bits."""
+    stated = picture.info.get("transparency")
+    if picture.mode == "L" and isinstance(stated, int):
+        most = 2**bits - 1
+        picture.info["transparency"] = (stated & most) * 255 // most
+    elif bits == 16 and isinstance(stated, tuple):  # noqa: PLR2004 - bits a sample
+        picture.info["transparency"] = tuple(sample >> 8 for sample in stated)
+
+
+def _with_margins(picture: Image.Image, frame: tuple[int, int, int, int]) -> Image.Image:
+    """Transparent around the first frame, where Pillow fills the screen with the first colour."""
+    canvas = Image.new("RGBA", picture.size)
+    canvas.paste(picture.crop(frame).convert("RGBA"), frame[:2])
+    return canvas
+
+
+def _from_gamma(picture: Image.Image, gamma: float) -> Image.Image:
+    """In sRGB, from samples that are light to the power of gamma."""
+    table = [_srgb((sample / 255) ** (1 / max(gamma, _SAME_GAMMA))) for sample in range(256)]
+    colours = len(picture.getbands()) - (picture.mode in _WITH_ALPHA)
+    as_it_is = list(range(256)) if picture.mode in _WITH_ALPHA else []
+    return picture.point(table * colours + as_it_is)
+
+
+def _srgb(light: float) -> int:
+    """The sample for this much light, 0 to 1."""
+    curved = 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055  # noqa: PLR2004 - sRGB's own
+    return round(255 * curved)
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """16-bit grey, scaled: Pillow's own conversion cuts off everything above 255."""
+    wide = picture.convert("I")
+    grey = wide.point(lambda sample: sample * (1 / 257)).convert("L")
+    transparent = picture.info.get("transparency")
+    if isinstance(transparent, int):
+        opaque = ImageMath.lambda_eval(lambda band: (band["wide"] != transparent) * 255, wide=wide)
+        grey.putalpha(opaque.convert("L"))
+    return grey
+
+
+_LONGEST: Final = 512  # characters of each
+_MOST_XMP: Final = 1 << 18  # bytes that are looked through
+
+
+def _listed(name: str) -> re.Pattern[bytes]:
+    """The first item of a list in XMP, as every program writes it that writes one."""
+    opening = rf"<dc:{name}>\s*<rdf:\w{{1,9}}>\s*<rdf:li[^>]{{0,99}}>"
+    return re.compile(rf"{opening}([^<]{{1,{8 * _LONGEST}}})</rdf:li>".encode())
+
+
+_TAGS: Final = MappingProxyType(
+    {
+        ExifTags.Base.Artist: _listed("creator"),
+        ExifTags.Base.Copyright: _listed("rights"),
+    }
+)
+
+
+def credit_of(picture: Image.Image) -> bytes:
+    """EXIF of the artist and the copyright that an opened picture states; nothing: it has none.
+
+    Call it within reading(): EXIF that cannot be read raises whatever Pillow thinks of it.
+    """
+    stated = picture.getexif()
+    xmp = picture.info.get("xmp")
+    packet = xmp[:_MOST_XMP] if isinstance(xmp, bytes) else b""
+    said = Image.Exif()
+    for tag, listed in _TAGS.items():
+        found = listed.search(packet)
+        in_xmp = html.unescape(_decoded(found[1])) if found else ""
+        if words := _printable(_decoded(stated.get(tag))) or _printable(in_xmp):
+            said[tag] = words.encode()  # a text of EXIF is ASCII, or UTF-8 by everybody's habit
+    return said.tobytes() if said else b""
+
+
+def _decoded(value: object) -> str:
+    """As Pillow hands it out every byte is a character; whoever wrote them meant UTF-8, or that."""
+    raw = value.encode("latin-1", "replace") if isinstance(value, str) else value
+    if not isinstance(raw, bytes):
+        return ""
+    with suppress(UnicodeDecodeError):
+        return raw.decode()
+    return raw.decode("latin-1")
+
+
+def _printable(text: str) -> str:
+    cut = text[: 2 * _LONGEST]
+    words = "".join(char if char.isprintable() else " " for char in cut).split()
+    return " ".join(words)[:_LONGEST].rstrip()
