@@ -22,7 +22,8 @@ half of it does:
     graphics           which pictures are drawn, and how few colours they have
     encoding           pictures to bytes
     render             runs that list
-    samples            pictures of our own, and the warming up by them
+    warming            the use of every codec before there are children
+    samples            pictures of our own, to try the fleet with
 
 The upper half serves processes that have no Pillow installed; they import those modules by name,
 and this file imports nothing for the same reason.
