@@ -146,6 +146,7 @@ OURS: Final = {
     "up",
     "version",
     "settings",
+    *(f"recipes {verb}" for verb in ("list", "show", "check", "diff", "schema")),
     "doctor",
     "migrate",
     "migrate status",

@@ -25,7 +25,6 @@ from tests.support.recipes import RECIPES
 RECIPE: Final = RECIPES["default"]
 LIMITS: Final = Limits()
 WITHIN: Final = 90.0  # seconds for a child, on a machine that does other things
-LOOKED_AT: Final = 700  # pixels; of the variants, the largest that is no wider and no higher
 ALIKE: Final = 4.0  # levels of 255, a mean over all pixels
 GROUNDS: Final = ("white", "black")
 
@@ -52,9 +51,9 @@ class Verdict:
 
 
 def variant_looked_at() -> VariantSpec:
+    """The largest: it is nearest to its source."""
     inside = [each for each in RECIPE.variants if each.fit is Fit.INSIDE]
-    fitting = [each for each in inside if max(each.width, each.height) <= LOOKED_AT]
-    return max(fitting, key=lambda each: (each.width, each.format is ImageFormat.WEBP))
+    return max(inside, key=lambda each: (each.width, each.format is ImageFormat.WEBP))
 
 
 async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | None) -> Verdict:

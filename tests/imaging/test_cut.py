@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,14 @@ def test_a_jpeg_that_lacks_few_rows_is_irregular() -> None:
 
         assert warnings_of(source) == (Caveat.IRREGULAR_FILE,)
         assert rendered(source, replace(one(), truncated=Truncated.REFUSE))
+
+
+def test_a_small_hole_between_two_restarts_is_irregular() -> None:
+    """The last bytes of a piece in the middle, as some damaged cameras' files lack them."""
+    pieces = re.split(rb"(\xff[\xd0-\xd7])", saved(grain(400, 600), "JPEG", restart_marker_rows=1))
+    pieces[20] = pieces[20][: len(pieces[20]) // 2]
+
+    assert warnings_of(b"".join(pieces)) == (Caveat.IRREGULAR_FILE,)
 
 
 def test_one_that_ends_within_a_table_between_scans_is_made_of_those_before() -> None:

@@ -6,11 +6,11 @@ import dataclasses
 import io
 
 import pytest
-from PIL import ExifTags, Image, ImageDraw
+from PIL import ExifTags, Image, ImageDraw, ImageFile
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
-from imagefleet.imaging.graphics import Origin
+from imagefleet.imaging.graphics import Origin, is_drawn
 from imagefleet.imaging.recipes import Encoding, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
 from imagefleet.jobs.images import Caveat, ImageFormat
@@ -106,6 +106,28 @@ def test_a_photo_of_any_format_is_not_treated_as_drawn(source: str) -> None:
     )
 
     assert rendered(photographed, never)[1] == rendered(photographed, recipe)[1]
+
+
+def test_it_is_the_source_that_is_recognised_before_scaling_softens_it() -> None:
+    """Its edges, scaled, look like a photo's."""
+    source = saved(page(1500, 1000), "PNG")
+
+    _, outputs = rendered(source, one(JPEG, width=500, height=500, quality=80))
+    assert chroma_is_whole(outputs["only", JPEG])
+    assert not is_drawn(page(1500, 1000).resize((500, 333), Image.Resampling.LANCZOS), PNG)
+
+
+@pytest.mark.parametrize("quality", [80, 94, 100])
+@pytest.mark.parametrize("origin", [DRAWN, TAKEN])
+@pytest.mark.parametrize("size", [(300, 260), (3, 5000)])
+def test_noise_has_room_in_a_jpeg(quality: int, origin: Origin, size: tuple[int, int]) -> None:
+    noise = Image.merge("RGB", [Image.effect_noise(size, 300) for _ in range(3)])
+    block = ImageFile.MAXBLOCK
+
+    content = made(noise, origin, format=JPEG, quality=quality).content
+
+    assert opened(content).size == size
+    assert block == ImageFile.MAXBLOCK
 
 
 def test_a_policy_may_forbid_it() -> None:
@@ -303,6 +325,18 @@ def test_no_quality_is_given_up_for_a_source_that_is_smaller_at_half_of_it() -> 
     assert made(photo(), tiny) == made(photo(), DRAWN)
 
 
+def test_what_is_very_large_is_encoded_without_being_held_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optimised, tried_bare = made(photo(), TAKEN, format=JPEG), made(page(), format=PNG)
+
+    monkeypatch.setattr(encoding, "_MOST_HELD", 1)
+    assert len(made(photo(), TAKEN, format=JPEG)) > len(optimised)
+    assert len(made(page(), format=PNG)) >= len(tried_bare)
+    monkeypatch.setattr(encoding, "_unfiltered", lambda *_: pytest.fail("held twice"))
+    made(page(), format=PNG)
+
+
 @pytest.mark.parametrize("to", [JPEG, PNG, WEBP, AVIF])
 def test_the_same_picture_gives_the_same_bytes(to: ImageFormat) -> None:
     for picture in (page(), icon(48)):
@@ -314,7 +348,10 @@ def test_the_same_picture_gives_the_same_bytes(to: ImageFormat) -> None:
     [
         ("DRAWN", {JPEG: {"subsampling": "4:4:4"}}),
         ("LOSSLESS", {"lossless": True}),
-        ("ENCODERS", {JPEG: {"optimize": True}}),
+        ("ENCODERS", {JPEG: {"optimize": False}}),
+        ("_MOST_HELD", 1),
+        ("_LARGE", 1),
+        ("_GLIMPSE", 2),
     ],
 )
 def test_whatever_encoders_are_told_is_in_the_fingerprint(

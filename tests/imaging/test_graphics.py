@@ -63,7 +63,7 @@ def cut_out(picture: Image.Image) -> Image.Image:
         page().convert("L"),
         cut_out(page()),
         page().quantize(8).convert("RGB"),
-        photo().convert("1").convert("L"),  # dithered
+        photo().convert("P").convert("RGB"),  # dithered
         photo(20, 12),  # an icon
         Image.new("RGB", (4000, 1), "red"),
         Image.new("L", (1, 4000)),
@@ -85,8 +85,12 @@ def test_what_is_drawn_is_recognised(picture: Image.Image) -> None:
         photo().filter(ImageFilter.GaussianBlur(3)),
         Image.radial_gradient("L"),
         photo().quantize(256, dither=Image.Dither.NONE).convert("RGB"),
+        photo().point(lambda level: level & 0xF0),
     ],
-    ids=["photo", "grey", "on white", "grass", "cut out", "blurred", "gradient", "palette"],
+    ids=[
+        *("photo", "grey", "on white", "grass", "cut out", "blurred", "gradient", "palette"),
+        "posterised",
+    ],
 )
 def test_a_photo_is_not_taken_for_drawn(picture: Image.Image) -> None:
     assert not is_drawn(picture, PNG)

@@ -147,12 +147,23 @@ def test_words_are_cut_and_what_does_not_print_is_taken_out(
 @pytest.mark.parametrize(
     "exif",
     [
+        b"Exif\0\0of another kind",
         b"Exif\0\0MM\0*\0\0\0\x08\xff\xff",
         b"Exif\0\0II*\0\x08\0\0\0\x01\0\x98\x82\x05\0\x01\0\0\0\x1a\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0",
         b"Exif\0\0II*\0\x08\0\0\0\x01\0\x98\x82\x02\0\xff\xff\xff\x7f\x1a\0\0\0",
     ],
-    ids=["broken", "a number", "beyond its end"],
+    ids=["no header", "broken", "a number", "beyond its end"],
 )
 def test_a_credit_that_cannot_be_read_is_none(exif: bytes) -> None:
     for encoded in outputs_of(saved(quadrants(), exif=exif)):
+        assert stated(encoded) == {}
+
+
+def test_words_that_pillow_chokes_on_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choking(_picture: Image.Image) -> bytes:
+        raise SyntaxError("not a TIFF file")  # noqa: TRY003 - as Pillow says it
+
+    monkeypatch.setattr("imagefleet.imaging.steps.credit_of", choking)
+
+    for encoded in outputs_of(saying(Copyright="mine")):
         assert stated(encoded) == {}

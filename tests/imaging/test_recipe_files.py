@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from imagefleet.errors import Misconfigured
 from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
+from imagefleet.imaging.recipe_tables import VariantTable
 from imagefleet.imaging.recipes import (
     MAX_SIDE,
     OUTPUTS,
@@ -224,11 +225,11 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
     ),
     "a watermark that is not there": (
         A_RECIPE + 'watermark = { image = "none.png" }\n',
-        [f"line 6: {AT}.watermark.image: cannot be read: No such file or directory"],
+        [f"line 6: {AT}.watermark.image: cannot be used: No such file or directory"],
     ),
     "a watermark that is no picture": (
         A_RECIPE + '[recipes.default.variants.watermark]\nplace = "left"\nimage = "recipes.toml"\n',
-        [f"line 8: {AT}.watermark.image: is no picture that can be used: "],
+        [f"line 8: {AT}.watermark.image: cannot be used: "],
     ),
     "a watermark without a picture": (
         A_RECIPE + "watermark.tile = true\n", [f"line 6: {AT}.watermark.image: is missing"]
@@ -526,3 +527,33 @@ def test_a_recipe_is_its_document(recipe: Recipe) -> None:
 
     assert recipe == again
     assert recipe.hash == again.hash
+
+
+# Whatever stands in a file, it is read or refused.
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+    | st.sampled_from(["webp", "png", "auto", "cover", "default"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=6,
+)  # fmt: skip
+VARIANT_KEYS = sorted(VariantTable.model_fields)
+VARIANTS = st.lists(st.dictionaries(st.sampled_from(VARIANT_KEYS), JUNK) | JUNK, max_size=3)
+TABLES = st.dictionaries(
+    st.sampled_from(["default", "other"]) | st.text(max_size=9),
+    st.fixed_dictionaries({"variants": VARIANTS | JUNK}, optional={"metadata": JUNK}) | JUNK,
+    max_size=3,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.fixed_dictionaries({"recipes": TABLES | JUNK}) | JUNK)
+def test_a_file_of_nonsense_is_refused_line_by_line(tmp_path: Path, document: object) -> None:
+    file = tmp_path / "recipes.json"
+    text = json.dumps(document, indent=1)
+
+    told = faults(file, text)
+
+    most = text.count("\n") + 1
+    assert told
+    assert all(1 <= int(line.split(":")[0].removeprefix("line ")) <= most for line in told)

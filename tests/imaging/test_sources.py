@@ -175,6 +175,28 @@ def png_of(side: int, colour: int, bits: int, hidden: bytes, rows: bytes) -> byt
     return SIGNATURE + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P"])
+def test_a_png_of_another_gamma_is_brought_to_what_screens_show(mode: str) -> None:
+    """As browsers do; a profile or the word that it is sRGB goes before it."""
+    picture = Image.new("RGB", (16, 16), (128, 128, 128))
+    grey = saved(picture.quantize(2) if mode == "P" else picture.convert(mode), "PNG")
+    linear = with_png_chunk(grey, b"gAMA", (100_000).to_bytes(4))
+    screens = with_png_chunk(grey, b"gAMA", (45_455).to_bytes(4))
+
+    assert near((188, 188, 188), pixel(picture_of(linear), 8, 8), tolerance=2)
+    assert near((128, 128, 128), pixel(picture_of(screens), 8, 8), tolerance=2)
+    said = with_png_chunk(linear, b"sRGB", b"\0")
+    assert near((128, 128, 128), pixel(picture_of(said), 8, 8), tolerance=2)
+
+
+def test_alpha_has_no_gamma() -> None:
+    half = saved(Image.new("RGBA", (16, 16), (128, 128, 128, 100)), "PNG")
+
+    result = picture_of(with_png_chunk(half, b"gAMA", (100_000).to_bytes(4)))
+
+    assert alpha_range(result) == (100, 100)
+
+
 @pytest.mark.parametrize("others", [0, 1])
 def test_around_a_first_gif_frame_smaller_than_its_screen_is_nothing(others: int) -> None:
     frame = Image.new("P", (10, 10), 1)

@@ -60,7 +60,7 @@ from imagefleet.errors import InputRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.render import render
-from imagefleet.imaging.samples import warm
+from imagefleet.imaging.warming import warm
 
 sources, documents = pickle.load(sys.stdin.buffer)
 recipes = [Recipe.of("", document) for document in documents]

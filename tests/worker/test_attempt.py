@@ -39,7 +39,7 @@ from imagefleet.worker.outcomes import LONGEST_DETAIL, outcome_of
 from tests.support.bench import NOOP, Bench, Run, done, never, raising
 from tests.support.children import reserve, task
 from tests.support.eventually import eventually
-from tests.support.factories import a_submission, claim_job, expire_lock
+from tests.support.factories import a_submission, a_worker, claim_job, expire_lock
 from tests.support.races import somebody_waits
 from tests.support.rows import attempts_rows, job_row
 
@@ -145,6 +145,30 @@ async def test_a_field_that_a_newer_api_added_fails_no_job(bench: Bench) -> None
 
     assert Completed() == await bench.attempt(claim, run).work()
     assert [Noop(note="hello")] == [job.payload for job in seen]
+
+
+async def test_what_needs_more_memory_than_its_worker_has_is_for_one_that_has_it(
+    bench: Bench,
+) -> None:
+    async def run(job: JobContext) -> Completed:
+        async with job.room_for_a_child(2 * 2**30):
+            return Completed()
+
+    async def outcome() -> Outcome | None:
+        return await bench.attempt(await bench.claim(), run).work()
+
+    await a_worker(bench.worker, memory_bytes=2**31 - 1)
+    nobody = await outcome()
+    await a_worker(bench.worker, memory_bytes=2**31)
+    somebody = await outcome()
+
+    assert isinstance(nobody, Failed)
+    assert (nobody.code, nobody.message) == (
+        "memory",
+        "The image needs 2,048 MiB of memory, and no worker has more than 2,047.",
+    )
+    assert isinstance(somebody, Released)
+    assert (somebody.why, somebody.after > timedelta()) == ("memory", True)
 
 
 @pytest.mark.parametrize(("lane", "code"), [(Lane.GENERAL, "memory"), (Lane.QUARANTINE, None)])

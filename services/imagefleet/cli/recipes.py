@@ -1,10 +1,8 @@
 """`imagefleet recipes`: what is made of images here, and files that say it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +11,8 @@ from imagefleet.cli.verbs import Json, group
 from imagefleet.errors import Misconfigured
 from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipe_tables import RecipesFile
-from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec
-from imagefleet.jobs.images import ImageFormat
+from imagefleet.imaging.recipe_variants import said_by
+from imagefleet.imaging.recipes import Recipe
 from imagefleet.settings import Recipes, load
 
 app = group("What is made of images: the recipes of RECIPES_FILE, or those that are shipped.")
@@ -111,61 +109,31 @@ def _in_force() -> Mapping[str, Recipe]:
 
 def _tell(recipes: Mapping[str, Recipe], *, as_json: bool) -> None:
     lines = [_line(recipe) for recipe in recipes.values()]
-    show({"recipes": lines}, lambda _: Table(lines, LINE, whole=2), as_json=as_json)
+    formats: Columns = {"formats": lambda line: ", ".join(line["formats"])}
+    columns = {**_as_named("name", "hash", "variants"), **formats}
+    show({"recipes": lines}, lambda _: Table(lines, columns, whole=2), as_json=as_json)
 
 
 def _line(recipe: Recipe) -> dict[str, Any]:
-    formats = {form.value: None for variant in recipe.variants for form in variant.formats}
+    formats = dict.fromkeys(form.value for variant in recipe.variants for form in variant.formats)
     count = len(recipe.variants)
     return {"name": recipe.name, "hash": recipe.hash, "variants": count, "formats": [*formats]}
 
 
-LINE: Final[Columns] = {
-    "recipe": "name",
-    "hash": "hash",
-    "variants": "variants",
-    "formats": lambda line: ", ".join(line["formats"]),
-}
+def _as_named(*columns: str) -> Columns:
+    return dict(zip(columns, columns, strict=True))
 
 
 def _seen(recipe: Recipe) -> Iterator[Part]:
     yield f"{recipe.name}  {recipe.hash}"
     yield f"metadata {recipe.metadata}, truncated {recipe.truncated}"
-    lines = [{"variant": name, **said} for name, said in _said(recipe).items() if name]
-    columns = ("variant", "fit", "box", "quality", "besides")
-    yield Table(lines, dict(zip(columns, columns, strict=True)), whole=1)
-
-
-def _said(recipe: Recipe | None) -> dict[str, dict[str, object]]:
-    """What it says, by variant; what it says as a whole under no name."""
-    if recipe is None:
-        return {}
-    said: dict[str, dict[str, object]] = {
-        "": {"metadata": recipe.metadata, "truncated": recipe.truncated}
-    }
-    for variant in recipe.variants:
-        given = asdict(variant)
-        if variant.watermark is not None:
-            digest = sha256(variant.watermark.image.encode()).hexdigest()
-            given["watermark"]["image"] = digest[:8]
-        sides = (variant.width, variant.height)
-        others = {key: it for key, it in given.items() if it != PLAIN[key] and key not in OWN}
-        said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
-            "fit": variant.fit,
-            "box": "x".join("any" if side == MAX_SIDE else str(side) for side in sides),
-            "quality": variant.quality,
-            "besides": ", ".join(f"{key} {it}" for key, it in others.items()) or None,
-        }
-    return said
-
-
-PLAIN: Final = asdict(VariantSpec("", 1, 1, ImageFormat.WEBP, 80))
-OWN: Final = frozenset({"name", "format", "fit", "width", "height", "quality"})
+    lines = [{"variant": name, **said} for name, said in said_by(recipe).items() if name]
+    yield Table(lines, _as_named("variant", "fit", "box", "quality", "besides"), whole=1)
 
 
 def _changes(name: str, before: Recipe | None, after: Recipe | None) -> Iterator[dict[str, object]]:
     """Each key that says another thing; of what only one of them has, all."""
-    old, new = _said(before), _said(after)
+    old, new = said_by(before), said_by(after)
     for variant in dict.fromkeys((*old, *new)):
         was, now = old.get(variant, {}), new.get(variant, {})
         for key in dict.fromkeys((*was, *now)):
@@ -178,6 +146,5 @@ def _differences(told: Mapping[str, Any]) -> Iterator[Part]:
     if not told["recipes"]:
         yield "They make the same."
         return
-    yield Table(told["recipes"], {"recipe": "name", "was": "was", "hash": "hash"}, whole=3)
-    columns = ("recipe", "variant", "key", "was", "now")
-    yield from section(told["changes"], dict(zip(columns, columns, strict=True)))
+    yield Table(told["recipes"], _as_named("name", "was", "hash"), whole=3)
+    yield from section(told["changes"], _as_named("recipe", "variant", "key", "was", "now"))

@@ -9,7 +9,8 @@ half of it does:
     limits             how much of it we are willing to pay for              no Pillow
     recipes            which variants are wanted                             no Pillow
     recipe_files       recipes from a file, and every fault of it            no Pillow
-    recipe_tables      what such a file may say, and comes to; its schema    no Pillow
+    recipe_tables      what such a file may say; its schema                  no Pillow
+    recipe_variants    what its tables come to                               no Pillow
     recipe_lines       where in it something stands                          no Pillow
     sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
@@ -21,7 +22,8 @@ half of it does:
     graphics           which pictures are drawn, and how few colours they have
     encoding           pictures to bytes
     render             runs that list
-    samples            pictures of our own, and the warming up by them
+    warming            the use of every codec before there are children
+    samples            pictures of our own, to try the fleet with
 
 The upper half serves processes that have no Pillow installed; they import those modules by name,
 and this file imports nothing for the same reason.

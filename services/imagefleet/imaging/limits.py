@@ -87,7 +87,7 @@ def judge_density(facts: HeaderFacts, size_bytes: int) -> None:
 
 # What making variants takes: two moments take most, one after the other, when the source is decoded
 # and shrunk, and when the largest variant is encoded. `make bench-memory` compares.
-_AT_REST = 24 * _MIB  # what a child has that does nothing
+_AT_REST = 28 * _MIB  # what a child has that does nothing
 _COPIES_OF_FILE = 4  # as it was read, with an end of its own, and twice with filling (JPEG)
 _SHRUNK = 8  # bytes a pixel of the largest, scaled and not cut yet, beside the source
 _ENCODED = 44  # of the largest variant when it is encoded, as AVIF or as WebP with alpha
@@ -122,7 +122,7 @@ def _bytes_a_pixel(facts: HeaderFacts) -> float:
     """Of the whole source, at the moment when most is held."""
     match facts.format:
         case ImageFormat.JPEG:  # in passes, all coefficients; the picture is told above
-            return 2 * facts.samples + 0.25 if facts.progressive else 0.25
+            return 2 * facts.samples + 0.5 if facts.progressive else 0.25
         case ImageFormat.PNG:  # itself; with alpha again, premultiplied; grey may be 32 bits wide
             return 11.5 if facts.deep else (9.5 if facts.alpha else 5.5)
         case ImageFormat.GIF:

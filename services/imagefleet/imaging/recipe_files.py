@@ -29,6 +29,8 @@ from imagefleet.imaging.recipe_tables import (
     Table,
     VariantTable,
     WatermarkTable,
+)
+from imagefleet.imaging.recipe_variants import (
     contradictions,
     factors_of,
     named,
@@ -45,12 +47,9 @@ MOST_WATERMARK_BYTES: Final = 32 * 1024
 PNG_ENDS: Final = b"IEND"
 
 # By the length of the way to one of their keys.
-_TABLES: Final[Mapping[int, type[Table]]] = {
-    1: RecipesFile,
-    3: RecipeTable,
-    5: VariantTable,
-    6: WatermarkTable,
-}
+_TABLES: Final[Mapping[int, type[Table]]] = dict(
+    zip((1, 3, 5, 6), (RecipesFile, RecipeTable, VariantTable, WatermarkTable), strict=True)
+)
 _LONGEST_SHOWN: Final = 60
 
 
@@ -172,13 +171,10 @@ def _picture(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             content = opened.read(MOST_WATERMARK_BYTES + 1)
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-        raise ValueError(message) from None
-    try:
         facts = examine(content, Limits())
-    except InputRejected as error:
-        message = f"is no picture that can be used: {error.public_message}"
+    except (OSError, InputRejected) as error:
+        why = error.strerror if isinstance(error, OSError) else error.public_message
+        message = f"cannot be used: {why}"
         raise ValueError(message) from None
     pixels = (facts.width or 0) * (facts.height or 0)
     for wrong, message in (
@@ -196,9 +192,10 @@ def _picture(file: Path) -> str:
 def _fault(document: Any, error: ErrorDetails) -> Fault:  # noqa: ANN401 - TOML or JSON
     """What pydantic found, at its place in the file, in words for whoever wrote it."""
     where: Where = ()
-    inner = document
+    inner: Any = document
     for part in error["loc"]:  # besides keys it names alternatives, which the file does not
-        if part in inner if isinstance(inner, dict) else isinstance(inner, list):
+        keys: Any = range(len(inner)) if isinstance(inner, list) else inner
+        if isinstance(keys, dict | range) and part in keys:
             where, inner = (*where, part), inner[part]
     key, given = error["loc"][-1] if error["loc"] else "", ascii(error["input"])[:_LONGEST_SHOWN]
     match error["type"]:
@@ -214,8 +211,6 @@ def _fault(document: Any, error: ErrorDetails) -> Fault:  # noqa: ANN401 - TOML 
             return Fault(where, f"has to be {FORMS[error['ctx']['pattern']]}; given {given}")
         case "model_type" | "dict_type":
             return Fault(where, f"has to be a table; given {given}")
-        case _:
+        case kind:
             said = re.sub(r"^\w+ should ", "has to ", error["msg"]).replace(" after validation", "")
-            return Fault(
-                where, said if "items" in said or "item " in said else f"{said}; given {given}"
-            )
+            return Fault(where, said if kind.startswith("too_") else f"{said}; given {given}")

@@ -39,10 +39,10 @@ def parse(text: str, *, as_json: bool) -> tuple[Any, Callable[[], Lines]]:
         place = _TOML_PLACE.search(str(error))
         line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
         raise Unreadable(line, f"no TOML: {_TOML_PLACE.sub('', str(error))}") from None
-    except ValueError as error:
-        if isinstance(error, Unreadable):
-            raise
-        raise Unreadable(1, str(error)) from None  # a number of thousands of digits
+    except Unreadable:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise Unreadable(1, str(error)) from None
     return document, lambda: lines
 
 
@@ -124,12 +124,6 @@ def _entered(header: Any, tables: dict[Where, int]) -> Where:  # noqa: ANN401 - 
 
 def _found(value: object, path: Where, line: int, lines: dict[Where, int]) -> None:
     lines.setdefault(path, line)
-    match value:
-        case dict():
-            for name, inner in value.items():
-                _found(inner, (*path, name), line, lines)
-        case list():
-            for place, inner in enumerate(value):
-                _found(inner, (*path, place), line, lines)
-        case _:
-            pass
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _found(inner, (*path, key), line, lines)

@@ -63,15 +63,11 @@ def render(
         picture, around = work.picture, focals(work)
         for level, picture in cascade(work):
             made += _make(level, picture, work, around, sink, checkpoint)
-        order = {
-            (spec.name, form): n for n, spec in enumerate(recipe.variants) for form in spec.formats
-        }
+        numbered = enumerate(recipe.variants)
+        order = {(spec.name, form): n for n, spec in numbered for form in spec.formats}
         made.sort(key=lambda variant: order[variant.name, variant.format])
-        return Rendering(
-            source=_source(data, work),
-            placeholder=_placeholder(picture),
-            variants=tuple(made),
-        )
+        seen = _placeholder(picture)
+        return Rendering(source=_source(data, work), placeholder=seen, variants=tuple(made))
     except Exception as fault:
         if isinstance(fault, MemoryError) or was_refused_memory():
             sentence = "The image needs more memory to process than it may have."

@@ -1,36 +1,20 @@
-"""Pictures of our own: to try the fleet with, the same ones every time, and to warm codecs by."""
+"""Pictures of our own, to try the fleet with: the same ones every time."""
 
-import base64
-import io
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from PIL import Image, ImageCms
+from PIL import Image
 
-from imagefleet.imaging.codecs import check_installation, open_image, reading
+from imagefleet.imaging.codecs import open_image, reading
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import (
-    Encoding,
-    Fit,
-    Focus,
-    Lossless,
-    Metadata,
-    Recipe,
-    VariantSpec,
-    Watermark,
-)
-from imagefleet.imaging.render import render
+from imagefleet.imaging.warming import lying, saved
 from imagefleet.jobs.images import ImageFormat
 
 SIZES: Final = ((1600, 1200), (900, 1400), (640, 480), (1280, 720), (320, 320), (2048, 1152))
 FORMATS: Final = ("jpeg", "png", "webp", "gif")
-ORIENTATION: Final = 0x0112
-LIES_ON_ITS_SIDE: Final = 6
 GIF_FRAMES: Final = 3
 RINGS: Final = 12
-PHOTO: Final = (2560, 1920)
 GOLDEN: Final = 137.5  # degrees of hue between neighbours, so that no two look alike
 
 
@@ -58,17 +42,17 @@ def sample(number: int) -> Sample:
     picture = _drawn(number, width, height, "RGBA" if kind in {"png", "webp"} else "RGB")
     match kind:
         case "jpeg":
-            content = _saved(picture, "JPEG", quality=88, exif=_lying())
+            content = saved(picture, "JPEG", quality=88, exif=lying())
         case "png":
-            content = _saved(picture, "PNG", compress_level=1)
+            content = saved(picture, "PNG", compress_level=1)
         case "webp":
-            content = _saved(picture, "WEBP", quality=85, method=0)
+            content = saved(picture, "WEBP", quality=85, method=0)
         case _:
             first, *others = (
                 picture.rotate(90 * turn).quantize(64, Image.Quantize.FASTOCTREE)
                 for turn in range(GIF_FRAMES)
             )
-            content = _saved(first, "GIF", save_all=True, append_images=others, duration=200)
+            content = saved(first, "GIF", save_all=True, append_images=others, duration=200)
     return Sample(f"sample-{number:03}.{ImageFormat(kind).extension}", content)
 
 
@@ -102,88 +86,3 @@ def _drawn(number: int, width: int, height: int, mode: str) -> Image.Image:
         hole = (0, 0, width // 4, height // 4)
         picture.paste((0, 0, 0, 0), hole)
     return picture
-
-
-def warm() -> None:
-    """Load every codec by using it; Misconfigured where Pillow is too old or lacks one.
-
-    For the parent of decoding processes: a child may be forbidden to open files, and an import is
-    one, so whatever Pillow loads on first use has to be loaded before the fork.
-    """
-    check_installation()
-    for picture in _small_ones():
-        render(picture, _every_way(), Limits(), _nowhere)
-    # The size of a photo, for what the C library learns of it: a heap that has met large pictures
-    # asks the kernel less often, and every child inherits it (2 % of a photo's CPU).
-    photo = _saved(Image.linear_gradient("L").resize(PHOTO).convert("RGB"), "JPEG")
-    render(photo, _LADDER, Limits(), _nowhere)
-
-
-# The sizes and formats that photos mostly become.
-_LADDER: Final = Recipe(
-    "ladder",
-    tuple(
-        VariantSpec(str(side), side, side, form, 80)
-        for side in (200, 640, 1280, 1920)
-        for form in (ImageFormat.WEBP, ImageFormat.JPEG)
-    ),
-)
-
-
-def _every_way() -> Recipe:
-    """Whatever a recipe may ask for, at least once."""
-    mark = base64.b64encode(_saved(Image.new("RGBA", (4, 4), "white"), "WEBP")).decode()
-    return Recipe(
-        "every way",
-        (
-            *_LADDER.variants[:2],
-            VariantSpec("small", 8, 8, ImageFormat.AVIF, 63),
-            VariantSpec("small", 8, 8, ImageFormat.PNG, 100),
-            VariantSpec("lossless", 8, 8, ImageFormat.WEBP, 80, lossless=Lossless.ALWAYS),
-            VariantSpec("cut", 8, 6, ImageFormat.WEBP, 80, Fit.COVER, focus=Focus.ATTENTION),
-            VariantSpec("laid", 8, 6, ImageFormat.JPEG, 80, Fit.CONTAIN, background="#8090a0"),
-            VariantSpec("pad", 8, 6, ImageFormat.WEBP, 80, Fit.PAD, sharpen=0.5),
-            VariantSpec("mark", 8, 8, ImageFormat.JPEG, 80, watermark=Watermark(mark)),
-            VariantSpec("tiles", 8, 8, ImageFormat.JPEG, 80, watermark=Watermark(mark, tile=True)),
-            VariantSpec(
-                "auto", 8, 8, ImageFormat.WEBP, 80, or_smaller=(Encoding(ImageFormat.PNG, 100),)
-            ),
-            VariantSpec("few", 8, 8, ImageFormat.JPEG, 80, most_bytes=256),
-        ),
-        Metadata.COPYRIGHT,
-    )
-
-
-def _nowhere(_name: str, _format: ImageFormat, _encoded: bytes) -> None:
-    pass
-
-
-def _small_ones() -> Iterator[bytes]:
-    """One small picture a format, with everything in it that takes a path of its own."""
-    colours = Image.new("RGBA", (16, 16), (200, 100, 50, 128))
-    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    tagged = {"exif": _lying(), "icc_profile": profile}
-    yield _saved(colours.convert("RGB"), "JPEG", progressive=True, **tagged)
-    yield _saved(colours.convert("CMYK"), "JPEG")
-    yield _saved(colours, "PNG", **tagged)
-    yield _saved(colours.convert("P"), "PNG", transparency=0)
-    yield _saved(Image.new("I;16", (16, 16), 500), "PNG")
-    yield _saved(colours, "WEBP", **tagged)
-    yield _saved(
-        colours.convert("P"), "GIF", save_all=True, append_images=[Image.new("P", (16, 16))]
-    )
-    yield _saved(colours, "AVIF", max_threads=1, **tagged)
-    frames = [Image.new("RGB", (16, 16), "navy")]
-    yield _saved(colours.convert("RGB"), "MPO", save_all=True, append_images=frames)
-
-
-def _lying() -> Image.Exif:
-    exif = Image.Exif()
-    exif[ORIENTATION] = LIES_ON_ITS_SIDE
-    return exif
-
-
-def _saved(picture: Image.Image, pillow_format: str, **options: object) -> bytes:
-    out = io.BytesIO()
-    picture.save(out, pillow_format, **options)
-    return out.getvalue()

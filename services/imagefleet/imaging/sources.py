@@ -23,6 +23,9 @@ from imagefleet.jobs.images import ImageFormat
 
 _RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 _WITH_ALPHA = frozenset({"LA", "RGBA"})
+_SRGB_GAMMA = 1 / 2.2  # nearly: what a PNG says of itself that is as screens are
+_SAME_GAMMA = 0.02  # moves no colour by more than the eye can tell
+_PREFERRED = frozenset({"icc_profile", "srgb"})  # to the gamma, where a PNG says both
 
 
 def as_stated(picture: Image.Image, facts: HeaderFacts, data: bytes) -> Image.Image:
@@ -31,7 +34,10 @@ def as_stated(picture: Image.Image, facts: HeaderFacts, data: bytes) -> Image.Im
         _scale_transparent_colour(picture, bits_a_sample(data))
     if facts.first_frame is not None:
         return _with_margins(picture, facts.first_frame)
-    return unpacked(picture)
+    gamma = picture.info.get("gamma", _SRGB_GAMMA)
+    if picture.info.keys() & _PREFERRED or abs(gamma - _SRGB_GAMMA) < _SAME_GAMMA:
+        return unpacked(picture)
+    return _from_gamma(unpacked(picture), gamma)
 
 
 def unpacked(picture: Image.Image) -> Image.Image:
@@ -60,6 +66,20 @@ def _with_margins(picture: Image.Image, frame: tuple[int, int, int, int]) -> Ima
     canvas = Image.new("RGBA", picture.size)
     canvas.paste(picture.crop(frame).convert("RGBA"), frame[:2])
     return canvas
+
+
+def _from_gamma(picture: Image.Image, gamma: float) -> Image.Image:
+    """In sRGB, from samples that are light to the power of gamma."""
+    table = [_srgb((sample / 255) ** (1 / max(gamma, _SAME_GAMMA))) for sample in range(256)]
+    colours = len(picture.getbands()) - (picture.mode in _WITH_ALPHA)
+    as_it_is = list(range(256)) if picture.mode in _WITH_ALPHA else []
+    return picture.point(table * colours + as_it_is)
+
+
+def _srgb(light: float) -> int:
+    """The sample for this much light, 0 to 1."""
+    curved = 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055  # noqa: PLR2004 - sRGB's own
+    return round(255 * curved)
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:

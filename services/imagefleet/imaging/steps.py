@@ -18,7 +18,7 @@ from imagefleet.imaging.headers.jpeg import (
     ended,
     ends_in_many_places,
     overfilled,
-    share_without_restarts,
+    shares_of_pieces,
 )
 from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
@@ -178,8 +178,9 @@ def _share_missing(work: Work) -> float:
     Where the last pixel is what missing ones are filled with, or tells nothing of the others, the
     picture is decoded again with bytes behind its pixels; where it changes, they were needed.
     """
-    if share := share_without_restarts(work.data):
-        return share
+    lacking, longest = shares_of_pieces(work.data)
+    if lacking:
+        return lacking
     # Twice the decoder's time, so not for all: most have no restarts and one end, and show there
     # what they lack.
     if not (
@@ -195,17 +196,23 @@ def _share_missing(work: Work) -> float:
         again = open_image(fuller)
         _draft(again, work)
         again.load()
-        return _share_unlike(work.picture, again)
+        return _share_unlike(work.picture, again, longest)
 
 
-def _share_unlike(one: Image.Image, other: Image.Image) -> float:
-    """Of the rows, those from the first that differs on; what was filled in ends before they do."""
+def _share_unlike(one: Image.Image, other: Image.Image, longest: float) -> float:
+    """Of the rows, those from the first that differs to the end of that piece or the last one.
+
+    What was filled in ends before the piece does.
+    """
+    rows: list[int] = []
     # Strip by strip: the difference of all at once would be a third picture in memory.
     for top in range(0, one.height, _STRIP):
         strip = (0, top, one.width, min(top + _STRIP, one.height))
         if unlike := ImageChops.difference(one.crop(strip), other.crop(strip)).getbbox():
-            return 1 - (top + unlike[1]) / one.height
-    return 0
+            rows += [top + unlike[1], top + unlike[3]]
+    if not rows:
+        return 0
+    return min(max((rows[-1] - rows[0]) / one.height, longest), 1 - rows[0] / one.height)
 
 
 def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:

@@ -292,10 +292,15 @@ def _settling(module: ModuleType) -> None:
     def make_at_once(
         complete: Callable[..., Awaitable[object]],
     ) -> Callable[..., Awaitable[object]]:
-        async def complete_after(connection: Any, worker: object, outcomes: Any) -> object:  # noqa: ANN401
+        async def complete_after(
+            connection: Any,  # noqa: ANN401
+            worker: object,
+            outcomes: Any,  # noqa: ANN401
+            *more: object,
+        ) -> object:
             if not connection.is_in_transaction():
                 await reach("settling", [str(job_id) for job_id, _ in outcomes])
-            return await complete(connection, worker, outcomes)
+            return await complete(connection, worker, outcomes, *more)
 
         return complete_after
 

@@ -227,17 +227,20 @@ def ends_in_many_places(data: bytes) -> bool:
     return False
 
 
-def share_without_restarts(data: bytes) -> float:
-    """How much of a JPEG lacks restart markers; all may where there is nothing between two.
+def shares_of_pieces(data: bytes) -> tuple[float, float]:
+    """How much of a JPEG lacks restart markers, and how much the longest piece between two codes.
 
-    A decoder fills with grey what it finds nothing for, and begins anew behind the next marker: so
-    a hole in the middle of a picture does not show at its end.
+    All may lack them where there is nothing between two; and all is one piece without any. A
+    decoder fills with grey what it finds nothing for, and begins anew behind the next marker: so a
+    hole in the middle of a picture does not show at its end.
     """
-    frame, interval, units, coded_from = b"", 0, 0, 0
+    frame, interval, units, coded_from, longest = b"", 0, 0, 0, 0.0
     with suppress(HeadEnded):  # the decoder's to judge
         for segment in segments(data):
-            if units and (share := _share_lacking(data, coded_from, segment.at, units, interval)):
-                return share
+            if units:
+                longest = max(longest, interval / units)
+                if lacking := _share_lacking(data, coded_from, segment.at, units, interval):
+                    return lacking, longest
             units = 0
             if segment.marker in _FRAMES:
                 frame = b"" if segment.marker in _ARITHMETIC else data[segment.start : segment.end]
@@ -246,7 +249,7 @@ def share_without_restarts(data: bytes) -> float:
             elif segment.marker == _SOS and frame and interval:
                 units = _units(frame, data[segment.start : segment.end])
                 coded_from = segment.end
-    return 0
+    return 0, longest or 1
 
 
 def _share_lacking(data: bytes, start: int, end: int, units: int, interval: int) -> float:

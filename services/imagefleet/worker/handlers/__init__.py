@@ -1,37 +1,28 @@
 """The built-in job types, in small files; others come by an entry point."""
 
-import asyncio
 from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Final
 
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS, load_point, taken
-from imagefleet.jobs.kinds import BUILT_IN as KINDS
 from imagefleet.jobs.kinds import Kinds
-from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.worker.handlers import (
     cancelling,
     delete_image,
+    noop,
     process_image,
     reprocess_images,
 )
-from imagefleet.worker.handling import Handler, Handlers, JobContext
-
-
-async def _wait(job: JobContext) -> Completed:
-    """noop: wait for a while and succeed, to see whether the fleet is alive and how fast it is."""
-    await asyncio.sleep(job.payload.milliseconds / 1000)
-    return Completed()
-
+from imagefleet.worker.handling import Handler, Handlers
 
 BUILT_IN: Final = (
     process_image.HANDLER,
     delete_image.HANDLER,
     cancelling.CANCEL_JOB,
     cancelling.CANCEL_JOBS,
-    Handler(kind=KINDS["noop"], run=_wait),
+    noop.HANDLER,
     reprocess_images.HANDLER,
 )
 

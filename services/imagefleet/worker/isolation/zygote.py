@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from imagefleet.errors import FleetError, Misconfigured
-from imagefleet.imaging.samples import warm
+from imagefleet.imaging.warming import warm
 from imagefleet.worker.isolation import child
 from imagefleet.worker.isolation.sandbox import (
     STACK_BYTES,
