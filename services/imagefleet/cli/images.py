@@ -151,7 +151,6 @@ def focal(
     For example:
 
         imagefleet images focal 0199a5c2-... 0.3 0.7
-        imagefleet images focal 0199a5c2-... --clear
     """
     point = None if x is None or y is None else (x, y)
     if clear != (x is None) or clear != (y is None):
