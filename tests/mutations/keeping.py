@@ -96,6 +96,14 @@ KEEPING: Final = (
         ("test_what_is_older_is_never_shown_and_owes_nothing[what was replaced, rendered again]",),
     ),
     Mutation(
+        "a replacement keeps the point of the picture before",
+        "images/images.py",
+        "ON CONFLICT (id) DO UPDATE SET focal_x = excluded.focal_x, focal_y = excluded.focal_y\n",
+        "ON CONFLICT (id) DO UPDATE SET focal_x = images.focal_x, focal_y = images.focal_y\n",
+        "images/test_focal.py",
+        ("test_a_replacement_forgets_the_point_of_the_picture_before[None]",),
+    ),
+    Mutation(
         "a deleted image is shown again",
         "images/images.py",
         "AND NOT EXISTS (SELECT FROM image_tombstones\n",

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
 from uuid import UUID
 
 from imagefleet.jobs.model import JobId, TenantId
@@ -60,6 +60,11 @@ class Focal(NamedTuple):
 
     x: float
     y: float
+
+    @classmethod
+    def of(cls, x: float | None, y: float | None) -> Self | None:
+        """As columns have it: both, or neither."""
+        return None if x is None or y is None else cls(x, y)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +236,7 @@ class ImageSource(Original):
     recipe: str = "default"
     recipe_hash: str | None = None
     """The version of the recipe; releases before this one know of none."""
+    focal: Focal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +269,8 @@ class Publication:
     revision: int
     recipe: str
     recipe_hash: str
+    focal: Focal | None = None
+    """What it was cut around, where it was cut."""
     encoder: str
     source: SourceFacts
     placeholder: PlaceholderFacts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -223,6 +223,7 @@ class Payload(BaseModel):
 RecipeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 RecipeHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _NAME_OR_VERSION: Final = r"^[a-z][a-z0-9_-]{0,62}(@[0-9a-f]{8,32})?$"
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 class ProcessImage(Payload):
@@ -239,6 +240,8 @@ class ProcessImage(Payload):
     """The version that was in force where the job was submitted; releases before pin none."""
     source_seq: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The revision that brought this original; None says that this job's own revision does."""
+    focal: tuple[Share, Share] | None = None
+    """What is kept where the picture is cut; workers of releases before leave it out."""
 
     @classmethod
     def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:
@@ -253,6 +256,7 @@ class ProcessImage(Payload):
             recipe=source.recipe,
             recipe_hash=source.recipe_hash,
             source_seq=source_seq,
+            focal=source.focal,
         )
         return payload.model_dump(mode="json", exclude_none=True)
 

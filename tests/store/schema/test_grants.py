@@ -172,8 +172,8 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         },
         "images": {
             "api": May(
-                insert=columns("id tenant_id reference recipe recipe_hash"),
-                update=columns("updated_at"),
+                insert=columns("id tenant_id reference recipe recipe_hash focal_x focal_y"),
+                update=columns("updated_at focal_x focal_y"),
             ),
             "worker": May(
                 update=columns(

@@ -16,7 +16,13 @@ from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import NO_CONTROLS, Reprocessing, StoredUpload
+from imagefleet.api.producers.schemas import (
+    FOCAL,
+    NO_CONTROLS,
+    Reprocessing,
+    StoredUpload,
+    focal_of,
+)
 from imagefleet.api.producers.submitting import (
     Admission,
     Admitted,
@@ -49,11 +55,15 @@ from imagefleet.store.jobs.submissions import find_standing
 DEFAULT: Final = "default"
 DELETED: Final = "deleted"
 
-_IN_THE_BODY: Final = "With JSON, recipe and reference belong into the body."
+_IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
 
 RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
+]
+FocalQuery = Annotated[
+    str | None,
+    Query(pattern=FOCAL, description="What is kept where it is cut: shares of width and height."),
 ]
 
 router = APIRouter()
@@ -76,20 +86,21 @@ async def upload_image(
     tools: ToolsHere,
     recipe: RecipeQuery = None,
     reference: ReferenceQuery = None,
+    focal: FocalQuery = None,
 ) -> Response:
     """Store an original and record the job that makes its variants."""
     if media_type(request) == "application/json":
-        if recipe is not None or reference is not None:
+        if recipe is not None or reference is not None or focal is not None:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
     chosen = tools.recipe_of(recipe or DEFAULT)
     image_id = new_job_id()
     asking = _draft(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
-    stored = await _store(request, image_id, key, keep=not repeats)
+    stored = await _store(request, image_id, key, focal, keep=not repeats)
     source = replace(stored, recipe=chosen.name, recipe_hash=chosen.hash, reference=reference)
     asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": reference}
-    digest = fingerprint("POST /v1/images", asked)
+    digest = fingerprint("POST /v1/images", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
 
 
@@ -110,19 +121,20 @@ async def replace_image(
     key: Submitter,
     tools: ToolsHere,
     recipe: RecipeQuery = None,
+    focal: FocalQuery = None,
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
     chosen = None if recipe is None else tools.recipe_of(recipe).name
     asking = _draft(request, tools, image_id, key)
     present = await _find_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
-    stored = await _store(request, image_id, key, keep=not repeats)
+    stored = await _store(request, image_id, key, focal, keep=not repeats)
     name = chosen or present.recipe or DEFAULT
     # Of a recipe that is gone, what it was made by until now.
     pinned = tools.versions.get(name, present.recipe_hash)
     source = replace(stored, recipe=name, recipe_hash=pinned)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
-    digest = fingerprint("PUT /v1/images/{id}", asked)
+    digest = fingerprint("PUT /v1/images/{id}", asked, focal=source.focal)
     return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)
 
 
@@ -296,7 +308,9 @@ async def _admit(request: Request, tools: Tools, key: ApiKey, asking: Draft) -> 
         return await admission.admit_upload(connection, key, asking)
 
 
-async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -> NewSource:
+async def _store(
+    request: Request, image_id: UUID, key: ApiKey, focal: str | None, *, keep: bool
+) -> NewSource:
     intake: Intake = request.app.state.intake
     object_key = original_key(image_id, uuid4())
     arrived = await intake.store(request, key, object_key if keep else None)
@@ -310,6 +324,7 @@ async def _store(request: Request, image_id: UUID, key: ApiKey, *, keep: bool) -
         sha256=arrived.stored.sha256,
         width=arrived.facts.width,
         height=arrived.facts.height,
+        focal=None if focal is None else focal_of(focal),
     )
 
 

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from imagefleet.api.http.requests import TOKEN
-from imagefleet.jobs.kinds import RecipeName
+from imagefleet.jobs.images import Focal
+from imagefleet.jobs.kinds import RecipeName, Share
 from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
@@ -44,6 +45,26 @@ class Incoming(BaseModel):
 IdempotencyKey = Annotated[str, Field(pattern=PRINTABLE_ASCII)]
 Reference = Annotated[str, Field(pattern=NO_CONTROLS)]
 RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
+
+
+_SHARE: Final = r"(0(\.[0-9]{1,9})?|1(\.0{1,9})?)"
+FOCAL: Final = rf"^{_SHARE},{_SHARE}$"
+
+
+def focal_of(query: str) -> Focal:
+    """The point that a query gives in this form, such as 0.3,0.7."""
+    return Focal(*map(float, query.split(",")))
+
+
+class Point(Incoming):
+    """A point of a picture, as shares of its width and height."""
+
+    x: Share
+    y: Share
+
+    @property
+    def focal(self) -> Focal:
+        return Focal(self.x, self.y)
 
 
 class NewJob(Incoming):
@@ -94,6 +115,7 @@ class StoredUpload(Incoming):
     upload_id: UUID
     recipe: RecipeName = "default"
     reference: Reference | None = None
+    focal_point: Point | None = None
     idempotency_key: IdempotencyKey | None = None
 
 

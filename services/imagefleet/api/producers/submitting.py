@@ -22,6 +22,7 @@ from imagefleet.api.http.openapi import Piece
 from imagefleet.api.http.requests import Tools, correlate
 from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
+from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import (
     Draft,
     JobKind,
@@ -191,9 +192,10 @@ def idempotency_header() -> Piece:
     return {"parameters": [header]}
 
 
-def fingerprint(route: str, asked: Mapping[str, object]) -> str:
+def fingerprint(route: str, asked: Mapping[str, object], *, focal: Focal | None = None) -> str:
     """A digest of what is asked; neither the key nor the correlation id is part of that."""
-    canonical = orjson.dumps({"route": route, "asked": asked}, option=orjson.OPT_SORT_KEYS)
+    whole = {**asked, "focal": [*focal]} if focal else asked  # without, as releases before have it
+    canonical = orjson.dumps({"route": route, "asked": whole}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()
 
 

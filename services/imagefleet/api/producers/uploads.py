@@ -102,8 +102,9 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         await admission.admit(connection, key, asking)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     asking = replace(asking, target=image_target(upload.image_id))
-    wanted = asked.model_dump(mode="json", exclude={"idempotency_key"})
-    digest = fingerprint("POST /v1/images", wanted)
+    wanted = asked.model_dump(mode="json", exclude={"idempotency_key", "focal_point"})
+    focal = None if asked.focal_point is None else asked.focal_point.focal
+    digest = fingerprint("POST /v1/images", wanted, focal=focal)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     if upload.job_id is not None:
         async with tools.pool.use("submit_upload", "jobs") as connection:
@@ -124,6 +125,7 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         recipe=recipe.name,
         recipe_hash=recipe.hash,
         reference=asked.reference,
+        focal=focal,
     )
     payload = ProcessImage.payload(source)
     submission = asking.whole(payload, fingerprint=digest)

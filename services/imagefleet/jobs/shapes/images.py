@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final, Self
 from uuid import UUID
 
-from imagefleet.jobs.images import ImageFormat, stable_path
+from imagefleet.jobs.images import Focal, ImageFormat, stable_path
 from imagefleet.jobs.shapes.shape import Row, Shape
 
 
@@ -22,6 +22,13 @@ class Placeholder(Shape):
 
     thumbhash: str | None = None
     color: str | None = None
+
+
+class FocalPoint(Shape):
+    """What is kept where the picture is cut, as shares of its width and height."""
+
+    x: float
+    y: float
 
 
 class VariantView(Shape):
@@ -88,6 +95,7 @@ class ImageView(Shape):
     recipe_hash: str | None = None
     source: Source | None = None
     placeholder: Placeholder | None = None
+    focal_point: FocalPoint | None = None  # of what is shown, or, before that, as asked for
     variants: list[VariantView]
     srcset: dict[str, str]
     deletion: Deletion | None = None
@@ -96,7 +104,9 @@ class ImageView(Shape):
     def of(cls, row: Row) -> Self:
         """As far as a row knows: `at` completes the addresses."""
         shown = Placeholder(thumbhash=row["thumbhash"], color=row["color"])
+        focal = Focal.of(row["focal_x"], row["focal_y"])
         told: dict[str, object] = {
+            "focal_point": focal and FocalPoint(x=focal.x, y=focal.y),
             "placeholder": None if shown == Placeholder() else shown,
             "variants": [VariantView.of(made) for made in row["variants"]],
             "srcset": {},

@@ -52,9 +52,12 @@ WITH living AS MATERIALIZED (
        AND NOT EXISTS (SELECT FROM image_tombstones WHERE image_tombstones.image_id = $1)
 ),
 known AS (
-    INSERT INTO images (id, tenant_id, reference, recipe, recipe_hash)
-    SELECT $1, $2, $3, $4, $5 FROM living
-        ON CONFLICT (id) DO NOTHING
+    INSERT INTO images (id, tenant_id, reference, recipe, recipe_hash, focal_x, focal_y)
+    SELECT $1, $2, $3, $4, $5, $14, $15 FROM living
+        -- A point of the picture before says nothing about this one.
+        ON CONFLICT (id) DO UPDATE SET focal_x = excluded.focal_x, focal_y = excluded.focal_y
+         WHERE (images.focal_x, images.focal_y)
+               IS DISTINCT FROM (excluded.focal_x, excluded.focal_y)
 )
 INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes, content_type,
                            width, height)
@@ -70,8 +73,8 @@ named AS (
     SELECT accepted.tenant_id, accepted.target, accepted.target_seq + 1 FROM accepted
 ),
 known AS (
-    INSERT INTO images (id, tenant_id, reference, recipe, recipe_hash)
-    SELECT $3, $4, $5, $6, $7 FROM accepted
+    INSERT INTO images (id, tenant_id, reference, recipe, recipe_hash, focal_x, focal_y)
+    SELECT $3, $4, $5, $6, $7, $15, $16 FROM accepted
 ),
 stored AS (
     INSERT INTO image_sources (image_id, source_seq, tenant_id, key, etag, sha256, bytes,
@@ -98,9 +101,12 @@ async def submit_image(
     be new about an image that was deleted is RequestRejected.
     """
     values = [getattr(source, name) for name in _SOURCE]
+    point = source.focal or (None, None)
     if is_first:
         waits = True
-        rows = await connection.fetch(INSERT_IMAGE, [document_of(submission, 1)], waits, *values)
+        rows = await connection.fetch(
+            INSERT_IMAGE, [document_of(submission, 1)], waits, *values, *point
+        )
         if rows:  # else its key stands for another
             return submitted_of(rows[0], created=True)
     try:
@@ -108,7 +114,7 @@ async def submit_image(
             answer = await insert_submission(connection, submission)
             if not answer.created:
                 raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
-            if await connection.fetchval(ACCEPT_SOURCE, *values, answer.job_id) is None:
+            if await connection.fetchval(ACCEPT_SOURCE, *values, answer.job_id, *point) is None:
                 raise RequestRejected("image_deleted", IMAGE_DELETED)
             return answer
     except _AnswerStands as standing:
@@ -122,7 +128,7 @@ WITH new AS MATERIALIZED (
           job_id uuid, claim_no bigint, image_id uuid, tenant_id text, source_seq bigint,
           revision bigint, recipe text, recipe_hash text, format text, width integer,
           height integer, bytes bigint, sha256 text, thumbhash text, color text, encoder text,
-          variants jsonb)
+          focal float8[], variants jsonb)
 ),
 current AS MATERIALIZED (
     SELECT images.id, images.source_seq, images.revision
@@ -149,10 +155,10 @@ flipped AS (
 written AS (
     INSERT INTO image_revisions (image_id, revision, tenant_id, source_seq, claim_no, job_id,
                                  recipe, recipe_hash, format, width, height, bytes, sha256,
-                                 thumbhash, color, encoder)
+                                 thumbhash, color, encoder, focal_x, focal_y)
     SELECT new.image_id, new.revision, new.tenant_id, new.source_seq, new.claim_no, new.job_id,
            new.recipe, new.recipe_hash, new.format, new.width, new.height, new.bytes, new.sha256,
-           new.thumbhash, new.color, new.encoder
+           new.thumbhash, new.color, new.encoder, new.focal[1], new.focal[2]
       FROM new
       JOIN flipped ON flipped.job_id = new.job_id
 ),
@@ -206,7 +212,8 @@ def _record(publication: Publication) -> dict[str, object]:
     """As the statement's columns are; it takes none of the rest."""
     variants = [asdict(variant.facts) | {"key": variant.key} for variant in publication.variants]
     flat = asdict(publication) | asdict(publication.source) | asdict(publication.placeholder)
-    return flat | {"variants": variants}
+    focal = None if publication.focal is None else [*publication.focal]
+    return flat | {"variants": variants, "focal": focal}
 
 
 # Of what is shown its revision tells: workers of the release before leave the image's own alone.
@@ -222,6 +229,8 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
             WHEN newest.state = 'failed' THEN 'failed'
             ELSE 'pending' END AS status,
        shown.revision, shown.thumbhash, shown.color,
+       CASE WHEN shown.revision IS NULL THEN images.focal_x ELSE shown.focal_x END AS focal_x,
+       CASE WHEN shown.revision IS NULL THEN images.focal_y ELSE shown.focal_y END AS focal_y,
        CASE WHEN shown.revision IS NOT NULL THEN jsonb_build_object(
            'format', shown.format, 'width', shown.width, 'height', shown.height,
            'bytes', shown.bytes) END AS source,

@@ -7,12 +7,12 @@ one, whatever is being uploaded meanwhile. A handler that is given no original a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.images import Original, image_target
+from imagefleet.jobs.images import Focal, Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
@@ -36,7 +36,7 @@ SELECT targets.target
 
 FIND_CANDIDATES: Final = f"""
 SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
-       tombstone.image_id IS NOT NULL AS deleted,
+       tombstone.image_id IS NOT NULL AS deleted, images.focal_x, images.focal_y,
        newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
@@ -61,7 +61,11 @@ async def _find_candidates(
     """Those of these images that are the tenant's, newest first, with their newest originals."""
     await connection.execute(LOCK_IMAGES, tenant_id, list(map(image_target, image_ids)))
     rows = await connection.fetch(FIND_CANDIDATES, tenant_id, list(image_ids))
-    return [Candidate(**dict(row)) for row in rows]
+    return [_candidate(**dict(row)) for row in rows]
+
+
+def _candidate(focal_x: float | None, focal_y: float | None, **columns: Any) -> Candidate:  # noqa: ANN401 - of a row
+    return Candidate(focal=Focal.of(focal_x, focal_y), **columns)
 
 
 async def reprocess_image(

@@ -17,6 +17,7 @@ from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
+    Focal,
     Publication,
     PublishedVariant,
     cache_tag,
@@ -38,12 +39,13 @@ async def run(job: JobContext) -> Completed:
     recipe = await job.recipe(payload.recipe, payload.recipe_hash)
     with TemporaryDirectory(dir=job.scratch, prefix="job-") as folder:
         source = Path(folder) / "source"
+        focal = payload.focal and Focal(*payload.focal)
         stored = await fetch(job, payload, source)
         limits = job.picture_limits
         foretold = await asyncio.to_thread(foretold_bytes, source, recipe, limits)
         async with job.room_for_a_child(foretold) as memory_bytes:
             rendered = await job.render(
-                source, recipe, limits, memory_bytes=memory_bytes, known=stored
+                source, recipe, limits, focal=focal, memory_bytes=memory_bytes, known=stored
             )
         with rendered:
             variants = await save(job, payload, rendered)
@@ -57,6 +59,7 @@ async def run(job: JobContext) -> Completed:
         revision=revision,
         recipe=payload.recipe,
         recipe_hash=payload.recipe_hash or recipe.hash,
+        focal=focal,
         encoder=encoder_fingerprint(recipe),
         source=rendered.source,
         placeholder=rendered.placeholder,
