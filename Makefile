@@ -103,7 +103,7 @@ bench: $(READY) ## How fast it is beside others, as ratios of one run, twenty mi
 bench-images: $(READY) ## CPU of a photo through the whole product beside Pillow, pyvips and sharp, ten minutes (ARGS="--jobs 4 --no-peers")
 	@$(BIN)/python -m tests.bench --only images $(ARGS)
 
-bench-memory: $(READY) ## What the largest pictures of every format take, in the child that makes them, one minute (ARGS="--only webp")
+bench-memory: $(READY) ## What pictures of 12 to 108 megapixels take, in the children that make them, and a crowd of them, five minutes (ARGS="--only webp")
 	@$(BIN)/python -m tests.bench.memory $(ARGS)
 
 corpus: $(READY) ## Real files of package indexes through the decode path, beside what Chromium shows, half an hour (ARGS="--only webp --most 100", ARGS=--smoke)

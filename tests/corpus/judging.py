@@ -12,7 +12,7 @@ from PIL import Image, ImageChops, ImageStat
 
 from imagefleet.errors import FleetError, InputRejected
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import Fit, VariantSpec
+from imagefleet.imaging.recipes import Fit, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.steps import resized
 from imagefleet.jobs.images import Caveat, ImageFormat
@@ -50,20 +50,31 @@ class Verdict:
         return self.said == "made"
 
 
-def variant_looked_at() -> VariantSpec:
+def without_loss() -> Recipe:
+    """What is compared is what was decoded then, as far as it is scaled at all."""
+    largest = variant_looked_at(RECIPE)
+    exact = replace(
+        largest, format=ImageFormat.WEBP, or_smaller=(), lossless=Lossless.ALWAYS, most_bytes=None
+    )
+    return Recipe("decoded", (exact,))
+
+
+def variant_looked_at(recipe: Recipe) -> VariantSpec:
     """The largest: it is nearest to its source."""
-    inside = [each for each in RECIPE.variants if each.fit is Fit.INSIDE]
+    inside = [each for each in recipe.variants if each.fit is Fit.INSIDE]
     return max(inside, key=lambda each: (each.width, each.format is ImageFormat.WEBP))
 
 
-async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | None) -> Verdict:
+async def judged(
+    found: Found, renderer: Renderer, scratch: Path, look: Look | None, recipe: Recipe
+) -> Verdict:
     """Have it shown, render it, compare."""
     content = found.path.read_bytes()
     shown = await asyncio.to_thread(look, content) if look is not None else None
     verdict = Verdict(found, "made", shown=None if look is None else shown is not None)
     try:
         files = await renderer.render(
-            found.path, RECIPE, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
+            found.path, recipe, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
             memory_bytes=QUARANTINE_MEMORY_BYTES,
         )  # fmt: skip
     except InputRejected as refused:
@@ -71,7 +82,7 @@ async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | N
     except FleetError as error:
         return replace(verdict, said=type(error).__name__, detail=str(error))
     with files:
-        wanted = variant_looked_at()
+        wanted = variant_looked_at(recipe)
         file = next(each for each in files.variants if each.facts.name == wanted.name)
         verdict = replace(verdict, warnings=file.facts.warnings)
         if shown is None:

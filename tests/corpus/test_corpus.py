@@ -28,6 +28,15 @@ def test_drawn_files_go_through_a_child_and_are_alike(capsys: pytest.CaptureFixt
     assert "unlike" not in said
 
 
+def test_without_what_encoders_lose_nothing_is_left_of_a_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert corpus.main(["--smoke", "--lossless"]) == 0
+
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if "| WEBP" in each)
+    assert line.endswith("| 0.00 | 0.0 | 100.0% | 0 |")
+
+
 async def test_a_picture_that_is_shown_in_another_way_is_told(tmp_path: Path) -> None:
     def turned(content: bytes) -> Shown | None:
         shown = drawn_by_pillow(content)
