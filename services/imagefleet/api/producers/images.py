@@ -1,4 +1,4 @@
-"""Images: uploaded, replaced, rendered again, looked at, deleted; the recipes that there are.
+"""Images: uploaded, replaced, looked at, deleted.
 
 The original is stored before anything is recorded, and deleted long after.
 """
@@ -10,17 +10,14 @@ from uuid import UUID, uuid4
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import AnyKey, Reader, Submitter
-from imagefleet.api.http.bodies import read_json, read_json_if_any
+from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.intake import Intake, image_body, media_type
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import (
     FOCAL,
     NO_CONTROLS,
-    ImageEdit,
-    Reprocessing,
     StoredUpload,
     focal_of,
 )
@@ -34,12 +31,10 @@ from imagefleet.api.producers.submitting import (
 )
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
-from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
-from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
@@ -49,8 +44,6 @@ from imagefleet.store.images.images import (
     list_images,
     submit_image,
 )
-from imagefleet.store.images.reprocessing import move_focal
-from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
@@ -97,7 +90,7 @@ async def upload_image(
         return await accept_upload(request, key, tools)
     chosen = tools.recipe_of(recipe or DEFAULT)
     image_id = new_job_id()
-    asking = _draft(request, tools, image_id, key)
+    asking = draft_of_image(request, tools, image_id, key)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, focal, keep=not repeats)
     source = replace(stored, recipe=chosen.name, recipe_hash=chosen.hash, reference=reference)
@@ -127,7 +120,7 @@ async def replace_image(
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
     chosen = None if recipe is None else tools.recipe_of(recipe).name
-    asking = _draft(request, tools, image_id, key)
+    asking = draft_of_image(request, tools, image_id, key)
     present = await _find_replaceable(tools, image_id, asking)
     repeats = await _admit(request, tools, key, asking)
     stored = await _store(request, image_id, key, focal, keep=not repeats)
@@ -203,98 +196,6 @@ async def remove_image(
     return accepted(AcceptedImage.answering(deleting.answer, image_id))
 
 
-@router.post(
-    "/v1/images/{image_id}/reprocess",
-    **described(
-        "Render an image again",
-        AcceptedImage,
-        404,
-        409,
-        status=202,
-        takes=json_body(Reprocessing, required=False) | idempotency_header(),
-    ),
-)
-async def reprocess_image(
-    request: Request,
-    image_id: UUID,
-    key: Submitter,
-    tools: ToolsHere,
-) -> Response:
-    """Make the variants anew of the newest original; until then the present ones are shown."""
-    asked = await read_json_if_any(request, Reprocessing)
-    recipe = None if asked.recipe is None else tools.recipe_of(asked.recipe).name
-    wanted = {"image_id": str(image_id), "recipe": recipe}
-    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
-    asking = _draft(request, tools, image_id, key, asked.idempotency_key)
-    admission: Admission = request.app.state.admission
-    async with tools.pool.use("reprocess_image", "jobs") as connection:
-        await get_image(connection, image_id, key.tenant_id)
-        await admission.admit(connection, key, asking)
-        submission, submitted = await submit_reprocessing(
-            connection,
-            asking,
-            image_id,
-            recipe=recipe,
-            versions=tools.versions,
-            fingerprint=digest,
-        )
-    tools.ring([(submission, submitted)])
-    return accepted(AcceptedImage.answering(submitted, image_id))
-
-
-@router.patch(
-    "/v1/images/{image_id}",
-    **described(
-        "Move the focal point of an image",
-        AcceptedImage,
-        404,
-        409,
-        status=202,
-        unchanged=ImageView,
-        takes=json_body(ImageEdit) | idempotency_header(),
-    ),
-)
-async def edit_image(
-    request: Request, image_id: UUID, key: Submitter, tools: ToolsHere
-) -> Response:
-    """Make anew what is cut, around this point; 200 and the image where nothing would change."""
-    asked = await read_json(request, ImageEdit)
-    focal = None if asked.focal_point is None else asked.focal_point.focal
-    digest = fingerprint("PATCH /v1/images/{id}", {"image_id": str(image_id)}, focal=focal)
-    asking = _draft(request, tools, image_id, key, asked.idempotency_key)
-    admission: Admission = request.app.state.admission
-    async with tools.pool.use("move_focal", "jobs") as connection:
-        await admission.admit(connection, key, asking)
-        moved = await move_focal(connection, asking, image_id, focal, fingerprint=digest)
-    if isinstance(moved, ImageView):
-        return answer(moved.at(tools.settings.public_base_url))
-    tools.ring([moved])
-    return accepted(AcceptedImage.answering(moved[1], image_id))
-
-
-@router.get("/v1/recipes", **described("List recipes", RecipeList))
-async def list_recipes(_key: AnyKey, tools: ToolsHere) -> Response:
-    """What may be named as `recipe`, and which variants it makes, as this API has them now."""
-    return answer(RecipeList(recipes=[_shown(recipe) for recipe in tools.recipes.values()]))
-
-
-def _shown(recipe: Recipe) -> RecipeView:
-    variants = [
-        RecipeVariant(
-            name=variant.name,
-            fit=variant.fit,
-            width=variant.width,
-            height=variant.height,
-            formats=list(variant.formats),
-            types=[each.mime_type for each in variant.formats],
-            files=[f"{variant.name}.{each.extension}" for each in variant.formats],
-            quality=variant.quality,
-        )
-        for variant in recipe.variants
-    ]
-    return RecipeView(name=recipe.name, hash=recipe.hash, variants=variants)
-
-
 def _cancelling(
     request: Request, tools: Tools, deletion: Submission, key: ApiKey, job_id: JobId
 ) -> Submission:
@@ -319,9 +220,10 @@ async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> Imag
     return image
 
 
-def _draft(
+def draft_of_image(
     request: Request, tools: Tools, image_id: UUID, key: ApiKey, in_body: str | None = None
 ) -> Draft:
+    """What its rendering is asked by; the key is that of the header, or of the body."""
     kind, target = tools.kinds["process_image"], image_target(image_id)
     return draft(request, kind, by=key, key=key_of(request, in_body), target=target)
 
