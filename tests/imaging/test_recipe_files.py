@@ -257,6 +257,17 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         ["line 2: recipes.default.variants: come to 49 files",
          "line 2: recipes.default.variants: has to have at most 48 items, not 49"],
     ),
+    "a canvas beyond any picture": (
+        A_RECIPE.replace("edge = 200", 'fit="pad"\nwidth=8000\nheight=3000\nfactors=[1, 2]'),
+        [f"line 4: {AT}.fit: pad would make 96,000,000 pixels, over 67,108,864"],
+    ),
+    "a key of many parts": (
+        A_RECIPE + "sharpen = 0\n" + ".".join(["a"] * 30_000) + " = 1\n",
+        ["line 7: a key has over 50 parts"],
+    ),
+    "a key of many quoted parts": (
+        "a = 1\n[" + " . ".join(['"a b"'] * 60) + "]\n", ["line 2: a key has over 50 parts"],
+    ),
     "faults of two recipes": (
         A_RECIPE + "sharpen = 2\n" + A_RECIPE.replace("default", "other") + "edges = 2\n",
         [f"line 6: {AT}.sharpen: has to be less than or equal to 1; given 2",

@@ -223,7 +223,7 @@ WORKING: Final = (
     ),
     Mutation(
         "a child's word for a file is believed",
-        f"{WORKER}/isolation/rendered.py",
+        f"{WORKER}/isolation/report.py",
         "        and facts.bytes == picture.bytes\n",
         "",
         "worker/isolation/test_rendered.py",

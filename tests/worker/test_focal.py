@@ -21,7 +21,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images.reprocessing import move_focal
 from imagefleet.worker import main
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.rendered import RenderedFiles
+from imagefleet.worker.isolation.report import RenderedFiles
 from tests.support.database import driver_of
 from tests.support.factories import TENANT
 from tests.support.fleet import Inside, Place, inside

@@ -21,7 +21,7 @@ from imagefleet.store.database import Connection
 from imagefleet.worker import handlers
 from imagefleet.worker.handlers import load_handlers
 from imagefleet.worker.handling import Handler, modules_of
-from imagefleet.worker.isolation import rendered
+from imagefleet.worker.isolation import report
 from tests.support.bench import Bench, done
 from tests.support.eventually import eventually
 from tests.support.factories import a_job, a_submission
@@ -157,7 +157,7 @@ async def test_variants_are_hashed_by_their_check_alone_and_the_ledger_tells_wha
 ) -> None:
     again: list[bytes] = []
     measured: list[int] = []
-    measure = rendered._measured
+    measure = report._measured
 
     def measuring(file: int) -> tuple[int, str]:
         measured.append(file)
@@ -165,7 +165,7 @@ async def test_variants_are_hashed_by_their_check_alone_and_the_ledger_tells_wha
 
     await place.upload(api, uuid4(), saved(quadrants()))
     monkeypatch.setattr(transfers, "_sha256", again.append)
-    monkeypatch.setattr(rendered, "_measured", measuring)
+    monkeypatch.setattr(report, "_measured", measuring)
 
     async with inside(place, "worker") as worker:
         await worker.tells("job.completed")

@@ -36,10 +36,10 @@ from imagefleet.cli.verbs import (
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.images import Deletion, ImageView
+from imagefleet.jobs.shapes.edge import Deletion
+from imagefleet.jobs.shapes.images import ImageView
 
 _ONE_SET: Final = "name images, or exactly one of --all, --reference and --recipe-was"
-
 _ONE_POINT: Final = "name a point by X and Y, or --clear"
 
 app = group("Look at images, change them.")

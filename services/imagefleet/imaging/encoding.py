@@ -146,7 +146,7 @@ def encode(picture: Image.Image, variant: VariantSpec, origin: Origin) -> Encode
         return _within(variant.most_bytes, tried[best], lower, made)
     its_own = (best.format, picture.size) == (origin.format, origin.size)
     if drawn and best.quality and its_own and len(tried[best]) > origin.size_bytes:
-        fitting = _fitting(made, best, best.quality // 2, origin.size_bytes)
+        fitting = _fitting(made, best, -(-best.quality // 2), origin.size_bytes)
         return fitting if len(fitting) <= origin.size_bytes else tried[best]
     return tried[best]
 

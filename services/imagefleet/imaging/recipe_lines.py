@@ -11,6 +11,8 @@ Lines: TypeAlias = Mapping[Where, int]
 
 # A whole string, a bracket, a comma or colon, or a number or word; JSON's strings have no breaks.
 _PIECE: Final = re.compile(r'\n|"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+# TOML's keys may have any number of parts, each a table in the one before.
+_DEEP_KEY: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')\s*\.\s*){50}""")
 _TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -27,6 +29,8 @@ def parse(text: str, *, as_json: bool) -> tuple[Any, Callable[[], Lines]]:
 
     Of a key that is there twice neither value can be the one that is meant.
     """
+    if not as_json and (deep := _DEEP_KEY.search(text)):
+        raise Unreadable(text.count("\n", 0, deep.start()) + 1, "a key has over 50 parts")
     try:
         if not as_json:
             return tomllib.loads(text), lambda: _lines_of_toml(text)

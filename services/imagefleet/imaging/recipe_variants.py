@@ -3,6 +3,7 @@
 Keys are judged together on whatever the file says, so that single ones' faults are told beside it.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -14,6 +15,7 @@ from imagefleet.imaging.recipe_tables import Quality, RecipeTable, VariantTable
 from imagefleet.imaging.recipes import MAX_SIDE, Encoding, Recipe, VariantSpec, Watermark
 from imagefleet.jobs.images import ImageFormat
 
+MOST_BOX_PIXELS: Final = 2**26  # of a canvas that is made whatever the picture is; 8192 x 8192
 FALLBACKS: Final = frozenset({"jpeg", "png"})
 AUTO: Final = ["webp", "jpeg", "png"]
 
@@ -61,10 +63,16 @@ def contradictions(variant: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     for key, said in (("formats", outputs), ("allowed", outputs), ("factors", factors)):
         if key in variant and len(set(map(str, said))) != len(said):
             yield (key,), "names one of them twice"
+    most = max(factors, default=1)
     for key in sizes:
         side = variant[key]
-        if type(side) is int and side <= MAX_SIDE < side * max(factors, default=1):
-            yield (key,), f"times {max(factors)} is over {MAX_SIDE} pixels: leave out that factor"
+        if type(side) is int and side <= MAX_SIDE < side * most:
+            yield (key,), f"times {most} is over {MAX_SIDE} pixels: leave out that factor"
+    box: list[Any] = [variant.get(side) for side in ("width", "height")]
+    if fit in ["contain", "pad"] and all(type(side) is int for side in box):
+        pixels = math.prod(box) * most * most
+        if pixels > MOST_BOX_PIXELS:
+            yield ("fit",), f"{fit} would make {pixels:,} pixels, over {MOST_BOX_PIXELS:,}"
     quality = variant.get("quality")
     for name in (quality.keys() - set(outputs)) if isinstance(quality, dict) else ():
         yield ("quality", name), "is no format of this variant"

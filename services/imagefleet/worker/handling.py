@@ -35,11 +35,11 @@ from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
 from imagefleet.worker.isolation.client import Renderer
-from imagefleet.worker.isolation.rendered import RenderedFiles
 from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     QUARANTINE_MEMORY_BYTES,
     Allowance,
+    RenderedFiles,
     Spent,
 )
 

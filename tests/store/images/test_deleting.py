@@ -10,7 +10,7 @@ from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed, Released, ResultReason
 from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId, Verdict, new_job_id
 from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
-from imagefleet.jobs.shapes.images import DeletedObjects
+from imagefleet.jobs.shapes.edge import DeletedObjects
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
     Accepted,

@@ -17,9 +17,9 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
-from imagefleet.worker.isolation import rendered
+from imagefleet.worker.isolation import report
 from imagefleet.worker.isolation.child import file_name
-from imagefleet.worker.isolation.rendered import RenderedFiles, UntrueError, checked
+from imagefleet.worker.isolation.report import RenderedFiles, UntrueError, checked
 from tests.support.images import png_chunk, quadrants, saved
 
 Report = dict[str, Any]
@@ -189,13 +189,13 @@ def test_a_file_of_several_variants_is_measured_once(
     alike: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    measure = rendered._measured
+    measure = report._measured
 
     def measuring(file: int) -> tuple[int, str]:
         measured.append(file)
         return measure(file)
 
-    monkeypatch.setattr(rendered, "_measured", measuring)
+    monkeypatch.setattr(report, "_measured", measuring)
 
     alike.check()
 

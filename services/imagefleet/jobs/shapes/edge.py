@@ -1,4 +1,4 @@
-"""What the edge is owed, and what CloudFront was told of it, as operators see it."""
+"""What the edge is owed, and what CloudFront was told of it; a deletion until all is dark."""
 
 from datetime import date, datetime
 from typing import Self
@@ -85,3 +85,32 @@ class OwedInvalidations(Shape):
     """One for each image, by the image's id."""
 
     invalidations: list[InvalidationView]
+
+
+class DeletedObjects(Shape):
+    """What S3 answered."""
+
+    deleted: int
+    not_there: int | None = None
+    errors: int
+    keys: list[str]
+
+
+class Deletion(Shape):
+    """How far the deletion of an image is; the receipt, once it is dark."""
+
+    requested_at: datetime
+    requested_by: str
+    objects_deleted_at: datetime | None = None
+    objects: DeletedObjects | None = None
+    invalidation_id: UUID | None = None
+    dark_at: datetime | None = None
+    seconds_to_dark: float | None = None
+    emptied_again_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With the time that it took to be dark."""
+        dark_at = row["dark_at"]
+        took = None if dark_at is None else (dark_at - row["requested_at"]).total_seconds()
+        return super().of(dict(row) | {"seconds_to_dark": took})

@@ -5,6 +5,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from imagefleet.jobs.images import Focal, ImageFormat, stable_path
+from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.shape import Row, Shape
 
 
@@ -53,35 +54,6 @@ class VariantView(Shape):
         """With the addresses that it is published at."""
         urls = {"url": f"{base_url}/{self.url}", "stable_url": f"{base_url}/{self.stable_url}"}
         return self.model_copy(update=urls)
-
-
-class DeletedObjects(Shape):
-    """What S3 answered."""
-
-    deleted: int
-    not_there: int | None = None
-    errors: int
-    keys: list[str]
-
-
-class Deletion(Shape):
-    """How far the deletion of an image is; the receipt, once it is dark."""
-
-    requested_at: datetime
-    requested_by: str
-    objects_deleted_at: datetime | None = None
-    objects: DeletedObjects | None = None
-    invalidation_id: UUID | None = None
-    dark_at: datetime | None = None
-    seconds_to_dark: float | None = None
-    emptied_again_at: datetime | None = None
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """With the time that it took to be dark."""
-        dark_at = row["dark_at"]
-        took = None if dark_at is None else (dark_at - row["requested_at"]).total_seconds()
-        return super().of(dict(row) | {"seconds_to_dark": took})
 
 
 class ImageView(Shape):

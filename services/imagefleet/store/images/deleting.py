@@ -15,7 +15,7 @@ from uuid import UUID
 from imagefleet.errors import NotFound
 from imagefleet.jobs.images import Emptied, image_target
 from imagefleet.jobs.model import JobId, Ring, Submission, Submitted, TenantId
-from imagefleet.jobs.shapes.images import Deletion
+from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RING_URGENTLY, ring_of
 from imagefleet.store.jobs.submissions import (

@@ -32,7 +32,7 @@ from imagefleet.jobs.kinds import BUILT_IN, ProcessImage
 from imagefleet.jobs.lifecycle import Completed, failure_sentence
 from imagefleet.store.images.recipes import find_shown
 from imagefleet.worker.handling import Handler, JobContext
-from imagefleet.worker.isolation.rendered import RenderedFile, RenderedFiles
+from imagefleet.worker.isolation.report import RenderedFile, RenderedFiles
 
 AT_ONCE: Final = 4  # requests to S3, of one attempt
 

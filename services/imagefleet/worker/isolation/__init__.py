@@ -3,8 +3,7 @@
     client      what a handler calls: a source and a recipe in, checked files out; where files lie
     nursery     the worker's view of the zygote, started and asked for children, and of each child:
                 killed in time, heard to its end
-    rendered    what a child says it made, compared with the files
-    report      what an end means, and what a report is
+    report      what an end means, what a report is, and what it says compared with the files
     ---- the border: what lies below holds nothing, and nothing that comes from there is believed
     zygote      started once with an empty environment: loads every codec, then only forks
     child       one job's process: gives up its rights, runs one task, reports, ends

@@ -34,7 +34,6 @@ from imagefleet.jobs.model import JsonObject
 from imagefleet.runtime import in_thread
 from imagefleet.worker.isolation.child import SOURCE_FILE, file_name
 from imagefleet.worker.isolation.nursery import Child, Nursery
-from imagefleet.worker.isolation.rendered import RenderedFiles, UntrueError, checked, remove
 from imagefleet.worker.isolation.report import (
     GENERAL_MEMORY_BYTES,
     Allowance,
@@ -43,8 +42,12 @@ from imagefleet.worker.isolation.report import (
     ChildFailed,
     Ending,
     Killed,
+    RenderedFiles,
     Spent,
+    UntrueError,
+    checked,
     no_child,
+    remove,
     result_of,
 )
 from imagefleet.worker.isolation.sandbox import hide_this_process
