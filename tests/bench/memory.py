@@ -9,7 +9,8 @@ Then a crowd: sixteen JPEG and PNG of 64 megapixels at once, into a worker that 
 of 1 GiB leaves for children. All have to be made, and all processes together never have more than
 the container.
 
-    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd"
+    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd",
+                                 # ARGS="--crowd --megapixels 12 --container 640"
 """
 
 import argparse
@@ -50,7 +51,7 @@ SIZES: Final[Mapping[int, tuple[int, int]]] = {
     108: (12_000, 9_000),  # JPEG alone
 }
 MIB: Final = 2**20
-CONTAINER: Final = 1024 * MIB
+CONTAINER: Final = 1024  # MiB
 CROWD: Final = 16
 CHILDREN: Final = 4
 RECIPE: Final = RECIPES["default"]
@@ -284,7 +285,8 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
         chosen = options.megapixels or list(SIZES)
         well = await each({mega: SIZES[mega] for mega in chosen}, options.only, folder)
     if not options.only:
-        well = await crowd(SIZES[64], CONTAINER, folder) and well
+        size = SIZES[max(options.megapixels)] if options.crowd and options.megapixels else SIZES[64]
+        well = await crowd(size, options.container * MIB, folder) and well
     return well
 
 
@@ -293,6 +295,7 @@ def main() -> None:
     parser.add_argument("--megapixels", type=int, action="append", choices=list(SIZES))
     parser.add_argument("--only", default="", help="pictures with this in their names")
     parser.add_argument("--crowd", action="store_true", help="many at once, and nothing else")
+    parser.add_argument("--container", type=int, default=CONTAINER, help="MiB, of the crowd")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:

@@ -18,11 +18,14 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES
+from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.sniff import sniff
+from imagefleet.worker.handling import SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.zygote import BESIDE_DATA
 from tests.support.children import children_of
 from tests.support.eventually import eventually
 from tests.support.images import quadrants, saved
+from tests.support.recipes import RECIPES
 from tests.support.stack import Producer, Stack, running_stack
 from tests.worker.attacks import AT_EMPTY_PATH
 
@@ -48,9 +51,18 @@ async def stack() -> AsyncIterator[Stack]:
         assert [] == await stack.breaches(backoff_base=1)
 
 
-def poisoned(what: str, how: Mapping[str, object] | None = None) -> bytes:
+def poisoned(
+    what: str, how: Mapping[str, object] | None = None, *, picture: bytes | None = None
+) -> bytes:
     """A picture whose decoder attempts this, and then tells what it met."""
-    return saved(quadrants(40, 25)) + f"poison:{what} {json.dumps(how or {})}".encode()
+    healthy = picture or saved(quadrants(40, 25))
+    return healthy + f"poison:{what} {json.dumps(how or {})}".encode()
+
+
+def allowance_of(body: bytes) -> int:
+    """What a worker with enough memory lets the child have that decodes this picture."""
+    variants = RECIPES["default"].variants
+    return Room(1, 1 << 40).allowance(decoding_bytes(sniff(body), len(body), Limits(), variants))
 
 
 def status_of(pid: int) -> Mapping[str, str]:
@@ -147,7 +159,7 @@ async def test_a_decoders_stack_is_no_way_to_more_memory(stack: Stack, producer:
         "walk_down_the_stack": {"refused": 1},
         "grow_every_mapping_near_the_stack": {"answers": [1]},
     } == met
-    assert 0 < max(peaks.values()) < GENERAL_MEMORY_BYTES
+    assert 0 < max(peaks.values()) < SMALLEST_BYTES
     assert peak_of(worker) - before < MARGIN
     await goes_on(producer, 51)
 
@@ -156,13 +168,17 @@ async def test_a_decoders_stack_is_no_way_to_more_memory(stack: Stack, producer:
 async def test_a_decoder_that_takes_all_it_can_ends_its_own_job(
     stack: Stack, producer: Producer, what: str, over: int
 ) -> None:
+    """All that it can is what its picture's head tells, and a margin."""
+    body = poisoned(what, picture=saved(quadrants(7000, 7000), "PNG"))
+    allowed = allowance_of(body)
+    assert allowed > 2 * SMALLEST_BYTES, "it is this head that allows it"
     (worker,) = stack.pids("worker").values()
     async with sampled(worker) as peaks:
-        accepted = (await producer.upload(poisoned(what))).json()
+        accepted = (await producer.upload(body, "image/png")).json()
         ended = await producer.ended(accepted["jobId"])
 
     assert ("failed", "memory") == (ended["status"], ended["failure"]["code"])
-    assert GENERAL_MEMORY_BYTES // 2 < max(peaks.values()) < GENERAL_MEMORY_BYTES + over
+    assert allowed // 2 < max(peaks.values()) < allowed + over
     await goes_on(producer, 52)
 
 
