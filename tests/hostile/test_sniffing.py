@@ -111,7 +111,7 @@ def attack(url: str, key: str) -> None:
 REFUSED: Final = frozenset(
     {
         "jpeg segments", "jpeg metadata", "jpeg markers", "png chunks", "png exif", "png frames",
-        "webp chunks", "gif blocks", "gif extensions", "gif frames", "avif boxes", "avif items",
+        "webp chunks", "gif blocks", "gif extensions", "avif boxes", "avif items",
     }
 )  # fmt: skip
 
