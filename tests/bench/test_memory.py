@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.timeout(120)  # on a machine that is busy, too
+
 
 @pytest.mark.parametrize(
     "arguments",

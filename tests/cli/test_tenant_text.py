@@ -96,6 +96,7 @@ VERBS: Final = (
     ("acme", "submit {file} --reference"),
     ("acme", "images replace {image_id} {file}"),
     ("acme", "images reprocess {image_id}"),
+    ("acme", "images focal {image_id} 0.5 0.5"),
     ("acme", "images delete --yes {image_id} {text}"),
     ("operator", "jobs list --every-tenant"),
     ("operator", "jobs show --all {failed}"),

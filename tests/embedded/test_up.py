@@ -137,7 +137,7 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
     assert (True, 4, 4, 0) == tuple(
         result[name] for name in ("ok", "submitted", "completed", "restarts")
     )
-    assert result["variants"] == 32
+    assert result["variants"] == 40
     ends = [line.split()[0] for line in first.said if "process.draining" in line]
     assert list(OFFSPRING) == ends
 

@@ -195,10 +195,10 @@ async def compared(
     return compared
 
 
-async def counted(stack: Stack, name: str, **labels: str) -> float:
-    """A series of the API, or of all that have these labels the sum."""
+async def counted(stack: Stack, name: str, *, of: str = "api", **labels: str) -> float:
+    """A series of a process, or of all that have these labels the sum."""
     async with httpx.AsyncClient(timeout=20) as http:
-        page = (await http.get(stack.facts["metrics_urls"]["api"])).text
+        page = (await http.get(stack.facts["metrics_urls"][of])).text
     return sum(
         sample.value
         for family in text_string_to_metric_families(page)

@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from tests.faults.crowding import another_tenant, claimed_in_between
+from tests.hostile.flooding import counted
+from tests.support.eventually import eventually
 from tests.support.images import (
     claimed,
     grain,
@@ -28,39 +30,72 @@ async def made(producer: Producer, body: bytes, content_type: str) -> dict[str, 
     return await producer.ended(answer.json()["jobId"], within=50)
 
 
+async def made_as_far_as_it_goes(producer: Producer, stack: Stack, jpeg: bytes) -> None:
+    """It says that it is of the largest, and every variant that pixels of it are missing."""
+    workers = stack.pids("worker")
+    answer = await producer.upload(jpeg, "image/jpeg")
+    assert answer.status_code == 202, answer.text
+
+    ended = await producer.ended(answer.json()["jobId"], within=50)
+
+    assert ended["status"] == "completed", ended
+    shown = await producer.image(answer.json()["imageId"])
+    assert (shown["source"]["width"], shown["source"]["height"]) == (7_000, 7_000)
+    warnings = [set(each["warnings"]) - {"irregular_file"} for each in shown["variants"]]
+    assert [{"truncated"}] * 10 == warnings
+    await no_slot_is_lost(stack)
+    assert workers == stack.pids("worker")
+
+
+async def no_slot_is_lost(stack: Stack) -> None:
+    (worker,) = stack.pids("worker")
+
+    async def none_busy() -> bool:
+        free, reserved, busy = [
+            await counted(stack, "worker_slots", of=worker, state=state)
+            for state in ("free", "reserved", "busy")
+        ]
+        return free + reserved > 0 == busy
+
+    assert await eventually(none_busy, within=10)
+
+
 @pytest.mark.parametrize("progressive", [False, True])
-async def test_a_jpeg_with_fewer_pixels_than_its_size_fails_as_damaged(
-    producer: Producer, *, progressive: bool
+async def test_a_jpeg_with_fewer_pixels_than_its_size_is_made_and_said(
+    producer: Producer, stack: Stack, *, progressive: bool
 ) -> None:
     photo = saved(grain(400, 300), progressive=progressive)
 
-    ended = await made(producer, claimed(photo, 7_000, 7_000), "image/jpeg")
-
-    assert ended["failure"]["code"] == "corrupt"
+    await made_as_far_as_it_goes(producer, stack, claimed(photo, 7_000, 7_000))
 
 
 @pytest.mark.parametrize(
     "end",
     [b"\xff\xff\xd9", b"\xff\x01\xff\xd9", b"\xff\xd0", b"\xff\xe0\xff\xff", b"\xff\xfe\0\x04ab"],
 )
-async def test_however_it_ends_such_a_jpeg_fails_as_damaged(producer: Producer, end: bytes) -> None:
+async def test_however_it_ends_such_a_jpeg_is_made_and_said(
+    producer: Producer, stack: Stack, end: bytes
+) -> None:
     photo = claimed(saved(grain(400, 300)), 7_000, 7_000).removesuffix(b"\xff\xd9")
 
-    ended = await made(producer, photo + end, "image/jpeg")
-
-    assert ended["failure"]["code"] == "corrupt"
+    await made_as_far_as_it_goes(producer, stack, photo + end)
 
 
 @pytest.mark.parametrize("progressive", [False, True])
-async def test_a_jpeg_whose_last_piece_alone_is_whole_fails_as_damaged(
-    producer: Producer, *, progressive: bool
+async def test_a_jpeg_whose_last_piece_alone_is_whole_is_made_and_said(
+    producer: Producer, stack: Stack, *, progressive: bool
 ) -> None:
     photo = saved(grain(400, 300), progressive=progressive, restart_marker_rows=1)
     source = with_restart_interval(claimed(photo, 7_000, 7_000), 63_947)
 
-    ended = await made(producer, source, "image/jpeg")
+    await made_as_far_as_it_goes(producer, stack, source)
 
-    assert ended["failure"]["code"] == "corrupt"
+
+async def test_a_jpeg_without_a_bit_for_every_block_is_refused(producer: Producer) -> None:
+    """Nobody has the largest decoded for a few hundred bytes."""
+    answer = await producer.upload(claimed(saved(quadrants(16, 16)), 7_000, 7_000))
+
+    assert (422, "corrupt") == (answer.status_code, answer.json()["code"])
 
 
 async def test_a_png_with_fewer_pixels_than_its_size_fails_as_damaged(producer: Producer) -> None:

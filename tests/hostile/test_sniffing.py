@@ -10,12 +10,14 @@ from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 
 from tests.faults.crowding import another_tenant
 from tests.hostile.flooding import attacking, compared
 from tests.support.heads import HEADS
+from tests.support.images import gif_of_frames
 from tests.support.stack import Producer, Stack
 
 ATTACKERS: Final = 4
@@ -26,6 +28,8 @@ MET: Final = {
     "busy",
     "lost",
 }
+WHOLE: Final = "gif frames"  # a picture, of any number of frames
+CPU_SECONDS: Final = "SELECT sum(cpu_seconds) FROM attempts WHERE job_id = $1"
 TYPES: Final = {name: f"image/{name.partition(' ')[0]}" for name in HEADS}
 
 
@@ -48,7 +52,7 @@ async def test_nobody_waits_for_the_heads_of_others(stack: Stack) -> None:
     assert comparison.is_fair, str(comparison)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [name for name in HEADS if name != WHOLE])
 async def test_such_a_head_is_refused_or_ends_as_damaged(producer: Producer, name: str) -> None:
     answer = await producer.upload(HEADS[name], TYPES[name])
 
@@ -58,6 +62,26 @@ async def test_such_a_head_is_refused_or_ends_as_damaged(producer: Producer, nam
     else:
         assert answer.status_code == 422
         assert answer.json()["code"] in {"corrupt", "too_many_parts"}
+
+
+async def test_of_frames_without_end_the_first_is_made_and_costs_what_one_does(
+    producer: Producer, stack: Stack
+) -> None:
+    """Two hundred and fifty-six kilobytes of nothing but frames, seventeen thousand of them."""
+    took = {}
+    for name, gif in (("many", HEADS[WHOLE]), ("one", gif_of_frames(1))):
+        answer = await producer.upload(gif, TYPES[WHOLE])
+        assert answer.status_code == 202, answer.text
+        ended = await producer.ended(answer.json()["jobId"])
+        assert ended["status"] == "completed", ended
+        variants = (await producer.image(answer.json()["imageId"]))["variants"]
+        said = {"animation_flattened", "not_enlarged"} if name == "many" else {"not_enlarged"}
+        assert [said] * 10 == [set(each["warnings"]) for each in variants]
+        async with stack.database() as owner:
+            took[name] = await owner.fetchval(CPU_SECONDS, UUID(ended["jobId"]))
+
+    # To decode them all would be twice as much as this allows.
+    assert took["many"] < took["one"] + 0.1, took
 
 
 def attack(url: str, key: str) -> None:
@@ -87,7 +111,7 @@ def attack(url: str, key: str) -> None:
 REFUSED: Final = frozenset(
     {
         "jpeg segments", "jpeg metadata", "jpeg markers", "png chunks", "png exif", "png frames",
-        "webp chunks", "gif blocks", "gif extensions", "gif frames", "avif boxes", "avif items",
+        "webp chunks", "gif blocks", "gif extensions", "avif boxes", "avif items",
     }
 )  # fmt: skip
 

@@ -132,7 +132,7 @@ async def test_jobs_neither_wait_nor_fail_and_no_edge_hears_of_what_is_not_there
         assert [] == worker.told("job.failed")
 
     assert 1 < await attempts_that_completed(superuser)
-    assert {(image_id, 8)} == set(accepted)
+    assert {(image_id, 10)} == set(accepted)
     assert accepted
 
 

@@ -28,6 +28,7 @@ from imagefleet.worker.handling import (
     room_of,
 )
 from imagefleet.worker.isolation.report import GENERAL_MEMORY_BYTES, QUARANTINE_MEMORY_BYTES
+from tests.support.heads import HEADS
 from tests.support.images import claimed, png_claiming, quadrants, saved
 from tests.support.recipes import RECIPES
 
@@ -110,6 +111,7 @@ def test_what_does_not_say_its_size_in_its_head_is_read_on(tmp_path: Path) -> No
 
     assert foretold(tmp_path, far) < SMALLEST_BYTES // MIB
     assert foretold(tmp_path, b"no image") == 0
+    assert foretold(tmp_path, HEADS["jpeg exif"]) == 0  # all of it is a head
 
 
 def test_a_picture_of_many_rows_needs_their_addresses(tmp_path: Path) -> None:

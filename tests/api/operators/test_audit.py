@@ -247,6 +247,7 @@ OTHERS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/images"): "a producer's; the job says which key made it",
     ("PUT", "/v1/images/{image_id}"): "a producer's; the job says which key made it",
     ("DELETE", "/v1/images/{image_id}"): "a producer's; the receipt says which key asked for it",
+    ("PATCH", "/v1/images/{image_id}"): "a producer's; the job says which key made it",
     ("POST", "/v1/images/{image_id}/reprocess"): "a producer's; the job says which key made it",
     ("POST", "/v1/uploads"): "a producer's; the upload says which key made it",
     ("POST", "/v1/jobs"): "a producer's; the job says which key made it",

@@ -98,6 +98,8 @@ def foretold_bytes(source: Path, recipe: Recipe, limits: Limits) -> int:
                 facts = sniff(head + file.read())
         except InputRejected:
             return 0  # the child says so too, and does not need much for that
+    if facts.width is None:  # nor has a file any that ends with its head
+        return 0
     return decoding_bytes(facts, source.stat().st_size, limits, recipe.variants)
 
 
