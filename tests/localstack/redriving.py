@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.localstack.fleet import Fleet
 from tests.support.eventually import eventually
-from tests.support.images import quadrants, saved
+from tests.support.images import quadrants, saved, without_pixels
 from tests.support.stack import Producer
 
 TORN: Final = 4  # pictures that fail, and fail again when they are replayed
@@ -64,12 +64,12 @@ async def redriven(fleet: Fleet) -> str:
 
 
 async def failures(fleet: Fleet) -> tuple[list[str], list[str]]:
-    """Jobs that have failed: torn pictures, and some that an operator failed."""
+    """Jobs that have failed: pictures without pixels, and some that an operator failed."""
     far = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     body = {"jobType": "noop", "payload": {}, "runAt": far}
     async with fleet.producer() as producer, fleet.producer("operator") as operator:
         torn = [
-            await uploaded(producer, saved(quadrants(200 + number, 150))[:-200])
+            await uploaded(producer, without_pixels(saved(quadrants(200 + number, 150))))
             for number in range(TORN)
         ]
         stopped = [
