@@ -293,9 +293,9 @@ def _settling(module: ModuleType) -> None:
         complete: Callable[..., Awaitable[object]],
     ) -> Callable[..., Awaitable[object]]:
         async def complete_after(
-            connection: Any,  # noqa: ANN401
+            connection: Any,  # noqa: ANN401 - whichever the product passes
             worker: object,
-            outcomes: Any,  # noqa: ANN401
+            outcomes: Any,  # noqa: ANN401 - those of the product
             *more: object,
         ) -> object:
             if not connection.is_in_transaction():
