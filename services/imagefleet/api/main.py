@@ -30,8 +30,8 @@ from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators.queues import Looks
 from imagefleet.api.producers import events, images, jobs, rendering, uploads
 from imagefleet.api.producers.accepting import Accepting
+from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.events import Streams, Watcher
-from imagefleet.api.producers.submitting import Admission
 from imagefleet.api.public import stable
 from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
+from imagefleet.jobs.lanes import Slow, rendering
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
 # Of a transaction that submits, and of how far the clocks of processes are apart.
@@ -137,7 +138,7 @@ def follow_up(
 ) -> Submission:
     """The job that renders one image of a set. Its key makes a second one impossible."""
     payload = image.payload(wanted.recipe, wanted.recipe_hashes)
-    return Draft(
+    draft = Draft(
         kind=_RENDERING,
         tenant_id=claim.tenant_id,
         created_by=created_by,
@@ -145,6 +146,9 @@ def follow_up(
         idempotency_key=f"{claim.job_id}/{image.image_id}",
         target=image_target(image.image_id),
         parent_job_id=claim.job_id,
+        priority=LOW_PRIORITY,
+        max_attempts=claim.max_attempts,
         traceparent=claim.traceparent,
         tracestate=claim.tracestate,
-    ).whole(payload, priority=LOW_PRIORITY, max_attempts=claim.max_attempts)
+    )
+    return rendering(draft, payload, Slow.OF_A_SET)

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Self
 from fastapi import Query
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from imagefleet.api.producers.schemas import Incoming
+from imagefleet.api.producers.terms import Incoming
 from imagefleet.jobs.model import JobId, Lane, PauseScope
 from imagefleet.store.fleet.keys import ApiKey
 

@@ -5,34 +5,36 @@ The original is stored before anything is recorded, and deleted long after.
 
 from dataclasses import replace
 from typing import Annotated, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import Intake, image_body, media_type
+from imagefleet.api.http.intake import image_body, media_type
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import (
-    FOCAL,
-    NO_CONTROLS,
-    StoredUpload,
-    focal_of,
+from imagefleet.api.producers.admission import Admission, Admitted
+from imagefleet.api.producers.arriving import (
+    admit_original,
+    name_original,
+    store_original,
+    submit_original,
 )
+from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.producers.schemas import StoredUpload
 from imagefleet.api.producers.submitting import (
-    Admission,
-    Admitted,
     draft,
+    draft_of_image,
     fingerprint,
     idempotency_header,
     key_of,
 )
+from imagefleet.api.producers.terms import NO_CONTROLS, NewImage, NewOriginal
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.images import NewSource, image_target, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
+from imagefleet.jobs.images import image_target
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -42,7 +44,6 @@ from imagefleet.store.images.images import (
     IMAGE_DELETED,
     get_image,
     list_images,
-    submit_image,
 )
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
@@ -50,15 +51,10 @@ from imagefleet.store.jobs.submissions import find_standing
 DEFAULT: Final = "default"
 DELETED: Final = "deleted"
 
-_IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
+_IN_THE_BODY: Final = "With JSON, whatever is said of the image belongs into the body."
 
-RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
-]
-FocalQuery = Annotated[
-    str | None,
-    Query(pattern=FOCAL, description="What is kept where it is cut: shares of width and height."),
 ]
 
 router = APIRouter()
@@ -79,24 +75,22 @@ async def upload_image(
     request: Request,
     key: Submitter,
     tools: ToolsHere,
-    recipe: RecipeQuery = None,
-    reference: ReferenceQuery = None,
-    focal: FocalQuery = None,
+    query: Annotated[NewImage, Query()],
 ) -> Response:
     """Store an original and record the job that makes its variants."""
     if media_type(request) == "application/json":
-        if recipe is not None or reference is not None or focal is not None:
+        if query.model_fields_set:
             raise RequestRejected("invalid_request", _IN_THE_BODY)
         return await accept_upload(request, key, tools)
-    chosen = tools.recipe_of(recipe or DEFAULT)
-    image_id = new_job_id()
-    asking = draft_of_image(request, tools, image_id, key)
-    repeats = await _admit(request, tools, key, asking)
-    stored = await _store(request, image_id, key, focal, keep=not repeats)
-    source = replace(stored, recipe=chosen.name, recipe_hash=chosen.hash, reference=reference)
-    asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": reference}
-    digest = fingerprint("POST /v1/images", asked, focal=source.focal)
-    return await _submit(tools, asking, source, digest, repeats=repeats, is_first=True)
+    chosen = tools.recipe_of(query.recipe or DEFAULT)
+    new = name_original(key, new_job_id(), query, chosen.name, chosen.hash)
+    asking = draft_of_image(request, tools, new.image_id, key, query)
+    gate = await admit_original(request, tools, key, asking, chosen.makes)
+    stored = await store_original(request, key, new, chosen.makes, gate)
+    source = replace(stored, reference=query.reference)
+    asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": query.reference}
+    digest = fingerprint("POST /v1/images", asked | query.asked, focal=source.focal)
+    return await submit_original(tools, asking, source, chosen.makes, gate, digest, is_first=True)
 
 
 @router.put(
@@ -115,22 +109,22 @@ async def replace_image(
     image_id: UUID,
     key: Submitter,
     tools: ToolsHere,
-    recipe: RecipeQuery = None,
-    focal: FocalQuery = None,
+    query: Annotated[NewOriginal, Query()],
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if recipe is None else tools.recipe_of(recipe).name
-    asking = draft_of_image(request, tools, image_id, key)
+    chosen = None if query.recipe is None else tools.recipe_of(query.recipe).name
+    asking = draft_of_image(request, tools, image_id, key, query)
     present = await _find_replaceable(tools, image_id, asking)
-    repeats = await _admit(request, tools, key, asking)
-    stored = await _store(request, image_id, key, focal, keep=not repeats)
     name = chosen or present.recipe or DEFAULT
     # Of a recipe that is gone, what it was made by until now.
     pinned = tools.versions.get(name, present.recipe_hash)
-    source = replace(stored, recipe=name, recipe_hash=pinned)
+    makes = tools.makes.get(pinned or "")
+    new = name_original(key, image_id, query, name, pinned)
+    gate = await admit_original(request, tools, key, asking, makes)
+    source = await store_original(request, key, new, makes, gate)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
-    digest = fingerprint("PUT /v1/images/{id}", asked, focal=source.focal)
-    return await _submit(tools, asking, source, digest, repeats=repeats, is_first=False)
+    digest = fingerprint("PUT /v1/images/{id}", asked | query.asked, focal=source.focal)
+    return await submit_original(tools, asking, source, makes, gate, digest, is_first=False)
 
 
 @router.get("/v1/images", **described("List images", ImagePage))
@@ -215,63 +209,7 @@ async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> Imag
     """The image to be replaced; one that was deleted only answers repeats."""
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, asking.tenant_id)
-        if image.status == DELETED and not await is_standing(connection, asking):
+        own = replace(asking, dedup_key=None)
+        if image.status == DELETED and not await is_standing(connection, own):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
     return image
-
-
-def draft_of_image(
-    request: Request, tools: Tools, image_id: UUID, key: ApiKey, in_body: str | None = None
-) -> Draft:
-    """What its rendering is asked by; the key is that of the header, or of the body."""
-    kind, target = tools.kinds["process_image"], image_target(image_id)
-    return draft(request, kind, by=key, key=key_of(request, in_body), target=target)
-
-
-async def _admit(request: Request, tools: Tools, key: ApiKey, asking: Draft) -> bool:
-    """Before the body is read: nobody should send 50 MB to be told that we take none.
-
-    Whether its key stands for something: then the body is compared with that, and not stored.
-    """
-    admission: Admission = request.app.state.admission
-    async with tools.pool.use("admit", "jobs") as connection:
-        return await admission.admit_upload(connection, key, asking)
-
-
-async def _store(
-    request: Request, image_id: UUID, key: ApiKey, focal: str | None, *, keep: bool
-) -> NewSource:
-    intake: Intake = request.app.state.intake
-    object_key = original_key(image_id, uuid4())
-    arrived = await intake.store(request, key, object_key if keep else None)
-    return NewSource(
-        image_id=image_id,
-        tenant_id=key.tenant_id,
-        key=object_key,
-        bytes=arrived.stored.bytes,
-        content_type=arrived.facts.mime_type,
-        etag=arrived.stored.etag,
-        sha256=arrived.stored.sha256,
-        width=arrived.facts.width,
-        height=arrived.facts.height,
-        focal=None if focal is None else focal_of(focal),
-    )
-
-
-async def _submit(
-    tools: Tools, asking: Draft, source: NewSource, digest: str, *, repeats: bool, is_first: bool
-) -> Response:
-    """Record it, or find what it repeats.
-
-    Of a request that is repeated while the first is under way, what was stored just now is left to
-    the sweeper, like any doubt.
-    """
-    async with tools.pool.use("submit_image", "jobs") as connection:
-        if repeats:
-            standing = await find_standing(connection, asking.whole({}, fingerprint=digest))
-            return accepted(AcceptedImage.answering(standing, source.image_id))
-        payload = ProcessImage.payload(source)
-        submission = asking.whole(payload, fingerprint=digest)
-        submitted = await submit_image(connection, submission, source, is_first=is_first)
-    tools.ring([(submission, submitted)])
-    return accepted(AcceptedImage.answering(submitted, source.image_id))

@@ -1,28 +1,25 @@
-"""From a request to a submission: which kind of job, on whose behalf, and whether it is taken.
+"""From a request to a submission: which kind of job, on whose behalf, and on which terms.
 
 The same request gets the same answer: which key it bears, and what "the same" means, is said here.
-Pauses that refuse work, and how much may be open, are for what would be new. A repeat of an
-accepted request gets its answer in any case, and so does what a job stands for by its dedup key;
-but while new work is refused that writes nothing, so that request's own key is not remembered.
 """
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
+from uuid import UUID
 
 import orjson
 from fastapi import Request
 
-from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
 from imagefleet.api.http.requests import Tools, correlate
-from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
-from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.jobs.images import Focal
+from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, NewJob
+from imagefleet.api.producers.terms import PRINTABLE_ASCII, Terms
+from imagefleet.errors import RequestRejected
+from imagefleet.jobs.images import Focal, image_target
 from imagefleet.jobs.kinds import (
     Draft,
     JobKind,
@@ -32,17 +29,8 @@ from imagefleet.jobs.kinds import (
     validate_payload,
 )
 from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
-from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.recipes import names_one_version
-from imagefleet.store.jobs.admissions import (
-    find_key_or_refusal,
-    find_refusals,
-    is_standing,
-    list_parents,
-    list_standing,
-)
-from imagefleet.store.jobs.cancelling import is_cancellable
 from imagefleet.telemetry.tracing import inject
 
 # These act on images and jobs, whose owner is looked at on their own routes.
@@ -63,11 +51,6 @@ _FORM: Final = re.compile(PRINTABLE_ASCII)
 _NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
 _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
 _NOT_THEIRS: Final = "recipe_hashes is not for producers: the versions in force are taken."
-_PAUSED: Final = "New work of this kind is not taken at present."
-
-Asked: TypeAlias = Submission | Draft
-Wish: TypeAlias = tuple[ApiKey, Asked]
-Refusal: TypeAlias = RequestRejected | Unavailable
 
 
 async def compose(
@@ -96,17 +79,12 @@ async def compose(
         by=by,
         key=key,
         job_id=job_id,
-        correlation_id=job.correlation_id,
-        dedup_key=job.dedup_key,
         target=kind.target(payload),
-        parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
+        **job.known,
     ).whole(
         given,
         fingerprint=fingerprint("POST /v1/jobs", asked),
         lane=choose_lane(kind, job.priority),
-        priority=job.priority,
-        run_at=job.run_at,
-        max_attempts=job.max_attempts,
     )
 
 
@@ -140,6 +118,9 @@ def draft(
     dedup_key: str | None = None,
     target: str | None = None,
     parent_job_id: JobId | None = None,
+    priority: int = 100,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
 ) -> Draft:
     """What a request will come to, as far as it is known without its body."""
     trace = inject()
@@ -153,9 +134,26 @@ def draft(
         dedup_key=dedup_key,
         target=target,
         parent_job_id=parent_job_id,
+        priority=priority,
+        run_at=run_at,
+        max_attempts=max_attempts,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )
+
+
+def draft_of_image(
+    request: Request,
+    tools: Tools,
+    image_id: UUID,
+    key: ApiKey,
+    terms: Terms,
+    in_body: str | None = None,
+) -> Draft:
+    """What its rendering is asked by; the key is that of the header, or of the body."""
+    kind, target = tools.kinds["process_image"], image_target(image_id)
+    own = key_of(request, in_body)
+    return draft(request, kind, by=key, key=own, target=target, **terms.known)
 
 
 def _kind_of(kinds: Kinds, name: str) -> JobKind:
@@ -197,102 +195,3 @@ def fingerprint(route: str, asked: Mapping[str, object], *, focal: Focal | None 
     whole = {**asked, "focal": [*focal]} if focal else asked  # without, as releases before have it
     canonical = orjson.dumps({"route": route, "asked": whole}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()
-
-
-class Admitted(StrEnum):
-    """How a request may go on."""
-
-    NEW = "new"
-    """It may be submitted."""
-    STANDS = "stands"
-    """Nothing new is taken, but a job stands for it already: that is the answer."""
-
-
-class Admission:
-    """The gate before the store."""
-
-    def __init__(self, limiting: Limiting) -> None:
-        self._limiting = limiting
-
-    async def admit(self, connection: Connection, key: ApiKey, asked: Asked) -> Admitted:
-        """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
-        [verdict] = await self.admit_batch(connection, [(key, asked)])
-        if isinstance(verdict, Admitted):
-            return verdict
-        raise verdict
-
-    async def admit_batch(
-        self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
-    ) -> list[Refusal | Admitted]:
-        """The same of many jobs, each by itself, for one or two statements.
-
-        What is there after a count is for the first of them; open jobs are counted once, or were
-        before.
-        """
-        if not wishes:
-            return []
-        wanted = {job.parent_job_id for _, job in wishes if job.parent_job_id is not None}
-        parents = await list_parents(connection, wanted) if wanted else set()
-        groups = {(job.type, job.lane, key.tenant_id) for key, job in wishes}
-        paused = await find_refusals(connection, groups)
-        for key, jobs in Counter(key for key, _ in wishes if counts).items():
-            await self._limiting.open_jobs(connection, key, jobs)
-
-        def refusal(key: ApiKey, job: Asked) -> Refusal | None:
-            parent = job.parent_job_id
-            if parent is not None and (key.tenant_id, parent) not in parents:
-                return NotFound("parent job")
-            why = paused.get((job.type, job.lane, key.tenant_id))
-            if why is not None:
-                return Unavailable("submits_paused", _PAUSED, why)
-            return self._limiting.rooms_of(key).take()
-
-        verdicts = [refusal(key, job) or Admitted.NEW for key, job in wishes]
-        refused = [place for place, each in enumerate(verdicts) if each is not Admitted.NEW]
-        if refused:
-            again = [wishes[place][1] for place in refused]
-            for standing in await list_standing(connection, again):
-                verdicts[refused[standing]] = Admitted.STANDS
-        return verdicts
-
-    async def admit_upload(self, connection: Connection, key: ApiKey, draft: Draft) -> bool:
-        """The same before a body is read; whether its key stands for something already.
-
-        Then it is a repeat, or another body, and neither is to be stored.
-        """
-        stands, why = await find_key_or_refusal(connection, draft)
-        if not stands:
-            if why is not None:
-                raise Unavailable("submits_paused", _PAUSED, why)
-            await self.admit_form(connection, key)
-        return stands
-
-    async def admit_form(self, connection: Connection, key: ApiKey) -> None:
-        """Return if what is posted by a new form could become an image at present."""
-        full = await self._full(connection, key)
-        if full is not None:
-            raise full
-
-    async def admit_deletion(
-        self, connection: Connection, key: ApiKey, submission: Submission
-    ) -> Admitted:
-        """Deletions are always taken; those that repeat one leave nothing at a full quota."""
-        if await self._full(connection, key) and await is_standing(connection, submission):
-            return Admitted.STANDS
-        return Admitted.NEW
-
-    async def admit_cancel(
-        self, connection: Connection, key: ApiKey, submission: Submission, job_id: JobId
-    ) -> Admitted:
-        """Return if a job may be cancelled: beyond the quota, too, but each open job once."""
-        full = await self._full(connection, key)
-        if full is None:
-            return Admitted.NEW
-        if await is_standing(connection, submission):
-            return Admitted.STANDS
-        if not await is_cancellable(connection, job_id):
-            raise full
-        return Admitted.NEW
-
-    async def _full(self, connection: Connection, key: ApiKey) -> LimitReached | None:
-        return (await self._limiting.open_jobs(connection, key, 1)).take()

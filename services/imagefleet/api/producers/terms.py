@@ -1,0 +1,103 @@
+"""The terms on which a job is taken: the same of every job, by whichever route it is submitted."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from imagefleet.api.http.requests import TOKEN
+from imagefleet.jobs.kinds import RecipeName
+from imagefleet.jobs.policies import MOST_ATTEMPTS
+
+PRINTABLE_ASCII: Final = r"^[\x21-\x7e]{1,255}$"
+NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
+_SHARE: Final = r"(0(\.[0-9]{1,9})?|1(\.0{1,9})?)"
+FOCAL: Final = rf"^{_SHARE},{_SHARE}$"
+
+# Further away it is a slip, and beyond a calendar's ends nobody could read the row again.
+_EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
+_FURTHEST_FROM_UTC: Final = timedelta(
+    hours=15, minutes=59
+)  # what Postgres reads; clocks keep to 14
+
+
+def _in_this_century(moment: datetime) -> datetime:
+    if not _EARLIEST <= moment < _LATEST:
+        raise ValueError
+    if abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC:
+        raise ValueError
+    return moment
+
+
+class Incoming(BaseModel):
+    """Something that anybody may have written."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+
+IdempotencyKey = Annotated[str, Field(pattern=PRINTABLE_ASCII)]
+Reference = Annotated[str, Field(pattern=NO_CONTROLS)]
+RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
+
+
+class Terms(Incoming):
+    """When a job is to run, how often it is tried, and what it belongs to."""
+
+    priority: Annotated[int, Field(ge=0, le=1000, description="Lower is earlier.")] = 100
+    run_at: Annotated[RunAt | None, Field(description="Not before this time, with its zone.")] = (
+        None
+    )
+    dedup_key: Annotated[
+        Reference | None, Field(description="At most one open job of its type may bear it.")
+    ] = None
+    correlation_id: Annotated[
+        str | None, Field(pattern=TOKEN, description="To find what belongs together.")
+    ] = None
+    parent_job_id: Annotated[UUID | None, Field(description="A job of yours.")] = None
+    max_attempts: Annotated[
+        int | None, Field(ge=1, le=MOST_ATTEMPTS, description="The type's own if not given.")
+    ] = None
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What a draft is told of them."""
+        return {name: getattr(self, name) for name in Terms.model_fields}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What of them makes it another request: nothing where none is given.
+
+        Releases before took none of images, and the same request has the same fingerprint.
+        """
+        return self.model_dump(mode="json", include=_TELLING, exclude_defaults=True)
+
+
+_TELLING: Final = set(Terms.model_fields) - {"correlation_id"}
+
+
+class NewOriginal(Terms):
+    """What is said in the query about an image's new original."""
+
+    recipe: Annotated[
+        RecipeName | None, Field(description="Which variants are made; `GET /v1/recipes`.")
+    ] = None
+    focal: Annotated[
+        str | None,
+        Field(
+            pattern=FOCAL,
+            description="What is kept where it is cut: shares of width and height.",
+        ),
+    ] = None
+
+
+class NewImage(NewOriginal):
+    """What is said in the query about a new image."""
+
+    reference: Annotated[
+        Reference | None, Field(description="A name of yours, to find the image by.")
+    ] = None
