@@ -26,7 +26,7 @@ from imagefleet.api.http.openapi import NAMED, REF, Piece
 DESCRIBED_FOR: Final = 300  # seconds that a description may be kept
 EXAMPLES: Final = "examples.json"
 
-InForce: TypeAlias = Mapping[str, Sequence[str]]
+NamesInForce: TypeAlias = Mapping[str, Sequence[str]]
 """The names that there are, by the format that marks them."""
 
 _OF_OPERATORS: Final = "/v1/operator/"
@@ -88,7 +88,7 @@ DOCUMENTS: Final = (PRODUCERS, OPERATORS)
 class Telling:
     """A document as it is sent: anybody may ask for it, and is told without hurry."""
 
-    def __init__(self, app: FastAPI, document: Document, in_force: InForce) -> None:
+    def __init__(self, app: FastAPI, document: Document, in_force: NamesInForce) -> None:
         """Describe nothing yet."""
         self._app = app
         self._document = document
@@ -113,7 +113,7 @@ class Telling:
         return encoded, f'"{hashlib.sha256(encoded).hexdigest()[:32]}"'
 
 
-def describe(app: FastAPI, document: Document, in_force: InForce) -> Piece:
+def describe(app: FastAPI, document: Document, in_force: NamesInForce) -> Piece:
     """The document of an application that has all its routes."""
     contexts = [each for each in iter_route_contexts(app.routes) if document.tells(each.path or "")]
     described: Piece = get_openapi(
@@ -139,7 +139,7 @@ def describe(app: FastAPI, document: Document, in_force: InForce) -> Piece:
     return described
 
 
-def fill_in(piece: object, in_force: InForce) -> None:
+def fill_in(piece: object, in_force: NamesInForce) -> None:
     """Say which names there are wherever a schema has one of these formats."""
     for each in _objects_in(piece):
         if isinstance(form := each.get("format"), str) and form in in_force:

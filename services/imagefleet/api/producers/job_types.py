@@ -5,7 +5,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import AnyKey
-from imagefleet.api.http.documents import InForce, fill_in
+from imagefleet.api.http.documents import NamesInForce, fill_in
 from imagefleet.api.http.openapi import Piece, described
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.producers.schemas import JOB_TYPE_FORMAT
@@ -34,13 +34,13 @@ async def list_job_types(_key: AnyKey, tools: ToolsHere) -> Response:
     return answer(JobTypeList(job_types=shown))
 
 
-def names_in_force(tools: Tools) -> InForce:
+def names_in_force(tools: Tools) -> NamesInForce:
     """What requests may name here, which need not be what another API has."""
     submitted = sorted(set(tools.known_kinds) - RESERVED.keys())
     return {RECIPE_FORMAT: [*tools.recipes], JOB_TYPE_FORMAT: submitted}
 
 
-def _schema(model: type[BaseModel], in_force: InForce) -> Piece:
+def _schema(model: type[BaseModel], in_force: NamesInForce) -> Piece:
     schema = model.model_json_schema()
     fill_in(schema, in_force)
     return schema
