@@ -8,7 +8,7 @@ from imagefleet.imaging.recipes import VariantSpec
 from imagefleet.imaging.sizes import Size, scaled
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.shapes.pictures import (
-    Page,
+    Layout,
     Placeholder,
     Source,
     VariantView,
@@ -18,7 +18,7 @@ from imagefleet.jobs.shapes.pictures import (
     srcset,
 )
 
-PLAIN = Page(alt="", sizes=None, loading="lazy", addresses="stable")
+PLAIN = Layout(alt="", sizes=None, loading="lazy", addresses="stable")
 OPAQUE = Placeholder(thumbhash="IPgJNYxwh4eKeIh3eHh4iHiPCAd4", color="#aabbcc")
 WITH_ALPHA = Placeholder(thumbhash="oNiFFIY4gIZJeImId/jogFN1ePiHeHeICA==", color="#aabbcc")
 WIDE = Source(format="jpeg", width=1920, height=1280, bytes=1)
@@ -94,7 +94,7 @@ class Read(HTMLParser):
 
 
 def shown(
-    variants: list[VariantView], page: Page = PLAIN, placeholder: Placeholder = OPAQUE
+    variants: list[VariantView], page: Layout = PLAIN, placeholder: Placeholder = OPAQUE
 ) -> list[tuple[str, dict[str, str | None]]]:
     return Read(snippet(sources_of(by_format(variants, WIDE)), placeholder, page)).tags
 
@@ -139,7 +139,7 @@ def test_a_snippet_offers_the_best_type_first_and_says_how_much_room_the_picture
 def test_whatever_a_page_says_of_itself_stays_within_its_attribute() -> None:
     bad = "\"><script>alert(1)</script> & '"
 
-    picture, source, image = shown(BOTH, Page(bad, bad, "eager", "immutable"))
+    picture, source, image = shown(BOTH, Layout(bad, bad, "eager", "immutable"))
 
     assert (source[1]["sizes"], image[1]["sizes"], image[1]["alt"]) == (bad, bad, bad)
     assert (picture[0], source[0], image[0]) == ("picture", "source", "img")

@@ -32,10 +32,10 @@ from imagefleet.api.producers.submitting import (
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage, RecipeName
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
-from imagefleet.jobs.shapes.pictures import Addresses, Loading, Page
+from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
@@ -53,7 +53,7 @@ DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
 
-RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+RecipeQuery = Annotated[RecipeName | None, Query(description="Which variants are made.")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
 ]
@@ -69,7 +69,7 @@ SIZES: Final = (
 LOADING: Final = "Of `html`: `eager` for what is seen first on a page."
 ADDRESSES: Final = "Of `html`: `immutable` for pages that are made anew with every revision."
 
-router = APIRouter()
+router = APIRouter(tags=["images"])
 
 
 @router.post(
@@ -177,11 +177,12 @@ async def show_image(
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
     shown = image.at(tools.settings.public_base_url, gone)
-    return answer(shown.on_a(Page(alt, sizes, loading, addresses)))
+    return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
 
 
 @router.delete(
     "/v1/images/{image_id}",
+    name="delete_image",
     **described("Delete an image", AcceptedImage, 400, 404, status=202, takes=idempotency_header()),
 )
 async def remove_image(

@@ -7,7 +7,7 @@ from uuid import UUID
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.pictures import (
-    Page,
+    Layout,
     PictureSource,
     Placeholder,
     Source,
@@ -69,7 +69,7 @@ class ImageView(Shape):
         }
         return self.model_copy(update={"variants": variants, "deletion": deletion, **told})
 
-    def on_a(self, page: Page) -> Self:
+    def on_a(self, page: Layout) -> Self:
         """With a `<picture>` for a page, where there is one to show."""
         sources = sources_of(by_format(self.variants, self.source))
         if not sources:

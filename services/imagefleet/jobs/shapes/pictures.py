@@ -70,7 +70,7 @@ class PictureSource(Shape):
     srcset: str
 
 
-class Page(NamedTuple):
+class Layout(NamedTuple):
     """How a page shows an image."""
 
     alt: str
@@ -116,7 +116,7 @@ def srcset(formats: Sequence[list[VariantView]]) -> dict[str, str]:
     return {f"image/{made[0].format}": srcset_of(made) for made in formats}
 
 
-def snippet(sources: Sequence[list[VariantView]], placeholder: Placeholder, page: Page) -> str:
+def snippet(sources: Sequence[list[VariantView]], placeholder: Placeholder, page: Layout) -> str:
     """The `<picture>` of these sources, for a page to have as it is; all of it is escaped.
 
     Nothing of it is a style or a script, which many a page's policy refuses: what is shown until
