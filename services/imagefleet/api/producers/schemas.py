@@ -13,6 +13,9 @@ from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100
 
+JOB_TYPE_FORMAT: Final = "job-type"
+"""Marks in a schema what names a job type that producers may submit."""
+
 
 def focal_of(query: str) -> Focal:
     """The point that a query gives in this form, such as 0.3,0.7."""
@@ -33,7 +36,9 @@ class Point(Incoming):
 class NewJob(Terms):
     """A job to be accepted."""
 
-    job_type: Annotated[str, Field(min_length=1, max_length=63)]
+    job_type: Annotated[
+        str, Field(min_length=1, max_length=63, json_schema_extra={"format": JOB_TYPE_FORMAT})
+    ]
     payload: dict[str, object] = Field(default_factory=dict)
     idempotency_key: IdempotencyKey | None = None
 

@@ -45,13 +45,21 @@ Reference = Annotated[str, Field(pattern=NO_CONTROLS)]
 RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
 
 
-class Terms(Incoming):
-    """When a job is to run, how often it is tried, and what it belongs to."""
+class Timing(Incoming):
+    """When a job is to run, and how often it is tried."""
 
     priority: Annotated[int, Field(ge=0, le=1000, description="Lower is earlier.")] = 100
     run_at: Annotated[RunAt | None, Field(description="Not before this time, with its zone.")] = (
         None
     )
+    max_attempts: Annotated[
+        int | None, Field(ge=1, le=MOST_ATTEMPTS, description="The type's own if not given.")
+    ] = None
+
+
+class Terms(Timing):
+    """And what it belongs to."""
+
     dedup_key: Annotated[
         Reference | None, Field(description="At most one open job of its type may bear it.")
     ] = None
@@ -59,9 +67,6 @@ class Terms(Incoming):
         str | None, Field(pattern=TOKEN, description="To find what belongs together.")
     ] = None
     parent_job_id: Annotated[UUID | None, Field(description="A job of yours.")] = None
-    max_attempts: Annotated[
-        int | None, Field(ge=1, le=MOST_ATTEMPTS, description="The type's own if not given.")
-    ] = None
 
     @property
     def known(self) -> dict[str, Any]:
