@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
-from imagefleet.jobs.lanes import Slow, rendering
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
 # Of a transaction that submits, and of how far the clocks of processes are apart.
@@ -89,6 +88,8 @@ def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
     return SUBMITS_OTHERS if walk.parents else wanted.job_type
 
 
+OF_A_SET: Final = "of_a_set"
+"""Why its jobs are in the lane general, whatever each picture is."""
 LOW_PRIORITY: Final = 200  # what producers upload meanwhile has 100, and is rung first
 
 _RENDERING: Final = BUILT_IN["process_image"]
@@ -138,7 +139,7 @@ def follow_up(
 ) -> Submission:
     """The job that renders one image of a set. Its key makes a second one impossible."""
     payload = image.payload(wanted.recipe, wanted.recipe_hashes)
-    draft = Draft(
+    return Draft(
         kind=_RENDERING,
         tenant_id=claim.tenant_id,
         created_by=created_by,
@@ -150,5 +151,4 @@ def follow_up(
         max_attempts=claim.max_attempts,
         traceparent=claim.traceparent,
         tracestate=claim.tracestate,
-    )
-    return rendering(draft, payload, Slow.OF_A_SET)
+    ).whole({**payload, "slow": OF_A_SET})

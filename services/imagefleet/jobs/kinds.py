@@ -247,7 +247,7 @@ class ProcessImage(Payload):
     crops_only: Literal[True] | None = None
     """What is not cut may be taken over from what is shown, where that was made alike."""
     slow: Annotated[str, Field(pattern=r"^[a-z_]{1,63}$")] | None = None
-    """Why it was put into the lane general, for who asks: a word of `jobs/lanes.py`."""
+    """Why it was put into the lane general, for who asks: a word of `imaging/lanes.py`."""
 
     @classmethod
     def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.producers.admission import Admission, Admitted
+from imagefleet.api.producers.submitting import Admission, Admitted
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import Lane, PauseScope, new_job_id
 from imagefleet.store.database import Connection

@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias, assert_never
 from uuid import UUID
 
+from imagefleet.imaging.lanes import Slow
+from imagefleet.jobs.bulk import OF_A_SET
 from imagefleet.jobs.kinds import URGENT_BELOW
-from imagefleet.jobs.lanes import Slow
 from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
 from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
 from imagefleet.jobs.shapes.jobs import ExplanationView
@@ -38,7 +39,7 @@ def explanation(
 
 _OF_IMAGES: Final = "process_image"
 _WHY_GENERAL: Final[Mapping[str | None, str]] = {
-    Slow.OF_A_SET: "it is one of a set that is rendered again",
+    OF_A_SET: "it is one of a set that is rendered again",
     Slow.UNKNOWN_RECIPE: "the version of its recipe was not in force where it was submitted",
     Slow.MAKES_AVIF: "its recipe makes AVIF",
     Slow.IS_AVIF: "its original is AVIF",

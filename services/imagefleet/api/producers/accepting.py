@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from imagefleet.api.http.limiting import TOO_LATE, Limiting
 from imagefleet.api.http.requests import Tools
-from imagefleet.api.producers.admission import Admission, Admitted
+from imagefleet.api.producers.submitting import Admission, Admitted
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, Submission, Submitted
 from imagefleet.runtime import Batcher

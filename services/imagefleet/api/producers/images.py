@@ -1,9 +1,5 @@
-"""Images: uploaded, replaced, looked at, deleted.
+"""Images: looked at, and deleted."""
 
-The original is stored before anything is recorded, and deleted long after.
-"""
-
-from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -11,42 +7,30 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
-from imagefleet.api.http.intake import image_body, media_type
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.admission import Admission, Admitted
-from imagefleet.api.producers.arriving import (
-    admit_original,
-    name_original,
-    store_original,
-    submit_original,
-)
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import StoredUpload
 from imagefleet.api.producers.submitting import (
+    Admission,
+    Admitted,
     draft,
-    draft_of_image,
     fingerprint,
     idempotency_header,
     key_of,
 )
-from imagefleet.api.producers.terms import NO_CONTROLS, NewImage, NewOriginal
-from imagefleet.api.producers.uploads import accept_upload
-from imagefleet.errors import RequestRejected
+from imagefleet.api.producers.terms import NO_CONTROLS
 from imagefleet.jobs.images import image_target
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft
-from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
+from imagefleet.jobs.kinds import CancelJob, DeleteImage
+from imagefleet.jobs.model import CancelCode, JobId, Submission
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
 from imagefleet.store.images.images import (
-    IMAGE_DELETED,
     get_image,
     list_images,
 )
-from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
 DEFAULT: Final = "default"
@@ -66,73 +50,6 @@ LOADING: Final = "Of `html`: `eager` for what is seen first on a page."
 ADDRESSES: Final = "Of `html`: `immutable` for pages that are made anew with every revision."
 
 router = APIRouter(tags=["images"])
-
-
-@router.post(
-    "/v1/images",
-    **described(
-        "Upload an image",
-        AcceptedImage,
-        404,
-        409,
-        status=202,
-        takes=image_body(or_json=StoredUpload) | idempotency_header(),
-    ),
-)
-async def upload_image(
-    request: Request,
-    key: Submitter,
-    tools: ToolsHere,
-    query: Annotated[NewImage, Query()],
-) -> Response:
-    """Store an original and record the job that makes its variants."""
-    if media_type(request) == "application/json":
-        if query.model_fields_set:
-            raise RequestRejected("invalid_request", _IN_THE_BODY)
-        return await accept_upload(request, key, tools)
-    chosen = tools.recipe_of(query.recipe or DEFAULT)
-    new = name_original(key, new_job_id(), query, chosen.name, chosen.hash)
-    asking = draft_of_image(request, tools, new.image_id, key, query)
-    gate = await admit_original(request, tools, key, asking, chosen.makes)
-    stored = await store_original(request, key, new, chosen.makes, gate)
-    source = replace(stored, reference=query.reference)
-    asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": query.reference}
-    digest = fingerprint("POST /v1/images", asked | query.asked, focal=source.focal)
-    return await submit_original(tools, asking, source, chosen.makes, gate, digest, is_first=True)
-
-
-@router.put(
-    "/v1/images/{image_id}",
-    **described(
-        "Replace an image",
-        AcceptedImage,
-        404,
-        409,
-        status=202,
-        takes=image_body() | idempotency_header(),
-    ),
-)
-async def replace_image(
-    request: Request,
-    image_id: UUID,
-    key: Submitter,
-    tools: ToolsHere,
-    query: Annotated[NewOriginal, Query()],
-) -> Response:
-    """Give an image another original; until that is made, the present one is shown."""
-    chosen = None if query.recipe is None else tools.recipe_of(query.recipe).name
-    asking = draft_of_image(request, tools, image_id, key, query)
-    present = await _find_replaceable(tools, image_id, asking)
-    name = chosen or present.recipe or DEFAULT
-    # Of a recipe that is gone, what it was made by until now.
-    pinned = tools.versions.get(name, present.recipe_hash)
-    makes = tools.makes.get(pinned or "")
-    new = name_original(key, image_id, query, name, pinned)
-    gate = await admit_original(request, tools, key, asking, makes)
-    source = await store_original(request, key, new, makes, gate)
-    asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
-    digest = fingerprint("PUT /v1/images/{id}", asked | query.asked, focal=source.focal)
-    return await submit_original(tools, asking, source, makes, gate, digest, is_first=False)
 
 
 @router.get("/v1/images", **described("List images", ImagePage))
@@ -221,13 +138,3 @@ def _cancelling(
         dedup_key=str(job_id),
         parent_job_id=deletion.job_id,
     ).whole(order.model_dump(mode="json"))
-
-
-async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> ImageView:
-    """The image to be replaced; one that was deleted only answers repeats."""
-    async with tools.pool.use("get_image", "images") as connection:
-        image = await get_image(connection, image_id, asking.tenant_id)
-        own = replace(asking, dedup_key=None)
-        if image.status == DELETED and not await is_standing(connection, own):
-            raise RequestRejected("image_deleted", IMAGE_DELETED)
-    return image

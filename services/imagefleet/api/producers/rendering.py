@@ -9,9 +9,13 @@ from imagefleet.api.http.auth import AnyKey, Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import ToolsHere, accepted, answer
-from imagefleet.api.producers.admission import Admission
 from imagefleet.api.producers.schemas import ImageEdit, Reprocessing
-from imagefleet.api.producers.submitting import draft_of_image, fingerprint, idempotency_header
+from imagefleet.api.producers.submitting import (
+    Admission,
+    draft_of_image,
+    fingerprint,
+    idempotency_header,
+)
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
@@ -44,7 +48,7 @@ async def reprocess_image(
     asked = await read_json_if_any(request, Reprocessing)
     recipe = None if asked.recipe is None else tools.recipe_of(asked.recipe).name
     wanted = {"image_id": str(image_id), "recipe": recipe}
-    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted | asked.asked)
+    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted, terms=asked)
     asking = draft_of_image(request, tools, image_id, key, asked, asked.idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("reprocess_image", "jobs") as connection:
@@ -83,8 +87,8 @@ async def edit_image(
     """Make anew what is cut, around this point; 200 and the image where nothing would change."""
     asked = await read_json(request, ImageEdit)
     focal = None if asked.focal_point is None else asked.focal_point.focal
-    wanted = {"image_id": str(image_id)} | asked.asked
-    digest = fingerprint("PATCH /v1/images/{id}", wanted, focal=focal)
+    wanted = {"image_id": str(image_id)}
+    digest = fingerprint("PATCH /v1/images/{id}", wanted, focal=focal, terms=asked)
     asking = draft_of_image(request, tools, image_id, key, asked, asked.idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("move_focal", "jobs") as connection:

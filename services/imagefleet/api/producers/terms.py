@@ -1,7 +1,7 @@
 """The terms on which a job is taken: the same of every job, by whichever route it is submitted."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
@@ -67,22 +67,6 @@ class Terms(Timing):
         str | None, Field(pattern=TOKEN, description="To find what belongs together.")
     ] = None
     parent_job_id: Annotated[UUID | None, Field(description="A job of yours.")] = None
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """What a draft is told of them."""
-        return {name: getattr(self, name) for name in Terms.model_fields}
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What of them makes it another request: nothing where none is given.
-
-        Releases before took none of images, and the same request has the same fingerprint.
-        """
-        return self.model_dump(mode="json", include=_TELLING, exclude_defaults=True)
-
-
-_TELLING: Final = set(Terms.model_fields) - {"correlation_id"}
 
 
 class NewOriginal(Terms):

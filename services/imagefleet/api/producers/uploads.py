@@ -14,15 +14,13 @@ from imagefleet.api.http.intake import IMAGE_TYPES, Intake
 from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.admission import Admission
-from imagefleet.api.producers.arriving import seen
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import draft, fingerprint, key_of
+from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, known
 from imagefleet.errors import RequestRejected
+from imagefleet.imaging.lanes import rendering, seen, why_slow
 from imagefleet.imaging.limits import judge_bytes
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import ProcessImage
-from imagefleet.jobs.lanes import rendering, why_slow
 from imagefleet.jobs.model import new_job_id
 from imagefleet.jobs.shapes.images import UploadView
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -102,13 +100,13 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:
         kind = tools.kinds["process_image"]
-        asking = draft(request, kind, by=key, key=idempotency_key, **asked.known)
+        asking = draft(request, kind, by=key, key=idempotency_key, **known(asked))
         gate = await admission.admit_image(connection, key, asking, recipe.makes)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     asking = replace(asking, target=image_target(upload.image_id))
     wanted = asked.model_dump(mode="json", include={"upload_id", "recipe", "reference"})
     focal = None if asked.focal_point is None else asked.focal_point.focal
-    digest = fingerprint("POST /v1/images", wanted | asked.asked, focal=focal)
+    digest = fingerprint("POST /v1/images", wanted, focal=focal, terms=asked)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     if upload.job_id is not None:
         async with tools.pool.use("submit_upload", "jobs") as connection:

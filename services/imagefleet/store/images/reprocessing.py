@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.imaging.lanes import rendering, why_slow
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
 from imagefleet.jobs.images import Focal, ImageFormat, Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
-from imagefleet.jobs.lanes import rendering, why_slow
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection

@@ -4,14 +4,14 @@ from uuid import UUID
 
 import pytest
 
-from imagefleet.jobs.images import ImageFormat, ImageSource
-from imagefleet.jobs.lanes import (
+from imagefleet.imaging.lanes import (
     MOST_FAST_BYTES,
     MOST_FAST_PIXELS,
     Slow,
     lane_of_image,
     why_slow,
 )
+from imagefleet.jobs.images import ImageFormat, ImageSource
 from imagefleet.jobs.model import Lane
 
 JPEG, PNG, WEBP, GIF, AVIF = (

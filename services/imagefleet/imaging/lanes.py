@@ -7,10 +7,12 @@ goes to `general`, and so does what nobody has looked at: a wrong guess there co
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from imagefleet.jobs.images import ImageFormat, ImageSource
+from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.jobs.images import ImageFormat, ImageSource, NewSource
 from imagefleet.jobs.kinds import Draft
 from imagefleet.jobs.model import JsonObject, Lane, Submission
 
@@ -23,12 +25,22 @@ _MAY_MOVE: Final = frozenset({ImageFormat.GIF, ImageFormat.WEBP})
 class Slow(StrEnum):
     """What sends an image to the lane general; the word is kept with its job."""
 
-    OF_A_SET = "of_a_set"
     UNKNOWN_RECIPE = "unknown_recipe"
     MAKES_AVIF = "makes_avif"
     IS_AVIF = "is_avif"
     LARGE = "large"
     ANIMATED = "animated"
+
+
+def seen(source: NewSource, facts: HeaderFacts) -> NewSource:
+    """The same, by what its header says."""
+    return replace(
+        source,
+        content_type=facts.mime_type,
+        width=facts.width,
+        height=facts.height,
+        animated=facts.animated or facts.frames is None,
+    )
 
 
 def why_slow(source: ImageSource, makes: Collection[ImageFormat] | None) -> Slow | None:
