@@ -25,8 +25,9 @@ from pydantic import ValidationError
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.problems import Problem
 from imagefleet.jobs.shapes.rules import RecipeList
-from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
+from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
 MOST_AT_ONCE: Final = 20  # connections
@@ -293,7 +294,7 @@ def _unexpected(error: ValueError) -> Unavailable:
 
 def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
     problem = _problem(answer)
-    faults = [f"{fault.field}: {fault.problem}" for fault in problem.errors or ()]
+    faults = [f"{one.field}: {one.detail or one.problem}." for one in problem.errors or ()]
     parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
     sentence = " ".join(part for part in parts if part)
     kind = Unavailable if answer.is_server_error else RequestRejected

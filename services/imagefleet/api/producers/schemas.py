@@ -6,12 +6,14 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import RecipeName, Share
 from imagefleet.jobs.policies import MOST_ATTEMPTS
-from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
+from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.jobs.shapes.shape import AcceptedJob, Shape
 
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100
@@ -24,13 +26,13 @@ _LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
 _FURTHEST_FROM_UTC: Final = timedelta(
     hours=15, minutes=59
 )  # what Postgres reads; clocks keep to 14
+_BEYOND: Final = "must be from 2000 to 2099, and less than 16 hours from UTC"
 
 
 def _in_this_century(moment: datetime) -> datetime:
-    if not _EARLIEST <= moment < _LATEST:
-        raise ValueError
-    if abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC:
-        raise ValueError
+    is_far = abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC
+    if is_far or not _EARLIEST <= moment < _LATEST:
+        raise PydanticCustomError("out_of_range", _BEYOND)
     return moment
 
 

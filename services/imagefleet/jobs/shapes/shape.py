@@ -1,4 +1,4 @@
-"""What all shapes are, and how a request is answered: with what was accepted, or why it was not.
+"""What all shapes are, and how a request is answered that was accepted.
 
 A shape is camelCase outside, leaves out what has no value, and never changes once it is made.
 """
@@ -123,23 +123,3 @@ class AcceptedImage(Shape):
             status=submitted.state,
             links=JobLinks.from_job(submitted.job_id, target),
         )
-
-
-class Fault(BaseModel):
-    """One thing that is wrong with a request."""
-
-    field: str
-    problem: str
-
-
-class Problem(BaseModel):
-    """Why a request did not succeed (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    errors: list[Fault] | None = None
-    limit: str | None = None
-    """With 429: which limit it is."""
