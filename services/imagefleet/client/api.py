@@ -25,9 +25,8 @@ from pydantic import ValidationError
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
-from imagefleet.jobs.shapes.problems import Problem
 from imagefleet.jobs.shapes.rules import RecipeList
-from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
+from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
 MOST_AT_ONCE: Final = 20  # connections

@@ -16,10 +16,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.jobs.shapes.problems import Fault
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {

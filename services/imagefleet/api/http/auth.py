@@ -38,7 +38,7 @@ from imagefleet.api.http.limiting import Bucket, Limiting
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.requests import Tools
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.shapes.problems import UNKNOWN, Fault, shown_name, unknown
+from imagefleet.jobs.faults import UNKNOWN, Fault, shown_name, unknown
 from imagefleet.settings.values import Network
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, seek_keys, touch_keys
 

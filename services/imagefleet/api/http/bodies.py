@@ -27,7 +27,7 @@ from imagefleet.api.http.limiting import Counts, Limiting, refusal
 from imagefleet.api.http.requests import Tools
 from imagefleet.api.http.turns import Pace
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.shapes.problems import Fault
+from imagefleet.jobs.faults import Fault
 from imagefleet.store.fleet.keys import ApiKey
 
 JSON_WITHIN: Final = timedelta(seconds=15)

@@ -29,7 +29,8 @@ from structlog.contextvars import get_contextvars
 
 from imagefleet.api.http.limiting import Bucket
 from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
-from imagefleet.jobs.shapes.problems import Fault, Problem
+from imagefleet.jobs.faults import Fault
+from imagefleet.jobs.shapes.shape import Problem
 from imagefleet.telemetry.plain import METHODS
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
 from imagefleet.api.http.errors import PROBLEM_TYPE
-from imagefleet.jobs.shapes.problems import Problem
+from imagefleet.jobs.shapes.shape import Problem
 
 _BODIES: Final[dict[type[BaseModel], None]] = {Problem: None}  # and those that routes name, below
 

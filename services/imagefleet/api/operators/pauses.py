@@ -21,9 +21,9 @@ from imagefleet.api.operators.schemas import (
     who,
 )
 from imagefleet.errors import NotFound
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.model import PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
-from imagefleet.jobs.shapes.problems import Fault
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.pauses import Pause, find_pause, list_pauses, pause, resume
 from imagefleet.store.fleet.tenants import require_tenant

@@ -51,8 +51,7 @@ from imagefleet.jobs.model import (
     new_job_id,
 )
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
-from imagefleet.jobs.shapes.problems import Problem
-from imagefleet.jobs.shapes.shape import AcceptedJob
+from imagefleet.jobs.shapes.shape import AcceptedJob, Problem
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.jobs.submissions import find_standing, submit_job

@@ -12,8 +12,7 @@ from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import RecipeName, Share
 from imagefleet.jobs.policies import MOST_ATTEMPTS
-from imagefleet.jobs.shapes.problems import Problem
-from imagefleet.jobs.shapes.shape import AcceptedJob, Shape
+from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100

@@ -1,4 +1,4 @@
-"""What all shapes are, and how a request is answered that was accepted.
+"""What all shapes are, and how a request is answered: with what was accepted, or why it was not.
 
 A shape is camelCase outside, leaves out what has no value, and never changes once it is made.
 """
@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import image_of_target
 from imagefleet.jobs.model import JobId, JobState, Submitted
 
@@ -123,3 +124,19 @@ class AcceptedImage(Shape):
             status=submitted.state,
             links=JobLinks.from_job(submitted.job_id, target),
         )
+
+
+class Problem(Shape):
+    """Why a request did not succeed (RFC 9457)."""
+
+    type: str
+    """Where its code is explained, relative to the API."""
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str | None = None
+    """What the log calls this request by."""
+    errors: list[Fault] | None = None
+    limit: str | None = None
+    """With 429: which limit it is."""

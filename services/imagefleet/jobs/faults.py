@@ -1,4 +1,4 @@
-"""Why a request did not succeed: a problem (RFC 9457), and what is wrong with its fields.
+"""What is wrong with the fields of a request, or of a payload.
 
 A sentence says what a field must be, never what it was: whoever reads it may not be who sent it.
 """
@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Self, get_args
 
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
-
-from imagefleet.jobs.shapes.shape import Shape
 
 UNKNOWN: Final = "extra_forbidden"
 LONGEST_NAME: Final = 40  # characters of a field's: less than a secret of ours has
@@ -64,7 +63,7 @@ _NOT_VALID: Final = "is not valid"
 _OF_PYDANTIC: Final = frozenset(get_args(ErrorType))
 
 
-class Fault(Shape):
+class Fault(BaseModel, frozen=True):
     """One thing that is wrong with a request."""
 
     field: str
@@ -112,19 +111,3 @@ def _sentence(error: ErrorDetails) -> str:
     if kind not in _OF_PYDANTIC:  # in the words of whoever wrote the model
         return error["msg"]
     return _SENTENCES.get(kind, _NOT_VALID).format_map(error.get("ctx", {}))
-
-
-class Problem(Shape):
-    """Why a request did not succeed (RFC 9457)."""
-
-    type: str
-    """Where its code is explained, relative to the API."""
-    title: str
-    status: int
-    code: str
-    detail: str
-    request_id: str | None = None
-    """What the log calls this request by."""
-    errors: list[Fault] | None = None
-    limit: str | None = None
-    """With 429: which limit it is."""
