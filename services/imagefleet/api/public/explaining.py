@@ -17,8 +17,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 import imagefleet
+from imagefleet.api.http.documents import DESCRIBED_FOR
 from imagefleet.api.http.errors import EXPLAINED_AT
-from imagefleet.api.http.openapi import DESCRIBED_FOR
 from imagefleet.errors import NotFound
 
 _PAGE: Final = "errors.md"
