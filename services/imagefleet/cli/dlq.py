@@ -75,9 +75,12 @@ def list_letters(
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
     show_list(ask("GET", LETTERS, parameters), "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
-        "died (UTC)": at("diedAt"), "fault": lambda letter: letter["fingerprint"][:12],
+        "message": "message", "died (UTC)": at("diedAt"), "fault": "fingerprint",
         "dealt with": _dealt_with,
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, wraps=("message", "dealt with"),
+        drops=("fault", "type", "died (UTC)", "tenant"),
+        none="no dead letters" if everything else "no open dead letters; --history shows all",
+    )  # fmt: skip
 
 
 def _dealt_with(letter: Document) -> object:
@@ -123,7 +126,9 @@ def groups(
         "replayable": "replayable", "type": "jobType", "code": "reason",
         "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
         "e.g.": "example",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, drops=("e.g.", "first (UTC)", "replayable", "type", "last (UTC)"),
+        none="no open dead letters",
+    )  # fmt: skip
 
 
 @app.command()

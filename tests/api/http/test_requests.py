@@ -152,6 +152,8 @@ def test_every_error_of_ours_is_one_problem() -> None:
         ("GET", "/i/nonsense/current/thumb.webp", 404),
         ("GET", "/v1/openapi.json", 200),
         ("GET", "/v1/operator/openapi.json", 200),
+        ("GET", "/docs", 200),
+        ("GET", "/docs/page.js", 200),
     ],
 )
 async def test_who_shows_no_key_is_answered_without_hurry_and_counted_once(
