@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from imagefleet.imaging.samples import decode
 from tests.support.children import alive
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
@@ -123,6 +124,12 @@ async def old_and_new_images_are_there(facts: dict[str, Any], old: str, place: P
     assert (await said(("images", "show", "--json", old), key))["status"] == "ready"
     (made,) = await said(("submit", "--json", "--wait", picture), key)
     assert made["status"] == "completed"
+    kept = ("images", "download", "--json", "--into", place / "kept", made["imageId"])
+    files = await said(kept, key)
+    assert len(files) == 10
+    for file in files:
+        content = Path(file["file"]).read_bytes()
+        assert (len(content), decode(content).format) == (file["bytes"], file["format"])
 
 
 @pytest.mark.timeout(LONG)
