@@ -20,7 +20,8 @@ from imagefleet.cli.output import Table, counting, run_async, show
 from imagefleet.cli.results import AT_ONCE
 from imagefleet.cli.verbs import STDIN, ImageId, Json, open_api
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
-from imagefleet.jobs.shapes.images import ImageView, VariantView
+from imagefleet.jobs.shapes.images import ImageView
+from imagefleet.jobs.shapes.pictures import VariantView
 
 TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
 TRIES: Final = 3

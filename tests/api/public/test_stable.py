@@ -71,6 +71,7 @@ async def test_it_leads_to_every_variant_by_the_address_that_the_image_tells(
 
         assert answer.status_code == 302
         assert variant["url"] == answer.headers["location"]
+        assert answer.headers["access-control-allow-origin"] == "*"
         assert answer.content == b""
     assert len(shown["variants"]) == 6
     assert len({variant["url"] for variant in shown["variants"]}) == 4
