@@ -14,7 +14,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from imagefleet.cli import output
+from imagefleet.cli import output, progress
 from imagefleet.cli.main import STARTED_ELSEWHERE, app
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState, TenantId
@@ -292,9 +292,9 @@ def test_what_goes_on_is_shown_as_text(
 
     monkeypatch.setattr(output, "_messages", on_a_terminal)
 
-    with output.waiting(FORGED) as tell:
+    with progress.waiting(FORGED) as tell:
         tell(FORGED)
-    with output.counting(FORGED, 1) as advance:
+    with progress.counting(FORGED, 1) as advance:
         advance()
 
     said = capsys.readouterr().err

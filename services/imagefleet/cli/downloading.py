@@ -16,7 +16,8 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.output import Table, counting, run_async, show
+from imagefleet.cli.output import Table, run_async, show
+from imagefleet.cli.progress import counting
 from imagefleet.cli.results import AT_ONCE
 from imagefleet.cli.verbs import STDIN, ImageId, Json, open_api
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
