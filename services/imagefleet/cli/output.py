@@ -5,13 +5,14 @@ read in an operator's terminal: here they lose whatever steers it, and are never
 """
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from itertools import islice
-from typing import Any, Final, TextIO, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, BinaryIO, Final, TextIO, TypeAlias, TypedDict, TypeVar, Unpack
 
 import typer
 from rich.console import Console
@@ -119,6 +120,17 @@ def print_json(document: object, *, on_a_line: bool = False, before: str = "") -
     """JSON that a terminal can show; one of many documents is on a line of its own, at once."""
     sys.stdout.write(before + json(document, on_a_line=on_a_line) + "\n")
     sys.stdout.flush()
+
+
+def takes_bytes() -> bool:
+    """Whether the standard output is no terminal, which bytes of anything would steer."""
+    return not sys.stdout.isatty()
+
+
+def print_bytes(file: BinaryIO) -> None:
+    """What is no text."""
+    shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 class GivesWay(TypedDict, total=False):
