@@ -234,6 +234,9 @@ class ProcessImage(Payload):
     source_bytes: Annotated[int, Field(ge=1, lt=2**63)]
     source_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     source_etag: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    source_width: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    source_height: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """With these a worker knows whether it has the memory before it fetches."""
     content_type: Annotated[str, Field(min_length=1, max_length=255)]
     recipe: RecipeName = "default"
     recipe_hash: RecipeHash | None = None
@@ -254,6 +257,8 @@ class ProcessImage(Payload):
             source_bytes=source.bytes,
             source_sha256=source.sha256,
             source_etag=source.etag,
+            source_width=source.width,
+            source_height=source.height,
             content_type=source.content_type,
             recipe=source.recipe,
             recipe_hash=source.recipe_hash,

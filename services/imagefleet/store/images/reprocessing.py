@@ -38,7 +38,8 @@ SELECT targets.target
 FIND_CANDIDATES: Final = f"""
 SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
        tombstone.image_id IS NOT NULL AS deleted, images.focal_x, images.focal_y,
-       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
+       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type,
+       newest.width, newest.height
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
   LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
@@ -46,7 +47,7 @@ SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
          ON shown.image_id = images.id AND shown.revision = images.revision
   CROSS JOIN LATERAL (
       SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
-             sources.content_type
+             sources.content_type, sources.width, sources.height
         FROM image_sources AS sources
        WHERE sources.image_id = images.id
        ORDER BY sources.source_seq DESC
