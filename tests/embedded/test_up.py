@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from imagefleet.imaging.samples import decode
 from tests.support.children import alive
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
@@ -123,6 +124,11 @@ async def old_and_new_images_are_there(facts: dict[str, Any], old: str, place: P
     assert (await said(("images", "show", "--json", old), key))["status"] == "ready"
     (made,) = await said(("submit", "--json", "--wait", picture), key)
     assert made["status"] == "completed"
+    kept = ("images", "download", "--json", "--into", place / "kept", made["imageId"])
+    files = [Path(file["file"]).name for file in await said(kept, key)]
+    assert len(files) == 10
+    whole = [(place / "kept" / file).read_bytes() for file in files]
+    assert all(decode(content).width for content in whole)
 
 
 @pytest.mark.timeout(LONG)
@@ -149,6 +155,9 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
         assert {*OFFSPRING, "postgres", "aws"} == set(facts["processes"])
         assert {"fast", "general", "quarantine", "dead-letter"} == set(facts["queue_urls"])
         assert facts["api_key"] == (place / "state" / "api-key").read_text()
+        assert facts == json.loads((place / "state" / "ready.json").read_text())
+        of_the_folder = ("--state-dir", place / "state", "queue", "stats", "--json")
+        assert (await said(of_the_folder, {}))["lanes"]
 
         await old_and_new_images_are_there(facts, result["images"][0]["image_id"], place)
         await the_walk_in_the_readme_works(facts, place)
@@ -162,6 +171,7 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
         second.process.send_signal(signal.SIGTERM)
         assert await second.ends() == 0, second.story
         assert not ready_file.exists()
+        assert not (place / "state" / "ready.json").exists()
 
 
 async def said(arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Any:  # noqa: ANN401

@@ -6,21 +6,24 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 
 import ctypes
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Final
 
 import structlog
 from fastapi import FastAPI
+from pydantic.alias_generators import to_camel
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Direct, Keys
 from imagefleet.api.http.bodies import Bodies
+from imagefleet.api.http.documents import DOCUMENTS, Telling
 from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.http.openapi import DescribedApp
 from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
 from imagefleet.api.operators import audit, breakers, edge, letters, pauses, tenants
@@ -28,11 +31,11 @@ from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators.queues import Looks
-from imagefleet.api.producers import events, images, jobs, rendering, uploads
+from imagefleet.api.producers import events, images, job_types, jobs, rendering, uploads
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
-from imagefleet.api.public import stable
+from imagefleet.api.public import documentation, explaining, stable
 from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.session import AwsSession, open_session
@@ -60,6 +63,11 @@ log = structlog.get_logger()
 # Of glibc's malloc.h. By default each thread has a heap of its own, and each of them keeps what the
 # pieces of uploads took that it read or wrote once.
 M_ARENA_MAX: Final = -8
+
+SENT_BY_PAGES: Final = (
+    "Authorization", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-Correlation-ID",
+)  # fmt: skip
+SHOWN_TO_PAGES: Final = ("Allow", "ETag", "Location", "Retry-After", "X-Correlation-ID")
 
 OPERATORS: Final = (
     operator_jobs,
@@ -96,10 +104,12 @@ async def main(
         watcher = Watcher(tools)
         app = create_app(tools, watcher)
         await stack.enter_async_context(app.state.accepting.open())
+        origins = settings.api.allowed_origins
+        routes = AcrossOrigins(app, origins) if origins else app
         server = Server(
             settings.api.host,
             settings.api.port,
-            Observed(app, app.state.unhurried, metrics, tracing),
+            Observed(routes, app.state.unhurried, metrics, tracing),
             grace=settings.api.shutdown_grace,
         )
         await stack.enter_async_context(
@@ -180,12 +190,10 @@ async def _reach(pool: Pool) -> str | None:
 
 def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     """The routes on these tools; whoever serves them also runs the watcher."""
-    app = DescribedApp(
-        title="imagefleet",
+    app = FastAPI(
         version=version("imagefleet"),
-        openapi_url="/v1/openapi.json",
-        docs_url=None,  # they load scripts from elsewhere
-        redoc_url=None,
+        openapi_url=None,  # there are two documents, and pages that load nothing from elsewhere
+        generate_unique_id_function=lambda route: to_camel(route.name),
         redirect_slashes=False,
         # Spans and metrics are ours; whether anybody else wants some it would ask of every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -202,12 +210,46 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, rendering, uploads, jobs, events, stable):
+    for part in (
+        images,
+        rendering,
+        uploads,
+        jobs,
+        job_types,
+        events,
+        stable,
+        documentation,
+        explaining,
+    ):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()
         for part in OPERATORS:
             app.include_router(part.router)
+    in_force = job_types.names_in_force(tools)
+    for document in DOCUMENTS:
+        if tools.operators is not None or not document.of_operators:
+            telling = Telling(app, document, in_force)
+            app.add_route(document.address, telling.answer, include_in_schema=False)
     # Without the framework's net around it: ours tells a bug, too.
     app.middleware_stack = ExceptionMiddleware(Direct(app), app.exception_handlers)
     return app
+
+
+class AcrossOrigins(CORSMiddleware):
+    """Lets pages of these origins speak to the API; with a key, and never with a cookie."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        """Take the routes with their errors, which such a page has to be able to read, too."""
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"),
+            allow_headers=SENT_BY_PAGES,
+            expose_headers=SHOWN_TO_PAGES,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what a browser asks beforehand; stable addresses are for any page as they are."""
+        ours = scope.get("path", "").startswith("/v1/")
+        await (super().__call__ if ours else self.app)(scope, receive, send)

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli.job_types import list_job_types
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -22,7 +23,7 @@ from imagefleet.cli.output import (
     show_fields,
     show_list,
 )
-from imagefleet.cli.submit import submit_job
+from imagefleet.cli.submit_job import submit_job
 from imagefleet.cli.verbs import (
     Cursor,
     JobId,
@@ -79,7 +80,9 @@ def attempts(job_id: JobId, as_json: Json = False) -> None:
         "claim": "claimNo", "claimed (UTC)": at("claimedAt"),
         "took": lambda attempt: f"{attempt['duration']:.1f} s", "outcome": "outcome", "why": "why",
         "detail": "detail", "worker": "workerId",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, wraps=("detail",), drops=("worker", "claimed (UTC)"),
+        none="no attempt has ended yet; `imagefleet jobs explain` says what it waits for",
+    )  # fmt: skip
 
 
 @app.command()
@@ -125,6 +128,7 @@ def retry_now(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
 
 
 app.command("submit")(submit_job)
+app.command("types")(list_job_types)
 
 
 @app.command("show")
@@ -219,7 +223,9 @@ def list_jobs(
         "job": "job_id", "type": "job_type", "status": "status",
         "created (UTC)": at("created_at"), "progress": "steps",
         "failure": lambda job: job.failure.code if job.failure else None,
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, drops=("progress", "created (UTC)", "type"),
+        none="no such jobs; `imagefleet submit` and `jobs submit` make some",
+    )  # fmt: skip
 
 
 def _oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
@@ -228,7 +234,9 @@ def _oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
         "job": "jobId", "tenant": "tenant", "type": "jobType", "status": "status", "lane": "lane",
         "priority": "priority", "tried": lambda job: f"{job['attempts']}/{job['maxAttempts']}",
         "created (UTC)": at("createdAt"), "due (UTC)": at("runAt"), "failure": "failureCode",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, none="no such jobs", drops=(
+        "lane", "priority", "created (UTC)", "due (UTC)", "tried", "type", "tenant",
+    ))  # fmt: skip
 
 
 @app.command()

@@ -16,6 +16,7 @@ from imagefleet.cli.output import (
     show,
     told,
 )
+from imagefleet.cli.reaching import asked_of
 from imagefleet.cli.verbs import open_api
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import FleetError
@@ -100,8 +101,11 @@ def tell(
     """All of them and their errors; the verb ends with the worst. One `alone` is no list."""
     documents = [result.document for result in results]
     rows = [result.document | result.more for result in results]
-    show(documents[0] if alone else documents, lambda _: Table(rows, columns), as_json=as_json)
+    table = Table(rows, columns, {"wraps": ("file", "progress")})
+    show(documents[0] if alone else documents, lambda _: table, as_json=as_json)
     for result in results:
         if error := result.document.get("error"):
             complain(f"{result.name}: {error}")
+    if any(result.code in {ExitCode.REFUSED, ExitCode.UNAVAILABLE} for result in results):
+        complain(str(asked_of()))
     finish(max(result.code for result in results))

@@ -13,9 +13,11 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
@@ -195,10 +197,11 @@ def _read(
             raise _invalid(kind, "it contains the character NUL, which cannot be stored")
         return reading(kind.payload, document)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        named = [f"{_field(fault['loc'])} ({fault['type']})" for fault in faults[:_FAULTS_SHOWN]]
-        more = len(faults) - len(named)
-        raise _invalid(kind, ", ".join(named) + (f" and {more} more" if more else "")) from None
+        errors = error.errors(include_url=False, include_input=False)
+        faults = Fault.all_of(errors[:_FAULTS_SHOWN], "payload", list(kind.payload.model_fields))
+        told = "; ".join(f"{fault.field} {fault.detail}" for fault in faults)
+        more = len(errors) - len(faults)
+        raise _invalid(kind, told + (f" and {more} more" if more else "")) from None
     except (PydanticSerializationError, RecursionError):
         raise _invalid(kind, "it cannot be written as JSON") from None
 
@@ -207,20 +210,17 @@ def _invalid(kind: JobKind, why: str) -> RequestRejected:
     return RequestRejected("invalid_payload", f"The payload is not valid for {kind.name}: {why}.")
 
 
-def _field(location: tuple[int | str, ...]) -> str:
-    """Name a field, unless the name itself was made up by the sender and is no name."""
-    parts = [str(part) for part in location]
-    known = [part if part.isascii() and part.replace("_", "").isalnum() else "?" for part in parts]
-    return ".".join(part[:63] for part in known) or "payload"
-
-
 class Payload(BaseModel):
     """What a job of some type is asked to do; it never changes once it is accepted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-RecipeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+RECIPE_FORMAT: Final = "recipe"
+"""Marks in a schema what names a recipe: which there are, the API knows."""
+RecipeName = Annotated[
+    str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", json_schema_extra={"format": RECIPE_FORMAT})
+]
 RecipeHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _NAME_OR_VERSION: Final = r"^[a-z][a-z0-9_-]{0,62}(@[0-9a-f]{8,32})?$"
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -273,7 +273,7 @@ class ReprocessImages(Payload):
 
     recipe: RecipeName | None = None
     """The recipe to render with; None is each image's own."""
-    recipe_hashes: dict[RecipeName, RecipeHash] | None = None
+    recipe_hashes: SkipJsonSchema[dict[RecipeName, RecipeHash] | None] = None
     """The version of each that was in force where the job was submitted; for the API to say."""
     image_ids: Annotated[tuple[UUID, ...], Field(min_length=1, max_length=1000)] | None = None
     reference: Annotated[str, Field(min_length=1, max_length=255)] | None = None

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -44,8 +45,9 @@ CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
+_ONE_CHOICE: Final = "must have either ids or a filter"
 
-router = APIRouter()
+router = APIRouter(tags=["dead letters"])
 
 
 class LetterChoice(Incoming):
@@ -66,8 +68,7 @@ class LetterChoice(Incoming):
         )
 
 
-# What a query says beyond this is passed over, as in any other.
-class Listing(LetterChoice, extra="ignore"):
+class Listing(LetterChoice):
     """The open ones, or with `all` the history."""
 
     everything: Annotated[bool, Field(alias="all", description="Also what was dealt with.")] = False
@@ -75,7 +76,7 @@ class Listing(LetterChoice, extra="ignore"):
     cursor: UUID | None = None
 
 
-class Grouping(LetterChoice, extra="ignore"):
+class Grouping(LetterChoice):
     """The open ones by their faults."""
 
     by_tenant: Annotated[bool, Field(description="Each tenant's by themselves.")] = False
@@ -89,7 +90,7 @@ class _Chosen(Incoming):
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError
+            raise PydanticCustomError("one_choice", _ONE_CHOICE)
         return self
 
 
@@ -128,6 +129,7 @@ async def find_letters(
 
 @router.get(
     "/v1/operator/dead-letters/groups",
+    name="group_letters",
     **described("Group the open dead letters by fault", LetterGroups),
 )
 async def find_groups(
@@ -153,6 +155,7 @@ async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Resp
 
 @router.post(
     "/v1/operator/dead-letters:acknowledge",
+    name="acknowledge_letters",
     **described("Acknowledge dead letters", Acknowledged, 404, takes=json_body(Acknowledgement)),
 )
 async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Response:
@@ -176,6 +179,7 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
 
 @router.post(
     "/v1/operator/dead-letters:replay",
+    name="replay_letters",
     **described("Replay dead letters", ReplayAnswer, 404, takes=json_body(ReplayRequest)),
 )
 async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:

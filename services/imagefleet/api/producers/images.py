@@ -32,9 +32,10 @@ from imagefleet.api.producers.submitting import (
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage, RecipeName
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
@@ -52,7 +53,7 @@ DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
 
-RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+RecipeQuery = Annotated[RecipeName | None, Query(description="Which variants are made.")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
 ]
@@ -61,7 +62,14 @@ FocalQuery = Annotated[
     Query(pattern=FOCAL, description="What is kept where it is cut: shares of width and height."),
 ]
 
-router = APIRouter()
+SHORT_TEXT: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{0,500}$"
+SIZES: Final = (
+    "Of `html`: how wide the page shows it; as wide as it is, or the window, if not given."
+)
+LOADING: Final = "Of `html`: `eager` for what is seen first on a page."
+ADDRESSES: Final = "Of `html`: `immutable` for pages that are made anew with every revision."
+
+router = APIRouter(tags=["images"])
 
 
 @router.post(
@@ -153,18 +161,28 @@ async def find_images(
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
-async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
+async def show_image(
+    image_id: UUID,
+    key: Reader,
+    tools: ToolsHere,
+    alt: Annotated[str, Query(pattern=SHORT_TEXT, description="Of `html`; escaped there.")] = "",
+    sizes: Annotated[str | None, Query(pattern=SHORT_TEXT, description=SIZES)] = None,
+    loading: Annotated[Loading, Query(description=LOADING)] = "lazy",
+    addresses: Annotated[Addresses, Query(description=ADDRESSES)] = "stable",
+) -> Response:
     """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    return answer(image.at(tools.settings.public_base_url, gone))
+    shown = image.at(tools.settings.public_base_url, gone)
+    return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
 
 
 @router.delete(
     "/v1/images/{image_id}",
+    name="delete_image",
     **described("Delete an image", AcceptedImage, 400, 404, status=202, takes=idempotency_header()),
 )
 async def remove_image(

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.images import Focal
@@ -18,19 +19,22 @@ MOST_IN_A_BATCH: Final = 100
 PRINTABLE_ASCII: Final = r"^[\x21-\x7e]{1,255}$"
 NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 
+JOB_TYPE_FORMAT: Final = "job-type"
+"""Marks in a schema what names a job type that producers may submit."""
+
 # Further away it is a slip, and beyond a calendar's ends nobody could read the row again.
 _EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
 _FURTHEST_FROM_UTC: Final = timedelta(
     hours=15, minutes=59
 )  # what Postgres reads; clocks keep to 14
+_BEYOND: Final = "must be from 2000 to 2099, and less than 16 hours from UTC"
 
 
 def _in_this_century(moment: datetime) -> datetime:
-    if not _EARLIEST <= moment < _LATEST:
-        raise ValueError
-    if abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC:
-        raise ValueError
+    is_far = abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC
+    if is_far or not _EARLIEST <= moment < _LATEST:
+        raise PydanticCustomError("out_of_range", _BEYOND)
     return moment
 
 
@@ -70,7 +74,9 @@ class Point(Incoming):
 class NewJob(Incoming):
     """A job to be accepted."""
 
-    job_type: Annotated[str, Field(min_length=1, max_length=63)]
+    job_type: Annotated[
+        str, Field(min_length=1, max_length=63, json_schema_extra={"format": JOB_TYPE_FORMAT})
+    ]
     payload: dict[str, object] = Field(default_factory=dict)
     idempotency_key: IdempotencyKey | None = None
     priority: Annotated[int, Field(ge=0, le=1000)] = 100
