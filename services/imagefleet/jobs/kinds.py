@@ -21,6 +21,13 @@ from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.jobs.results import (
+    DeletionResult,
+    FlaggingResult,
+    RenderResult,
+    ReprocessingResult,
+    VisibleResult,
+)
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {
@@ -63,6 +70,8 @@ class JobKind:
     """Ignores pauses and the order of its target, though never a running job."""
     pause_target_on_failure: bool = False
     """A failed job stops everything behind it on the same target until somebody looks."""
+    result_visible: type[BaseModel] | None = None
+    """What of a result its producer may read; None: nothing, it is for operators alone."""
 
     def __post_init__(self) -> None:
         """Refuse a name that could not be a label, a column's value or a part of a URL."""
@@ -89,6 +98,9 @@ class Kinds(Mapping[str, JobKind]):
                 raise Misconfigured(msg)
             by_name[kind.name] = kind
         self._by_name: Final = by_name
+        visible = {kind.name: kind.result_visible for kind in by_name.values()}
+        self.results: Final = {name: model for name, model in visible.items() if model is not None}
+        """What producers may read of results, by type."""
 
     def __getitem__(self, name: str) -> JobKind:
         return self._by_name[name]
@@ -332,6 +344,7 @@ BUILT_IN: Final = Kinds(
             payload=ProcessImage,
             target=_target_of_image,
             services=("s3",),
+            result_visible=RenderResult,
         ),
         JobKind(
             name="delete_image",
@@ -340,20 +353,29 @@ BUILT_IN: Final = Kinds(
             target=_target_of_image,
             services=("s3",),
             preempts=True,
+            result_visible=DeletionResult,
         ),
-        JobKind(name="cancel_job", payload=CancelJob, lane=Lane.FAST, preempts=True),
+        JobKind(
+            name="cancel_job",
+            payload=CancelJob,
+            lane=Lane.FAST,
+            preempts=True,
+            result_visible=VisibleResult,
+        ),
         JobKind(
             name="cancel_jobs",
             payload=CancelJobs,
             lane=Lane.FAST,
             timeout=timedelta(hours=1),  # a million jobs at 300 a second
             preempts=True,
+            result_visible=FlaggingResult,
         ),
-        JobKind(name="noop", payload=Noop, lane=Lane.FAST),
+        JobKind(name="noop", payload=Noop, lane=Lane.FAST, result_visible=VisibleResult),
         JobKind(
             name="reprocess_images",
             payload=ReprocessImages,
             timeout=timedelta(hours=1),  # a million images at 300 a second
+            result_visible=ReprocessingResult,
         ),
     )
 )

@@ -69,9 +69,8 @@ async def run(job: JobContext) -> Completed:
         placeholder=parts[0].placeholder,
         variants=tuple(variant for part in parts for variant in part.variants),
     )
-    return Completed(
-        result={"imageId": str(payload.image_id), "revision": revision}, publication=publication
-    )
+    counts = {"revision": revision, "variants": len(publication.variants)}
+    return Completed(result={"imageId": str(payload.image_id), **counts}, publication=publication)
 
 
 async def make(job: JobContext, payload: ProcessImage, recipe: Recipe) -> Made:
