@@ -15,6 +15,7 @@ from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
 from imagefleet.imaging.recipes import Recipe
 from tests.cli.conftest import Cli
 from tests.support.api import Serve
+from tests.support.images import damaged, quadrants, saved
 from tests.support.recipes import RECIPES
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -172,6 +173,26 @@ def test_every_key_and_value_is_on_the_page() -> None:
     values = {value for part in parts for value in part.get("enum", [])}
     assert len(keys) > 20
     assert {word for word in keys | values if f"`{word}`" not in page.replace('"', "")} == set()
+
+
+def marked(file: Path, mark: bytes) -> None:
+    """A file whose variants bear this WebP."""
+    (file.parent / "mark.webp").write_bytes(mark)
+    write(file, LESS.replace("edge = 700", 'edge = 700\nwatermark = { image = "mark.webp" }', 1))
+
+
+async def test_a_watermark_that_cannot_be_decoded_is_told_when_its_file_is_checked(
+    cli: Cli, file: Path
+) -> None:
+    mark = saved(quadrants(), "WEBP", lossless=True)
+    marked(file, mark)
+    assert (await cli("recipes", "check", str(file))).code == ExitCode.DONE
+    marked(file, damaged(mark))
+
+    ended = await cli("recipes", "check", str(file))
+
+    assert (ExitCode.USAGE, "") == (ended.code, ended.out)
+    assert "a watermark that cannot be read" in ended.err
 
 
 @pytest.mark.parametrize("process", ["api", "worker"])

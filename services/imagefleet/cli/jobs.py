@@ -110,7 +110,9 @@ def fail(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
 
 def _end(job_id: str, verb: str, reason: str, *, as_json: bool) -> None:
     ordered = ask("POST", below(PATH, job_id, verb), document={"reason": reason})
-    show(ordered, lambda order: f"ordered by job {order['jobId']}", as_json=as_json)
+    is_over = "jobType" in ordered  # it answers with the job itself
+    told = "nothing to do: it is" if is_over else "ordered by job"
+    show(ordered, lambda it: f"{told} {it['status' if is_over else 'jobId']}", as_json=as_json)
 
 
 @app.command()
@@ -173,6 +175,8 @@ def _seen(job: JobView) -> Fields:
         "created": job.created_at,
         "updated": job.updated_at,
         "finished": job.finished_at,
+        "by": job.created_by,
+        "result": job.result and job.result.model_dump(by_alias=True),
         "next attempt": job.next_attempt_at,
         "failure": f"{job.failure.code}: {job.failure.message}" if job.failure else None,
     }

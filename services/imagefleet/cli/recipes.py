@@ -1,6 +1,7 @@
 """`imagefleet recipes`: what is made of images here, and files that say it."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -71,7 +72,12 @@ def check(file: File, as_json: Json = False) -> None:
 
         imagefleet recipes check recipes.toml
     """
-    _tell(recipes_in_force(file), as_json=as_json)
+    recipes = recipes_in_force(file)
+    with suppress(ModuleNotFoundError):  # without Pillow a worker is the first to look at pixels
+        from imagefleet.imaging.composing import check_marks  # noqa: PLC0415 - no other verb waits
+
+        check_marks(mark for recipe in recipes.values() for mark in recipe.marks)
+    _tell(recipes, as_json=as_json)
 
 
 @app.command()
