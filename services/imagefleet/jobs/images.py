@@ -238,6 +238,7 @@ class ImageSource(Original):
     """The version of the recipe; releases before this one know of none."""
     focal: Focal | None = None
     width: int | None = None
+    """As its header says, and before it is turned; None where that goes on too long."""
     height: int | None = None
     animated: bool | None = None
     """None: that was looked at where it came in, and is not kept."""

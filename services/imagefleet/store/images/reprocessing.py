@@ -154,6 +154,30 @@ async def move_focal(
         return submission, answer
 
 
+FIND_PRESENT: Final = """
+SELECT wanted.id AS image_id, tombstone.image_id IS NOT NULL AS deleted,
+       (SELECT max(source_seq) FROM image_sources WHERE image_id = wanted.id) AS source_seq,
+       images.focal_x, images.focal_y
+  FROM unnest($1::uuid[]) AS wanted (id)
+  LEFT JOIN images ON images.id = wanted.id
+  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = wanted.id
+"""
+
+
+async def find_present(
+    connection: Connection, image_ids: Sequence[UUID]
+) -> dict[UUID, tuple[bool, int | None, Focal | None]]:
+    """Of each: whether it was deleted, its newest source, and its point, which is of that.
+
+    For whoever holds the locks of their targets.
+    """
+    rows = await connection.fetch(FIND_PRESENT, list(image_ids))
+    return {
+        image_id: (deleted, source_seq, Focal.of(x, y))
+        for image_id, deleted, source_seq, x, y in rows
+    }
+
+
 FIND_ORIGINAL: Final = """
 SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.sha256
   FROM image_sources AS sources
