@@ -16,6 +16,7 @@ from imagefleet.cli.output import (
     at,
     filled,
     finish,
+    moment,
     print_json,
     run_async,
     say,
@@ -169,10 +170,10 @@ def _seen(job: JobView) -> Fields:
         "status": job.status.value,
         "image": job.image_id,
         "progress": job.steps,
-        "created": job.created_at,
-        "updated": job.updated_at,
-        "finished": job.finished_at,
-        "next attempt": job.next_attempt_at,
+        "created (UTC)": moment(job.created_at),
+        "updated (UTC)": moment(job.updated_at),
+        "finished (UTC)": moment(job.finished_at),
+        "next attempt (UTC)": moment(job.next_attempt_at),
         "failure": f"{job.failure.code}: {job.failure.message}" if job.failure else None,
     }
     return Fields(filled(**lines))

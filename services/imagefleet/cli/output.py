@@ -239,7 +239,7 @@ def _print_table(table: Table) -> None:
     laid = layout.table([*table.columns], rows, _width(sys.stdout), wraps=wraps, drops=drops)
     _print(laid.lines)
     if laid.dropped:
-        complain(f"no room for: {', '.join(laid.dropped)}; a wider terminal or --json shows all")
+        complain(f"no room for {', '.join(laid.dropped)}; --json has all")
 
 
 def _print_fields(shown: Fields) -> None:
