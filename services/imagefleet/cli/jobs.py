@@ -24,7 +24,7 @@ from imagefleet.cli.output import (
     show_fields,
     show_list,
 )
-from imagefleet.cli.submit import submit_job
+from imagefleet.cli.submit_job import submit_job
 from imagefleet.cli.verbs import (
     Cursor,
     JobId,
