@@ -47,7 +47,8 @@ ALIKE: Final = (
     (re.compile(r"\b\d{4}-\d\d-\d\d\b(?![ T]03)"), "2026-01-02"),
     (re.compile(r"\b\d\d-\d\d \d\d:\d\d\b(?!:)"), "01-02 03:04"),
     (re.compile(r"^\d\d:\d\d:\d\d\b", re.MULTILINE), "03:04:05"),
-    (re.compile(r"\b\d(\.\d+)? s\b"), lambda found: re.sub(r"\d", "0", found[0])),
+    (re.compile(r"\b\d+(?=(\.\d+)? s\b)"), "0"),
+    (re.compile(r"(?<=\b0\.)\d+(?= s\b)"), lambda found: "0" * len(found[0])),
     (re.compile(r"\bif_[A-Za-z0-9_-]{20,}"), "if_secret"),
     # How far the bell has been rung by now.
     (re.compile(r"^(fast|general|quarantine|acme) .*[0-9]$", re.MULTILINE), uncounted),
@@ -81,6 +82,7 @@ async def test_every_verb_on_a_terminal_and_nothing_that_is_pasted_is_cut(
         monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets[who])
         url = database.url("owner" if verb.startswith("migrate") else "admin")
         monkeypatch.setenv("DATABASE_URL", url)
+        await superuser.execute("UPDATE workers SET beat_at = now()")  # the machine may be slow
         ended = await cli(*(word.format(**values) for word in verb.split()))
 
         is_whole(verb, ended, columns)
