@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -78,6 +79,11 @@ async def some_jobs(api: Connection, count: int, **wishes: Any) -> list[JobId]: 
 async def flagged(connection: Connection) -> set[JobId]:
     rows = await connection.fetch("SELECT id FROM jobs WHERE cancel_requested_at IS NOT NULL")
     return {row["id"] for row in rows}
+
+
+async def flagged_when(connection: Connection) -> dict[JobId, datetime]:
+    rows = await connection.fetch("SELECT id, cancel_requested_at FROM jobs")
+    return {row["id"]: row["cancel_requested_at"] for row in rows}
 
 
 def flagging(count: int) -> Completed:
@@ -405,3 +411,58 @@ async def test_a_page_is_a_fixed_number_of_statements_however_many_jobs_it_flags
     # Find, flag, ring, progress, commit; before the first the driver asks for types.
     # The second look finds all of them again, and rings nobody.
     assert [5, 5, 4, 4, 4] == counts[1:]
+
+
+async def test_of_one_target_all_that_waits_is_flagged_from_its_end_and_nothing_else(
+    bench: Bench, api: Connection
+) -> None:
+    jobs = await some_jobs(api, PAGE + 30, target="image:1")
+    await some_jobs(api, 3, target="image:2")
+    await some_jobs(api, 1, target="image:1", tenant_id=RIVAL)
+    kept = await some_jobs(api, 1, target="image:1", type="delete_image", preempts=True)
+
+    assert flagging(PAGE + 30) == await walk(bench, target="image:1")
+
+    assert set(jobs) == await flagged(api) - set(kept)
+
+
+async def test_of_a_target_a_later_attempt_goes_on_behind_the_last_page_and_flags_none_twice(
+    bench: Bench, api: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await some_jobs(api, PAGE + 30, target="image:1")
+    claim = await bench.claim(a_walk(target="image:1"))
+    seen: list[FlaggedPage] = []
+
+    async def once(*given: Any) -> FlaggedPage:  # noqa: ANN401 - of what it stands before
+        if seen:
+            raise Unavailable("database_away", "The database is away.")
+        seen.append(await cancelling.flag_page(*given))
+        return seen[0]
+
+    monkeypatch.setattr(handlers, "flag_page", once)
+    await work(bench, claim)
+    after_one = await flagged(api)
+    at = await flagged_when(api)
+    monkeypatch.undo()
+    later = await some_jobs(api, 2, target="image:1")  # which the walk has not seen
+    cursor = (await job_row(api, claim.job_id))["progress_cursor"]
+
+    done = await work(bench, replace(claim, cursor=cursor))
+
+    assert PAGE == len(after_one)
+    assert flagging(PAGE + 30) == done
+    now = await flagged_when(api)
+    assert all(at[job_id] == now[job_id] for job_id in after_one)
+    assert (await flagged(api)).isdisjoint(later)
+
+
+async def test_of_a_target_only_the_jobs_of_a_type_and_an_age_are_flagged(
+    bench: Bench, api: Connection
+) -> None:
+    await some_jobs(api, 2, target="image:1", type="noop")
+    renders = await some_jobs(api, 2, target="image:1", type="process_image")
+
+    assert flagging(0) == await walk(bench, target="image:1", submitted_before="2020-01-01T00:00Z")
+    assert flagging(2) == await walk(bench, target="image:1", job_type="process_image")
+
+    assert set(renders) == await flagged(api)

@@ -38,6 +38,7 @@ from imagefleet.api.producers import (
     job_types,
     jobs,
     rendering,
+    targets,
     uploads,
 )
 from imagefleet.api.producers.accepting import Accepting
@@ -224,6 +225,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
         rendering,
         uploads,
         jobs,
+        targets,
         job_types,
         events,
         stable,

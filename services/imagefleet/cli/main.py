@@ -6,7 +6,18 @@ from typing import Final
 
 import typer
 
-from imagefleet.cli import database, dlq, edge, fleet, images, jobs, queue, settings, tenants
+from imagefleet.cli import (
+    database,
+    dlq,
+    edge,
+    fleet,
+    images,
+    jobs,
+    queue,
+    settings,
+    targets,
+    tenants,
+)
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
@@ -47,6 +58,7 @@ app.add_typer(recipes, name="recipes", rich_help_panel=HERE)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
 app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
+app.add_typer(targets.app, name="targets", rich_help_panel=PRODUCERS)
 app.add_typer(settings.app, name="settings", rich_help_panel=OPERATORS)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
 app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)

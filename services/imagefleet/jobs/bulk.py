@@ -43,7 +43,7 @@ class _BulkWalk(BaseModel):
         """Where an earlier attempt left off; None if there was none."""
         return None if cursor is None else cls.model_validate(cursor)
 
-    def behind(self, page: Sequence[UUID], seen: int, **counts: int) -> Self:
+    def behind(self, page: Sequence[UUID], seen: int, **counts: int | None) -> Self:
         """The same behind this page: what has been seen by now, and what became of it."""
         before = page[-1] if page else self.before
         # An upload may have been given its id long before it became an image.
@@ -66,6 +66,8 @@ class CancelWalk(_BulkWalk):
     again: bool = False
     """All were looked at; once more at those that were submitted shortly before `until`."""
     flagged: int = 0
+    place: int | None = None
+    """Of one target: only jobs before this place of it are still to come."""
 
     @property
     def oldest(self) -> UUID | None:

@@ -315,13 +315,19 @@ class CancelJob(Payload):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
-class CancelJobs(Payload):
-    """Cancel what its tenant has open: the jobs that all of these let through."""
+class OpenJobs(Payload):
+    """Open jobs of a tenant: those that all of these let through."""
 
     job_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] | None = None
     lane: Lane | None = None
     submitted_before: AwareDatetime | None = None
     """None: before the walk began."""
+
+
+class CancelJobs(OpenJobs):
+    """Cancel them, everywhere or at one target."""
+
+    target: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
 
 

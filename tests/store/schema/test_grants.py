@@ -311,7 +311,9 @@ async def test_functions_with_the_owners_rights_are_nobodys_to_call(
         "count_gone": False,
         "count_live_change": False,
         "count_moved": False,
+        "pause_own_target": False,
         "pause_target": False,
+        "resume_own_target": False,
         "write_dead_letter": False,
     } == definers
 
@@ -327,6 +329,9 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: Connectio
         "count_gone": ["search_path=pg_catalog, public"],
         "count_moved": ["search_path=pg_catalog, public"],
         "fault_fingerprint": ["search_path=pg_catalog"],
+        "pause_own_target": ["search_path=pg_catalog"],
+        "resume_own_target": ["search_path=pg_catalog"],
+        "take_over_pause": ["search_path=pg_catalog"],
         "follow_older_ring": ["search_path=pg_catalog"],
         "keep_audit": ["search_path=pg_catalog"],
         "hour_of": None,  # its body was bound when it was made; with a setting none is inlined
@@ -425,6 +430,10 @@ REFUSED: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
             "UPDATE images SET revision = 7",
             "INSERT INTO attempts SELECT * FROM attempts",
             "INSERT INTO pauses (scope, name, paused_by, reason) VALUES ('type', 'x', 'x', 'x')",
+            "INSERT INTO pauses (scope, tenant_id, name, paused_by, reason, of_tenant)"
+            " VALUES ('target', 'x', 'x', 'x', 'x', true)",
+            "UPDATE pauses SET of_tenant = true",
+            "DELETE FROM pauses",
             "INSERT INTO ledger (accepted) VALUES (1)",
             "SELECT * FROM jobs FOR UPDATE",
         ),

@@ -20,8 +20,8 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.accepting import Accepting
-from imagefleet.api.producers.composing import OF_OPERATORS, compose
 from imagefleet.api.producers.events import Watcher, read_job
+from imagefleet.api.producers.job_types import OF_OPERATORS, compose
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -65,7 +65,7 @@ JOBS_OF_A_REQUEST: Final = 20  # in a batch; they cost together what one request
 CURSOR: Final = "The `nextCursor` of the page before."
 
 _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
-_OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
+_OF_OPERATORS: Final = "This job cancels others; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
 router = APIRouter(route_class=Plain, tags=["jobs"])

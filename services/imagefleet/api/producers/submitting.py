@@ -258,5 +258,9 @@ class Admission:
             raise full
         return Admitted.NEW
 
+    async def is_full(self, connection: Connection, key: ApiKey) -> bool:
+        """Whether nothing that costs would be taken."""
+        return await self._full(connection, key) is not None
+
     async def _full(self, connection: Connection, key: ApiKey) -> LimitReached | None:
         return (await self._limiting.open_jobs(connection, key, 1)).take()

@@ -1,11 +1,12 @@
-"""Images and uploads, as their producers may see them."""
+"""Images, uploads and targets, as their producers may see them."""
 
 from datetime import datetime
-from typing import Self
+from typing import Final, Literal, Self
 from uuid import UUID
 
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.shapes.edge import Deletion
+from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.jobs.shapes.pictures import (
     Layout,
     PictureSource,
@@ -94,3 +95,43 @@ class UploadView(Shape):
     fields: dict[str, str]
     max_bytes: int
     expires_at: datetime
+
+
+BY_POLICY: Final = "policy"  # as the trigger of a failed job writes it
+
+
+class TargetPause(Shape):
+    """Why nothing at a target runs. What operators say to each other is theirs."""
+
+    by: Literal["tenant", "failure", "operators"]
+    reason: str | None = None
+    paused_by: str | None = None
+    paused_at: datetime
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Whose it is decides what is told of it."""
+        if row["of_tenant"]:
+            whose: Literal["tenant", "failure"] = "tenant"
+        elif row["paused_by"] == BY_POLICY:
+            whose = "failure"
+        else:
+            return cls(by="operators", paused_at=row["paused_at"])
+        by = row["paused_by"] if row["of_tenant"] else None
+        return cls(by=whose, reason=row["reason"], paused_by=by, paused_at=row["paused_at"])
+
+
+class TargetView(Shape):
+    """A target, and a page of its open jobs, in the order that they run in."""
+
+    target: str
+    pause: TargetPause | None = None
+    jobs: list[JobView]
+    next_cursor: int | None = None
+
+
+class TargetState(Shape):
+    """Whether a target is paused, after somebody has asked for that."""
+
+    target: str
+    pause: TargetPause | None = None

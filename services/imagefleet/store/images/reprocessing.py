@@ -15,14 +15,13 @@ from imagefleet.imaging.lanes import rendering, why_slow
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
 from imagefleet.jobs.images import Focal, ImageFormat, Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
-from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
+from imagefleet.jobs.model import Claim, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import IMAGE_DELETED, RECIPE_HASH, get_image
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
-from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submission, insert_submissions
 
 Makes: TypeAlias = Mapping[str, Collection[ImageFormat]]
@@ -255,8 +254,6 @@ class SubmittedPage:
     over: bool
     cancelled: bool
     """Somebody asked the set's job to stop: nothing of the page was submitted."""
-    rings: tuple[Ring, ...]
-    """To be rung after commit."""
 
 
 class _Stopped(Exception):
@@ -280,7 +277,7 @@ async def submit_page(
         async with connection.transaction():
             return await _submit_in_transaction(connection, claim, renewal, wanted, walk, most)
     except _Stopped:
-        return SubmittedPage(walk=walk, over=False, cancelled=True, rings=())
+        return SubmittedPage(walk=walk, over=False, cancelled=True)
 
 
 async def _submit_in_transaction(
@@ -299,7 +296,8 @@ async def _submit_in_transaction(
         for candidate in candidates
         if not candidate.deleted and is_wanted(candidate, wanted)
     ]
-    answers = await insert_submissions(connection, submissions) if submissions else []
+    if submissions:
+        await insert_submissions(connection, submissions)
     unknown = len(page) - len(candidates)
     walked = walk.behind(
         page,
@@ -317,5 +315,4 @@ async def _submit_in_transaction(
         walk=walked,
         over=len(page) < most,
         cancelled=False,
-        rings=rings_for(zip(submissions, answers, strict=True)),
     )

@@ -18,6 +18,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import RING_URGENTLY, URGENT, ring_of
+from imagefleet.store.jobs.targets import find_last
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
 MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
@@ -111,7 +112,8 @@ FIND_OPEN_OF_TYPE: Final = _newest_open("AND jobs.type = $4")
 # The walk's own row is locked in its place among them, as its cursor is written at the end.
 FLAG_PAGE: Final = """
 WITH victim AS MATERIALIZED (
-    SELECT jobs.id, jobs.state, jobs.lane, jobs.preempts, jobs.created_at, jobs.cancel_requested_at
+    SELECT jobs.id, jobs.state, jobs.lane, jobs.type, jobs.preempts, jobs.created_at,
+           jobs.cancel_requested_at
       FROM jobs
      WHERE jobs.id = ANY ($1::uuid[])
      ORDER BY jobs.id
@@ -125,6 +127,7 @@ UPDATE jobs
    AND victim.state IN ('queued', 'processing', 'failed_retryable')
    AND victim.cancel_requested_at IS NULL AND NOT victim.preempts
    AND victim.created_at < $3 AND ($4::text IS NULL OR victim.lane = $4)
+   AND ($7::text IS NULL OR victim.type = $7)
    AND victim.id <> $5
 RETURNING jobs.id
 """
@@ -161,7 +164,7 @@ async def flag_page(
 async def _flag_in_transaction(
     connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
-    page = await _next_jobs(connection, claim.tenant_id, type_walked(wanted, walk), walk)
+    page, place = await _next_jobs(connection, claim.tenant_id, wanted, walk)
     flagged = await connection.fetch(
         FLAG_PAGE,
         [*page, claim.job_id],
@@ -170,11 +173,12 @@ async def _flag_in_transaction(
         wanted.lane,
         claim.job_id,
         CancelCode.CANCELLED,
+        wanted.job_type,
     )
     if flagged:
         await connection.execute(RING_FLAGGED, [row["id"] for row in flagged])
     seen = walk.seen if walk.again else walk.seen + len(page)
-    walked = walk.behind(page, seen, flagged=walk.flagged + len(flagged))
+    walked = walk.behind(page, seen, flagged=walk.flagged + len(flagged), place=place)
     if await report_progress(
         connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
@@ -184,13 +188,17 @@ async def _flag_in_transaction(
 
 
 async def _next_jobs(
-    connection: Connection, tenant_id: TenantId, job_type: str | None, walk: CancelWalk
-) -> Sequence[JobId]:
+    connection: Connection, tenant_id: TenantId, wanted: CancelJobs, walk: CancelWalk
+) -> tuple[Sequence[JobId], int | None]:
+    """The jobs of a page, and of a target the place of the last of them."""
+    if wanted.target is not None:
+        return await find_last(connection, tenant_id, wanted.target, walk.place or 0, PAGE)
+    job_type = type_walked(wanted, walk)
     if job_type is None:
         rows = await connection.fetch(FIND_OPEN, tenant_id, walk.before, PAGE)
     else:
         rows = await connection.fetch(FIND_OPEN_OF_TYPE, tenant_id, walk.before, PAGE, job_type)
-    return [JobId(row["id"]) for row in rows]
+    return [JobId(row["id"]) for row in rows], None
 
 
 RING_FIRST: Final = f"""

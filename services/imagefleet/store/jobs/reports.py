@@ -11,7 +11,7 @@ from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import SECRET, JobView, Results
 from imagefleet.store.database import Connection
 
-_PUBLIC_COLUMNS: Final = """
+PUBLIC_COLUMNS: Final = """
        jobs.id AS job_id, jobs.type, jobs.state, jobs.target, jobs.correlation_id,
        jobs.parent_job_id, jobs.progress_done, jobs.progress_total, jobs.result_reason,
        CASE WHEN jobs.state IN ('failed', 'failed_retryable') THEN jobs.failure_code END
@@ -30,7 +30,7 @@ _PUBLIC_COLUMNS: Final = """
 """
 
 GET_JOB: Final = f"""
-SELECT {_PUBLIC_COLUMNS}, jobs.result
+SELECT {PUBLIC_COLUMNS}, jobs.result
   FROM jobs
  WHERE jobs.id = $1 AND jobs.tenant_id = $2
 """  # noqa: S608 - composed at import from the constant above
@@ -63,7 +63,7 @@ def newest_first(rows: str) -> str:
 _PAGE: Final = newest_first("jobs")
 
 _OF_TENANT: Final = f"""
-SELECT {_PUBLIC_COLUMNS} FROM jobs
+SELECT {PUBLIC_COLUMNS} FROM jobs
  WHERE jobs.tenant_id = $1
 """  # noqa: S608 - composed at import from the constants above
 
@@ -74,7 +74,7 @@ LIST_BY_TARGET: Final = f"{_OF_TENANT} AND jobs.target = $4 {_PAGE}"
 LIST_CHILDREN: Final = f"{_OF_TENANT} AND jobs.parent_job_id = $4 {_PAGE}"
 
 LIST_BY_TYPE: Final = f"""
-SELECT {_PUBLIC_COLUMNS}
+SELECT {PUBLIC_COLUMNS}
   FROM unnest($5::text[]) AS wanted (state)
   CROSS JOIN LATERAL (
       SELECT jobs.* FROM jobs

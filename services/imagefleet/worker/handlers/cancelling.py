@@ -13,6 +13,7 @@ from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId
 from imagefleet.store.jobs.cancelling import begin_walk, cancel_job, count_walk, flag_page
+from imagefleet.store.jobs.targets import begin_walk_of_target
 from imagefleet.worker.handling import Handler, JobContext
 
 
@@ -36,14 +37,15 @@ async def cancel_one(job: JobContext) -> Completed:
 async def cancel_all(job: JobContext) -> Completed:
     """Walk what is open; done when all of it is flagged."""
     wanted: CancelJobs = job.payload
-    walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=wanted.job_type is None)
+    parents = wanted.job_type is None and wanted.target is None
+    walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=parents)
     while True:
         async with job.database("flag_page") as connection:
             page = await flag_page(connection, job.claim, job.renewal, wanted, walk)
         walk = page.walk
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
-        if page.over and walk.again:
+        if page.over and (walk.again or wanted.target is not None):
             return Completed(result={"flagged": walk.flagged})
         if page.over and not walk.parents:
             walk = walk.once_more()
@@ -56,6 +58,8 @@ async def begin(
 ) -> CancelWalk:
     """At the newest job; of those that submit others there are few, and nobody counts them."""
     async with job.database("begin_walk") as connection:
+        if wanted.target is not None:
+            return await begin_walk_of_target(connection, job.claim.tenant_id, wanted)
         until = await begin_walk(connection, wanted)
         if parents:
             return CancelWalk(until=until, parents=True)

@@ -2,6 +2,7 @@
 
 It renders nothing itself. Page by page it submits the jobs that do and moves its cursor, in one
 transaction that its claim fences; a later attempt goes on behind the last page that was committed.
+It rings for none of them: all take their turn behind what is uploaded, whoever dispatches or not.
 Its jobs count against the tenant's quota like any others: where there is no room for one it gives
 itself back, uncharged, and comes again in a while.
 """
@@ -33,7 +34,6 @@ async def run(job: JobContext) -> Completed:
         most = min(PAGE, await room.left(job))
         async with job.database("submit_page") as connection:
             page = await submit_page(connection, job.claim, job.renewal, wanted, walk, most)
-        job.ring(page.rings)
         room.take(page.walk.submitted - walk.submitted)
         walk, over = page.walk, page.over
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
