@@ -147,6 +147,15 @@ PICTURES: Final[Mapping[str, Maker]] = {
 }
 
 
+# By others, as Pillow writes none: bits a sample, whether colours are whole, whether it has alpha.
+DEEP: Final[Mapping[str, tuple[int, bool, bool]]] = {
+    "avif, 10 bits": (10, False, False),
+    "avif, 10 bits, 4:4:4, alpha": (10, True, True),
+    "avif, 12 bits": (12, False, False),
+    "avif, 12 bits, 4:4:4, alpha": (12, True, True),
+}
+
+
 class Peak:
     """The most that the children of a zygote had: one of them, and all with everybody else."""
 
@@ -190,6 +199,11 @@ def _status(pid: int) -> dict[str, int]:
 
 async def plant(path: Path, kind: str, size: Size) -> None:
     """Draw it elsewhere: what that takes would be counted as ours."""
+    if kind in DEEP:
+        asked: dict[str, object] = dict(zip(("bits", "whole", "alpha"), DEEP[kind], strict=True))
+        asked |= {"path": str(path), "width": size[0], "height": size[1]}
+        await Peers().ask("deep_avif", asked)
+        return
     code = (
         "import sys; from pathlib import Path; from tests.bench.memory import PICTURES; "
         "Path(sys.argv[1]).write_bytes("
@@ -224,7 +238,7 @@ async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     print("sizes in MiB")
     print(f"{'picture':<26}{'MP':>4}{'file':>7}{'foretold':>10}{'allowed':>9}{'taken':>7}{'s':>7}")
     async with Renderer() as renderer:
-        for name, (megapixels, size) in product(PICTURES, sizes.items()):
+        for name, (megapixels, size) in product((*PICTURES, *DEEP), sizes.items()):
             largest = LIMITS.max_jpeg_pixels if "jpeg" in name else LIMITS.max_pixels
             if wanted not in name or size[0] * size[1] > largest:
                 continue
