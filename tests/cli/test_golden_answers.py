@@ -160,6 +160,7 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     submitted = await acme("jobs", "submit", "noop", "--payload", '{"note": "x"}')
     later = ("--run-at", "2090-01-01T00:00", "--dedup-key", "nightly")
     await acme("jobs", "submit", "noop", *later, "--parent", submitted["jobId"])
+    await acme("jobs", "types", "noop")
     held = await a_job(worker, superuser, state=JobState.PROCESSING)
     failed = await a_job(worker, superuser, state=JobState.FAILED)
     await acme("jobs", "show", str(failed.job_id))

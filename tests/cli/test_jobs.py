@@ -76,3 +76,15 @@ async def test_what_the_api_refuses_ends_with_its_code(
 
     assert [ExitCode.REFUSED, ExitCode.REFUSED] == [unknown.code, forbidden.code]
     assert "operate" in forbidden.err
+
+
+async def test_types_are_listed_and_one_shows_what_it_is_asked(operate: Cli) -> None:
+    listed = await operate("jobs", "types")
+    noop = await operate("jobs", "types", "noop")
+    none = await operate("jobs", "types", "nonsense")
+
+    assert "reprocess_images" in listed.out
+    assert "milliseconds, note" in listed.out
+    assert '"maximum":60000' in noop.out
+    assert (none.code, none.out) == (ExitCode.USAGE, "")
+    assert "known are: process_image, " in none.err

@@ -129,7 +129,7 @@ def looking(*, none: bool) -> Iterator[Look | None]:
     if none:
         yield None
         return
-    with browser(CACHE) as started:
+    with browser() as started:
         if started is None:
             say("no browser is here and none could be fetched: compared with Pillow alone")
         yield started.show if isinstance(started, Browser) else drawn_by_pillow

@@ -1,12 +1,10 @@
 """Chromium, as the judge of what a file shows: a page that draws what it is given.
 
-Debian's headless shell, which the system has or which is unpacked below the cache with what it
-needs and the system lacks. The page asks a server of this process for one picture after another
-and posts what it has drawn; nothing is told to the browser in any other way.
+The page asks a server of this process for one picture after another and posts what it has drawn;
+nothing is told to the browser in any other way.
 """
 
 import queue
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -19,17 +17,15 @@ from typing import Final, Self
 
 from PIL import Image
 
+from tests.support.browsers import Program, program
+
 HERE: Final = Path(__file__).parent
-SHELL: Final = "chromium-headless-shell"
-COMMANDS: Final = ("chromium-headless-shell", "chromium", "chromium-browser")
-IN_PACKAGE: Final = Path("usr/lib/chromium/chromium-headless-shell")
 OPTIONS: Final = (
     "--no-sandbox", "--headless", "--disable-gpu", "--force-color-profile=srgb", "--no-first-run",
     "--disable-dev-shm-usage", "--remote-debugging-port=0",
 )  # fmt: skip
 SHOWN_WITHIN: Final = 40.0  # seconds; the first picture waits for the start, too
 POLLED: Final = 5.0  # seconds that the page waits for a picture before it asks again
-INSTALLED_WITHIN: Final = 600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +35,6 @@ class Shown:
     width: int
     height: int
     picture: Image.Image
-
-
-def program(cache: Path) -> Path | None:
-    """The browser to start; None where there is none and none can be had."""
-    for command in COMMANDS:
-        if there := shutil.which(command):
-            return Path(there)
-    folder = cache / "chromium"
-    if not (folder / IN_PACKAGE).exists():
-        with suppress(OSError, subprocess.SubprocessError):
-            _unpack(folder)
-    return folder / IN_PACKAGE if (folder / IN_PACKAGE).exists() else None
-
-
-def _unpack(folder: Path) -> None:
-    """The packages that apt would install, unpacked beside the system instead."""
-    plan = subprocess.run(
-        ["apt-get", "install", "--simulate", "-qq", "--no-install-recommends", SHELL],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    wanted = [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
-    archives = folder / "archives"
-    archives.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        ["apt-get", "download", "-qq", *wanted],
-        cwd=archives, check=True, timeout=INSTALLED_WITHIN, capture_output=True,
-    )  # fmt: skip
-    for archive in sorted(archives.glob("*.deb")):
-        subprocess.run(
-            ["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=120
-        )
 
 
 @dataclass
@@ -83,9 +48,8 @@ class _Order:
 class Browser:
     """One window, one picture at a time; begun anew when it dies of one."""
 
-    def __init__(self, executable: Path, root: Path) -> None:
-        self._executable = executable
-        self._root = root  # where the libraries are that the system lacks
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._waiting: queue.Queue[_Order] = queue.Queue()
         self._orders: dict[int, _Order] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,19 +88,10 @@ class Browser:
 
     def _start(self) -> None:
         profile = self._stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        libraries = [
-            f"{self._root}/{each}"
-            for each in (
-                "usr/lib/x86_64-linux-gnu",
-                "lib/x86_64-linux-gnu",
-                "usr/lib/x86_64-linux-gnu/pulseaudio",
-                "usr/lib/chromium",
-            )
-        ]
         self._process = subprocess.Popen(
-            [str(self._executable), *OPTIONS, f"--user-data-dir={profile}", self._address],
+            [str(self._program.executable), *OPTIONS, f"--user-data-dir={profile}", self._address],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={"PATH": "/usr/bin:/bin", "HOME": profile, "LD_LIBRARY_PATH": ":".join(libraries)},
+            env=self._program.environment(profile),
         )  # fmt: skip
 
     def _stop(self) -> None:
@@ -198,10 +153,10 @@ class Browser:
 
 
 @contextmanager
-def browser(cache: Path) -> Iterator[Browser | None]:
-    executable = program(cache)
-    if executable is None:
+def browser() -> Iterator[Browser | None]:
+    found = program()
+    if found is None:
         yield None
         return
-    with Browser(executable, cache / "chromium") as started:
+    with Browser(found) as started:
         yield started

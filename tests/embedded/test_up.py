@@ -149,6 +149,9 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
         assert {*OFFSPRING, "postgres", "aws"} == set(facts["processes"])
         assert {"fast", "general", "quarantine", "dead-letter"} == set(facts["queue_urls"])
         assert facts["api_key"] == (place / "state" / "api-key").read_text()
+        assert facts == json.loads((place / "state" / "ready.json").read_text())
+        of_the_folder = ("--state-dir", place / "state", "queue", "stats", "--json")
+        assert (await said(of_the_folder, {}))["lanes"]
 
         await old_and_new_images_are_there(facts, result["images"][0]["image_id"], place)
         await the_walk_in_the_readme_works(facts, place)
@@ -162,6 +165,7 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
         second.process.send_signal(signal.SIGTERM)
         assert await second.ends() == 0, second.story
         assert not ready_file.exists()
+        assert not (place / "state" / "ready.json").exists()
 
 
 async def said(arguments: tuple[str | Path, ...], environment: dict[str, str]) -> Any:  # noqa: ANN401

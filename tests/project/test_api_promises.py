@@ -37,8 +37,7 @@ def _of_operation(
             yield f"{route} takes {name}"
             if parameter.get("required"):
                 yield f"{route} {MUST} {name}"
-    for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
-        yield f"{route} takes {media_type}"
+    for content in operation.get("requestBody", {}).get("content", {}).values():
         yield from _of_body(document, route, content.get("schema", {}))
     for status, answer in operation["responses"].items():
         what = f"{route} answers {status}" if status < "4" else "a problem tells"

@@ -1,4 +1,4 @@
-"""What is seen from outside stays as it is: the API's document, series, and words of the log.
+"""What is seen from outside stays as it is: the API's documents, series, and words of the log.
 
 The files in `golden/` hold it; a change that is meant is made with `make golden`, and is read in
 the diff. What verbs print with `--json` is beside them (tests/cli/test_golden_answers.py).
@@ -8,18 +8,16 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
 import orjson
+import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
-from imagefleet.api.http.requests import Tools
-from imagefleet.api.main import create_app
-from imagefleet.api.producers.events import Watcher
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
 from imagefleet.telemetry.series import SampledSeries, Series
+from tests.support.api import documents_of, of_nobody
 from tests.support.golden import Golden
 from tests.support.sources import parsed
 
@@ -28,13 +26,14 @@ SERVICES: Final = Path(__file__).parents[2] / "services" / "imagefleet"
 DOTTED: Final = re.compile(r"(?!imagefleet)[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 
 
-def test_the_document_of_the_api(golden: Golden) -> None:
-    """Of an application that nobody serves: to be described, it needs no tools."""
-    tools = cast("Tools", SimpleNamespace(operators=object(), turned_for=None))
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("/v1/openapi.json", "openapi.json"), ("/v1/operator/openapi.json", "operators.json")],
+)
+def test_the_documents_of_the_api(golden: Golden, address: str, name: str) -> None:
+    described = documents_of(of_nobody())[address]
 
-    described = create_app(tools, cast("Watcher", None)).openapi()
-
-    golden.holds("openapi.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
+    golden.holds(name, orjson.dumps(described, option=orjson.OPT_INDENT_2))
 
 
 def test_every_series_of_every_process(golden: Golden) -> None:

@@ -4,16 +4,13 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
 import pytest
 import typer
 
-from imagefleet.api.http.requests import Tools
-from imagefleet.api.main import create_app
-from imagefleet.api.producers.events import Watcher
 from imagefleet.cli import main as command_line
+from tests.support.api import described_whole, of_nobody
 
 ROOT: Final = Path(__file__).parents[2]
 API_PAGE: Final = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -32,12 +29,10 @@ def camel(path: str) -> str:
 
 @pytest.fixture(scope="module")
 def routes() -> set[str]:
-    """Of an application that nobody serves: to be described, it needs no tools."""
-    tools = cast("Tools", SimpleNamespace(operators=object(), turned_for=None))
-    described = create_app(tools, cast("Watcher", None)).openapi()["paths"]
+    paths, _ = described_whole(of_nobody())
     return {
         f"{method.upper()} {camel(path)}"
-        for path, methods in described.items()
+        for path, methods in paths.items()
         for method in METHODS & set(methods)
     }
 

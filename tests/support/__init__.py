@@ -38,6 +38,7 @@ Processes
     stack       `imagefleet up`, as anybody starts it
     wheels      an environment with nothing but what a user installs
     otlp        a collector of traces
+    browsers    Chromium, and what a page in it complained of and whom it asked
 
 Pictures
     recipes     those that are shipped

@@ -5,15 +5,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from types import SimpleNamespace
+from typing import Any, Final, Literal, Protocol, cast
 from uuid import UUID, uuid4
 
 import httpx
 from fastapi import FastAPI
 
-from imagefleet.api.http.requests import Observed
+from imagefleet.api.http.documents import DOCUMENTS, describe
+from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
+from imagefleet.api.main import create_app
+from imagefleet.api.producers.events import Watcher
+from imagefleet.api.producers.job_types import names_in_force
+from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.jobs.images import Caveat, variant_key
+from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import TenantId
 from imagefleet.runtime import Drain
@@ -74,6 +81,28 @@ def app_of(running: Running) -> FastAPI:
     assert isinstance(outside, Observed)
     assert isinstance(outside.app, FastAPI)
     return outside.app
+
+
+def of_nobody() -> FastAPI:
+    """An application that nobody serves: to be described, it needs few tools."""
+    tools = SimpleNamespace(
+        operators=object(), turned_for=None, known_kinds=BUILT_IN, recipes=recipes_in_force(None)
+    )
+    return create_app(cast("Tools", tools), cast("Watcher", None))
+
+
+def documents_of(app: FastAPI) -> dict[str, dict[str, Any]]:
+    """What describes it to producers and to operators, by the addresses of the two."""
+    in_force = names_in_force(app.state.tools)
+    return {each.address: describe(app, each, in_force) for each in DOCUMENTS}
+
+
+def described_whole(app: FastAPI) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The paths and the schemas of both."""
+    documents = documents_of(app).values()
+    paths = {path: told for each in documents for path, told in each["paths"].items()}
+    schemas = [each["components"]["schemas"] for each in documents]
+    return paths, {name: schema for each in schemas for name, schema in each.items()}
 
 
 def a_key(tenant: str = "acme") -> ApiKey:
@@ -138,7 +167,7 @@ ROUTES = [
 ]
 
 # With any key.
-ANY_KEYS_ROUTES = [Route("GET", "/v1/recipes", "none")]
+ANY_KEYS_ROUTES = [Route("GET", "/v1/recipes", "none"), Route("GET", "/v1/job-types", "none")]
 
 # Without a key.
 PUBLIC_ROUTES = [Route("GET", "/i/{image}/current/{variant}.{ext}", "none")]

@@ -13,14 +13,15 @@ from typing import Final
 
 import structlog
 from fastapi import FastAPI
+from pydantic.alias_generators import to_camel
 from starlette.middleware.exceptions import ExceptionMiddleware
 
 from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Direct, Keys
 from imagefleet.api.http.bodies import Bodies
+from imagefleet.api.http.documents import DOCUMENTS, Telling
 from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.http.openapi import DescribedApp
 from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
 from imagefleet.api.operators import audit, breakers, edge, letters, pauses, tenants
@@ -28,7 +29,7 @@ from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators.queues import Looks
-from imagefleet.api.producers import events, images, jobs, rendering, uploads
+from imagefleet.api.producers import events, images, job_types, jobs, rendering, uploads
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
@@ -180,12 +181,10 @@ async def _reach(pool: Pool) -> str | None:
 
 def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     """The routes on these tools; whoever serves them also runs the watcher."""
-    app = DescribedApp(
-        title="imagefleet",
+    app = FastAPI(
         version=version("imagefleet"),
-        openapi_url="/v1/openapi.json",
-        docs_url=None,  # they load scripts from elsewhere
-        redoc_url=None,
+        openapi_url=None,  # there are two documents, and pages that load nothing from elsewhere
+        generate_unique_id_function=lambda route: to_camel(route.name),
         redirect_slashes=False,
         # Spans and metrics are ours; whether anybody else wants some it would ask of every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -202,12 +201,17 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, rendering, uploads, jobs, events, stable):
+    for part in (images, rendering, uploads, jobs, job_types, events, stable):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()
         for part in OPERATORS:
             app.include_router(part.router)
+    in_force = job_types.names_in_force(tools)
+    for document in DOCUMENTS:
+        if tools.operators is not None or not document.of_operators:
+            telling = Telling(app, document, in_force)
+            app.add_route(document.address, telling.answer, include_in_schema=False)
     # Without the framework's net around it: ours tells a bug, too.
     app.middleware_stack = ExceptionMiddleware(Direct(app), app.exception_handlers)
     return app

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli.job_types import list_job_types
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -125,6 +126,7 @@ def retry_now(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
 
 
 app.command("submit")(submit_job)
+app.command("types")(list_job_types)
 
 
 @app.command("show")

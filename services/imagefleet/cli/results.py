@@ -16,6 +16,7 @@ from imagefleet.cli.output import (
     show,
     told,
 )
+from imagefleet.cli.reaching import asked_of
 from imagefleet.cli.verbs import open_api
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import FleetError
@@ -104,4 +105,6 @@ def tell(
     for result in results:
         if error := result.document.get("error"):
             complain(f"{result.name}: {error}")
+    if any(result.code in {ExitCode.REFUSED, ExitCode.UNAVAILABLE} for result in results):
+        complain(str(asked_of()))
     finish(max(result.code for result in results))

@@ -1,6 +1,6 @@
 """What verbs have in common: options, a question to the API, and waiting.
 
-They speak to the API of IMAGEFLEET_URL, with the key of IMAGEFLEET_KEY.
+They speak to the API that `reaching` finds, and say which that was when it does not go well.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from urllib.parse import quote
 import typer
 
 from imagefleet.cli.output import run_async
+from imagefleet.cli.reaching import asked_of
 from imagefleet.client.api import ApiClient, Document, open_client
-from imagefleet.settings import Client, load
+from imagefleet.errors import FleetError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
 Limit = Annotated[int, typer.Option(min=1, max=100, help="At most so many.")]
@@ -48,9 +49,13 @@ def group(does: str) -> typer.Typer:
 @asynccontextmanager
 async def open_api() -> AsyncIterator[ApiClient]:
     """Speak to it for as long as a verb takes."""
-    settings = load(Client)
-    async with open_client(settings.url, settings.key.get_secret_value()) as client:
-        yield client
+    api = asked_of()
+    async with open_client(api.url, api.key) as client:
+        try:
+            yield client
+        except FleetError as error:
+            error.add_note(str(api))
+            raise
 
 
 def call(work: Callable[[ApiClient], Awaitable[Answer]]) -> Answer:

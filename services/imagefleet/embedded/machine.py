@@ -87,6 +87,11 @@ class StateFolder:
         """Keep it for the next start."""
         write_private(self.key_file(name), secret)
 
+    @property
+    def ready_file(self) -> Path:
+        """What whoever uses the stack is told, as long as it is ready."""
+        return self.path / "ready.json"
+
     def _make(self) -> None:
         make_passable(self.path)
         # Nobody commits passwords because the folder happens to lie in a checkout.

@@ -103,6 +103,7 @@ class Up:
         self._processes = Processes(workers=wishes.workers, api_port=ports.api)
         self._supervisor: Supervisor | None = None
         self._ready = False
+        self._ready_files = {state.ready_file, (wishes.ready_file or state.ready_file).absolute()}
 
     async def run(self, drain: Drain) -> None:
         """Start everything, keep it, and end it in order."""
@@ -217,7 +218,7 @@ class Up:
 
     def _tell_ready_file(self) -> None:
         """Write down what is there now, once everything was ready."""
-        if not self._ready or self._wishes.ready_file is None or self._supervisor is None:
+        if not self._ready or self._supervisor is None:
             return
         document = ready_document(
             self._stack.facts,
@@ -226,12 +227,13 @@ class Up:
             pids=self._supervisor.pids | self._stack.pids,
         )
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-        write_private(self._wishes.ready_file.absolute(), text + "\n")
+        for file in self._ready_files:
+            write_private(file, text + "\n")
 
     def _forget_ready_file(self) -> None:
-        if self._wishes.ready_file is not None:
-            self._wishes.ready_file.parent.mkdir(parents=True, exist_ok=True)
-            self._wishes.ready_file.unlink(missing_ok=True)
+        for file in self._ready_files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def ready_document(

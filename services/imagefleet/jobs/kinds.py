@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
@@ -220,7 +221,11 @@ class Payload(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-RecipeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+RECIPE_FORMAT: Final = "recipe"
+"""Marks in a schema what names a recipe: which there are, the API knows."""
+RecipeName = Annotated[
+    str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", json_schema_extra={"format": RECIPE_FORMAT})
+]
 RecipeHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _NAME_OR_VERSION: Final = r"^[a-z][a-z0-9_-]{0,62}(@[0-9a-f]{8,32})?$"
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -268,7 +273,7 @@ class ReprocessImages(Payload):
 
     recipe: RecipeName | None = None
     """The recipe to render with; None is each image's own."""
-    recipe_hashes: dict[RecipeName, RecipeHash] | None = None
+    recipe_hashes: SkipJsonSchema[dict[RecipeName, RecipeHash] | None] = None
     """The version of each that was in force where the job was submitted; for the API to say."""
     image_ids: Annotated[tuple[UUID, ...], Field(min_length=1, max_length=1000)] | None = None
     reference: Annotated[str, Field(min_length=1, max_length=255)] | None = None

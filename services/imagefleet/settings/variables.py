@@ -1,6 +1,7 @@
 """What is known about each variable, and the page of all of them, docs/settings.md."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,6 +68,13 @@ def variables(settings: type[Slice]) -> Iterator[Variable]:
             required=required,
             description=field.description or "",
         )
+
+
+def is_named(part: type[Slice]) -> bool:
+    """Whether the environment says anything of this slice."""
+    names = (name for variable in variables(part) for name in variable.names)
+    given = os.environ  # noqa: TID251 - only whether it does; what it says is read by `load`
+    return any(given.get(name) or given.get(f"{name}_FILE") for name in names)
 
 
 def slices_of(settings: type[BaseModel]) -> dict[str, type[Slice]]:

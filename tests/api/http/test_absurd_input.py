@@ -10,7 +10,7 @@ import pytest
 
 from imagefleet.api.http.bodies import MOST_NESTED
 from imagefleet.store.database import Connection
-from tests.support.api import NOBODY, OPERATOR_ROUTES, ROUTES, Running, app_of
+from tests.support.api import NOBODY, OPERATOR_ROUTES, ROUTES, Running, app_of, described_whole
 from tests.support.http import told
 
 pytestmark = [pytest.mark.timeout(300)]  # thousands of requests, on a machine that may be busy
@@ -84,7 +84,7 @@ async def ask_all(client: httpx.AsyncClient, asked: Iterator[tuple[object, httpx
 
 def described(running: Running) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Method, path and description of every route."""
-    for path, methods in app_of(running).openapi()["paths"].items():
+    for path, methods in described_whole(app_of(running))[0].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
 
@@ -133,7 +133,7 @@ async def test_no_body_makes_it_our_fault(running: Running, anything: httpx.Asyn
                 yield name, f'{start}{"," if others else ""}"{name}":{{"a":{value}}}}}'
 
     def requests() -> Iterator[tuple[object, httpx.Request]]:
-        schemas = app_of(running).openapi()["components"]["schemas"]
+        _, schemas = described_whole(app_of(running))
         for method, path, operation in described(running):
             taken = operation.get("requestBody", {}).get("content", {}).get("application/json")
             if taken is None:

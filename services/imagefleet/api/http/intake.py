@@ -40,6 +40,10 @@ MOST_WAITING: Final = 128  # 32 MiB of heads, and a quarter of a second for the 
 IMAGE_TYPES: Final = tuple(each.mime_type for each in ImageFormat)
 
 TOO_LATE: Final = "The body did not arrive in time."
+_OR_TYPED: Final = (
+    f"The file, which may be declared as what it is, too: {', '.join(IMAGE_TYPES)}; or a form with"
+    " one file, whose field may have any name."
+)
 _PLAIN_ONLY: Final = "The body must not be compressed."
 _IMAGES_ONLY: Final = "Send an image, multipart/form-data with a file, or application/json."
 _MISMATCH: Final = "The declared content type is not what the file is."
@@ -62,10 +66,11 @@ def image_body(*, or_json: type[BaseModel] | None = None) -> Piece:
         "additionalProperties": False,
     }
     content: Piece = {"multipart/form-data": {"schema": form}}
-    content |= {each: {"schema": file} for each in (*IMAGE_TYPES, "application/octet-stream")}
+    content["application/octet-stream"] = {"schema": file}
     if or_json is not None:
         content |= json_content(or_json)
-    return {"requestBody": {"required": True, "content": content}}
+    # Programs that write clients refuse a type of image, and do not need it.
+    return {"requestBody": {"description": _OR_TYPED, "required": True, "content": content}}
 
 
 @dataclass(frozen=True, slots=True)

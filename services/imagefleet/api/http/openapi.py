@@ -1,21 +1,15 @@
-"""The description of the API, where the framework cannot know: bodies that we read ourselves."""
+"""What routes say of themselves where the framework cannot know: bodies that we read ourselves."""
 
-import asyncio
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, TypedDict
 
-import orjson
-from fastapi import FastAPI, Request
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-from starlette.responses import Response
 
 from imagefleet.api.http.errors import PROBLEM_TYPE
 from imagefleet.jobs.shapes.shape import Problem
 
-_BODIES: Final[dict[type[BaseModel], None]] = {Problem: None}  # and those that routes name, below
+NAMED: Final[dict[type[BaseModel], None]] = {Problem: None}
+"""The models that routes name by themselves, in the order in which they do."""
 
 # The framework's own type for pieces of a description: JSON, whatever there is in it.
 Piece: TypeAlias = dict[str, Any]
@@ -42,7 +36,6 @@ MEANINGS: Final[Mapping[int, str]] = {
 }
 EVERYWHERE: Final = (401, 403, 414, 422, 429, 431, 500, 503)
 OF_A_BODY: Final = (400, 408, 413, 415)
-DESCRIBED_FOR: Final = 300  # seconds that a description may be kept
 
 
 class Described(TypedDict):
@@ -98,49 +91,10 @@ def json_body(model: type[BaseModel], *, required: bool = True) -> Piece:
 
 def json_content(model: type[BaseModel]) -> Piece:
     """The same as one of the contents that a body may have."""
-    _BODIES[model] = None
-    return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
+    return {"application/json": {"schema": named(model)}}
 
 
-class DescribedApp(FastAPI):
-    """An application whose description holds the models of those bodies too.
-
-    Anybody may ask for it: it is encoded once, and told without hurry.
-    """
-
-    _encoded: tuple[bytes, str] | None = None
-
-    def setup(self) -> None:
-        """Show it; the framework would encode it again for each who asks."""
-        self._encoding = asyncio.Lock()
-        if self.openapi_url is not None:
-            self.add_route(self.openapi_url, self._describe, include_in_schema=False)
-
-    async def _describe(self, request: Request) -> Response:
-        await self.state.unhurried.answer(request)
-        async with self._encoding:
-            if self._encoded is None:
-                self._encoded = await asyncio.to_thread(self._encode)  # most of a second
-        encoded, tag = self._encoded
-        headers = {"ETag": tag, "Cache-Control": f"public, max-age={DESCRIBED_FOR}"}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(encoded, headers=headers, media_type="application/json")
-
-    def _encode(self) -> tuple[bytes, str]:
-        encoded = orjson.dumps(self.openapi())
-        return encoded, f'"{hashlib.sha256(encoded).hexdigest()[:32]}"'
-
-    def openapi(self) -> Piece:
-        """Describe it once."""
-        if self.openapi_schema is None:
-            described = get_openapi(title=self.title, version=self.version, routes=self.routes)
-            _, definitions = models_json_schema(
-                [(model, "validation") for model in _BODIES], ref_template=REF
-            )
-            schemas = described.setdefault("components", {}).setdefault("schemas", {})
-            schemas |= definitions["$defs"]
-            for unused in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(unused, None)
-            self.openapi_schema = described
-        return self.openapi_schema
+def named(model: type[BaseModel]) -> Piece:
+    """A reference to this model, which the document holds then."""
+    NAMED[model] = None
+    return {"$ref": REF.format(model=model.__name__)}

@@ -25,7 +25,7 @@ ACTOR: Final = r"^[^\x00]{1,255}$"
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-router = APIRouter()
+router = APIRouter(tags=["audit"])
 
 
 @router.get("/v1/operator/audit", **described("Read the audit", AuditLines, 404))

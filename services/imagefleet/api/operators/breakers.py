@@ -33,7 +33,7 @@ _KIND: Final = "circuit_breaker"
 
 log = structlog.get_logger()
 
-router = APIRouter()
+router = APIRouter(tags=["fleet"])
 
 
 @router.get("/v1/operator/breakers", **described("List circuit breakers", Breakers))
@@ -63,6 +63,7 @@ async def open_breaker(
 
 @router.post(
     "/v1/operator/breakers/{service}/reset",
+    name="reset_breaker",
     **described("Reset a circuit breaker", BreakerView, 404),
 )
 async def close_breaker(

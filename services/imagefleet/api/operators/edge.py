@@ -35,7 +35,7 @@ MOST_IMAGES: Final = 100
 
 
 log = structlog.get_logger()
-router = APIRouter()
+router = APIRouter(tags=["edge"])
 
 
 class NewInvalidations(Incoming):

@@ -45,10 +45,14 @@ MOST_ON_A_PAGE: Final = 100
 _KIND: Final = "job"
 
 
-router = APIRouter()
+router = APIRouter(tags=["jobs"])
 
 
-@router.get("/v1/operator/jobs", **described("List jobs of any tenant", OverseenJobPage))
+@router.get(
+    "/v1/operator/jobs",
+    name="oversee_jobs",
+    **described("List jobs of any tenant", OverseenJobPage),
+)
 async def oversee(
     _key: Operator,
     tools: ToolsHere,
@@ -79,7 +83,9 @@ async def oversee(
 
 
 @router.get(
-    "/v1/operator/jobs/{job_id}", **described("Look at everything about a job", WholeJob, 404)
+    "/v1/operator/jobs/{job_id}",
+    name="show_whole_job",
+    **described("Look at everything about a job", WholeJob, 404),
 )
 async def show_whole(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
     """Its whole row, with payload, claims, keys and its ring."""
@@ -100,6 +106,7 @@ async def show_attempts(job_id: JobId, _key: Operator, tools: ToolsHere) -> Resp
 
 @router.get(
     "/v1/operator/jobs/{job_id}/explain",
+    name="explain_job",
     **described("Explain why a job does not run", ExplanationView, 404),
 )
 async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
@@ -114,6 +121,7 @@ async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
 
 @router.post(
     "/v1/operator/jobs/{job_id}/cancel",
+    name="cancel_any_job",
     **described("Cancel any tenant's job", OrderedJob, 404, status=202, takes=json_body(Because)),
 )
 async def cancel(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
@@ -123,6 +131,7 @@ async def cancel(request: Request, job_id: JobId, key: Operator, tools: ToolsHer
 
 @router.post(
     "/v1/operator/jobs/{job_id}/fail",
+    name="fail_job",
     **described("Fail a job", OrderedJob, 404, status=202, takes=json_body(Because)),
 )
 async def fail(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
@@ -165,7 +174,9 @@ async def _end(
 
 
 @router.post(
-    "/v1/operator/jobs/{job_id}/retry-now", **described("Retry a waiting job now", RetryNow, 404)
+    "/v1/operator/jobs/{job_id}/retry-now",
+    name="retry_job_now",
+    **described("Retry a waiting job now", RetryNow, 404),
 )
 async def retry_now(
     request: Request, job_id: JobId, key: Operator, tools: ToolsHere, reason: Why = None
@@ -195,6 +206,7 @@ async def retry_now(
 
 @router.post(
     "/v1/operator/jobs:outcomes",
+    name="count_outcomes",
     **described("Count how jobs fare", OutcomesView, takes=json_body(WatchedJobs)),
 )
 async def outcomes(request: Request, _key: Operator, tools: ToolsHere) -> Response:

@@ -45,7 +45,7 @@ FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
 
-router = APIRouter()
+router = APIRouter(tags=["dead letters"])
 
 
 class LetterChoice(Incoming):
@@ -128,6 +128,7 @@ async def find_letters(
 
 @router.get(
     "/v1/operator/dead-letters/groups",
+    name="group_letters",
     **described("Group the open dead letters by fault", LetterGroups),
 )
 async def find_groups(
@@ -153,6 +154,7 @@ async def show_letter(letter_id: UUID, _key: Operator, tools: ToolsHere) -> Resp
 
 @router.post(
     "/v1/operator/dead-letters:acknowledge",
+    name="acknowledge_letters",
     **described("Acknowledge dead letters", Acknowledged, 404, takes=json_body(Acknowledgement)),
 )
 async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Response:
@@ -176,6 +178,7 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
 
 @router.post(
     "/v1/operator/dead-letters:replay",
+    name="replay_letters",
     **described("Replay dead letters", ReplayAnswer, 404, takes=json_body(ReplayRequest)),
 )
 async def replay(request: Request, key: Operator, tools: ToolsHere) -> Response:

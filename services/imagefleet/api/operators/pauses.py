@@ -22,7 +22,7 @@ from imagefleet.store.fleet.tenants import require_tenant
 
 _KIND: Final = "pause"
 
-router = APIRouter()
+router = APIRouter(tags=["pauses"])
 
 
 @router.get("/v1/operator/pauses", **described("List pauses", Pauses))

@@ -56,7 +56,7 @@ RUNS_SHOWN: Final = 10
 Seen = TypeVar("Seen")
 
 log = structlog.get_logger()
-router = APIRouter()
+router = APIRouter(tags=["queues"])
 
 
 @dataclass

@@ -37,7 +37,7 @@ WhyBack = Annotated[
     str, Query(alias="reason", pattern=SENTENCE, description="Why; kept in the audit.")
 ]
 
-router = APIRouter()
+router = APIRouter(tags=["settings"])
 
 
 @router.get("/v1/operator/settings", **described("List live settings", Settings))

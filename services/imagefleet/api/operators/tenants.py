@@ -42,7 +42,7 @@ _KIND: Final = "tenant"
 
 TenantHere = Annotated[str, Path(alias="tenant", pattern=TENANT)]
 
-router = APIRouter()
+router = APIRouter(tags=["tenants"])
 
 
 class NewLimits(Incoming):
@@ -129,6 +129,7 @@ async def put_limits(
 
 @router.post(
     "/v1/operator/tenants/{tenant}/cancel",
+    name="cancel_jobs_of_tenant",
     **described(
         "Cancel a tenant's jobs",
         CancellationView,

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from imagefleet.api.http.auth import Keys, Reader
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.http.openapi import problems
+from imagefleet.api.http.openapi import Piece, named, problems
 from imagefleet.api.http.requests import Tools, ToolsHere
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobId, TenantId
@@ -36,10 +36,29 @@ LONGEST: Final = timedelta(hours=1)  # then the client comes back, perhaps to an
 RETRY: Final = b"retry: 2000\n\n"  # milliseconds until an EventSource comes back
 BEAT: Final = b": heartbeat\n\n"
 
+_EVENTS: Final[Piece] = {
+    "description": "Server-sent events: an `id`, the `event`, which is `job`, and as `data` the job"
+    " in one line of JSON. What begins with a colon is a heartbeat; `retry` is in milliseconds.",
+    "type": "string",
+    "contentMediaType": "text/event-stream",
+    "contentSchema": {
+        "type": "object",
+        "required": ["id", "event", "data"],
+        "properties": {
+            "id": {"type": "string", "description": "Comes back as `Last-Event-ID`."},
+            "event": {"const": "job"},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": named(JobView),
+            },
+        },
+    },
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 log = structlog.get_logger()
-router = APIRouter()
+router = APIRouter(tags=["jobs"])
 
 
 class Watcher:
@@ -202,7 +221,7 @@ def event_of(job: JobView) -> bytes:
     responses={
         200: {
             "description": "An event for every change that was seen, until the job is over.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": _EVENTS}},
         },
         204: {"description": "The job is over, and this client has heard the last of it."},
         **problems(404),

@@ -32,7 +32,7 @@ from imagefleet.api.producers.submitting import (
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.images import NewSource, image_target, original_key
-from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage
+from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage, RecipeName
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -52,7 +52,7 @@ DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
 
-RecipeQuery = Annotated[str | None, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+RecipeQuery = Annotated[RecipeName | None, Query(description="Which variants are made.")]
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
 ]
@@ -61,7 +61,7 @@ FocalQuery = Annotated[
     Query(pattern=FOCAL, description="What is kept where it is cut: shares of width and height."),
 ]
 
-router = APIRouter()
+router = APIRouter(tags=["images"])
 
 
 @router.post(
@@ -165,6 +165,7 @@ async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
 
 @router.delete(
     "/v1/images/{image_id}",
+    name="delete_image",
     **described("Delete an image", AcceptedImage, 400, 404, status=202, takes=idempotency_header()),
 )
 async def remove_image(

@@ -68,7 +68,7 @@ _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to e
 _OF_OPERATORS: Final = "An operator has ordered this job; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
-router = APIRouter(route_class=Plain)
+router = APIRouter(route_class=Plain, tags=["jobs"])
 
 
 @router.post(

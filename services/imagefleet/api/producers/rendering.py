@@ -20,7 +20,7 @@ from imagefleet.store.images.images import get_image
 from imagefleet.store.images.reprocessing import move_focal
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 
-router = APIRouter()
+router = APIRouter(tags=["images"])
 
 
 @router.post(

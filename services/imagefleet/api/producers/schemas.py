@@ -18,6 +18,9 @@ MOST_IN_A_BATCH: Final = 100
 PRINTABLE_ASCII: Final = r"^[\x21-\x7e]{1,255}$"
 NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 
+JOB_TYPE_FORMAT: Final = "job-type"
+"""Marks in a schema what names a job type that producers may submit."""
+
 # Further away it is a slip, and beyond a calendar's ends nobody could read the row again.
 _EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
@@ -70,7 +73,9 @@ class Point(Incoming):
 class NewJob(Incoming):
     """A job to be accepted."""
 
-    job_type: Annotated[str, Field(min_length=1, max_length=63)]
+    job_type: Annotated[
+        str, Field(min_length=1, max_length=63, json_schema_extra={"format": JOB_TYPE_FORMAT})
+    ]
     payload: dict[str, object] = Field(default_factory=dict)
     idempotency_key: IdempotencyKey | None = None
     priority: Annotated[int, Field(ge=0, le=1000)] = 100

@@ -36,7 +36,7 @@ VALID_FOR: Final = timedelta(minutes=15)
 
 _NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
 
-router = APIRouter(route_class=Plain)
+router = APIRouter(route_class=Plain, tags=["images"])
 
 
 @router.post(

@@ -50,7 +50,7 @@ _PROBLEMS: Final[dict[int | str, Piece]] = {
 }
 
 
-router = APIRouter()
+router = APIRouter(tags=["addresses"])
 
 
 @router.head(_PATH, include_in_schema=False)

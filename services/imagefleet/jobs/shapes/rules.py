@@ -1,4 +1,4 @@
-"""Who may do how much, what is made, who changed what: tenants, settings, recipes, the audit."""
+"""Who may do how much, what is made, who changed what: tenants, settings, recipes, types, audit."""
 
 from datetime import datetime
 from typing import Self
@@ -6,9 +6,9 @@ from uuid import UUID
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
-from imagefleet.jobs.model import JobState
+from imagefleet.jobs.model import JobState, Lane
 from imagefleet.jobs.shapes.jobs import OperatorLinks
-from imagefleet.jobs.shapes.shape import Row, Shape
+from imagefleet.jobs.shapes.shape import Row, Seconds, Shape
 
 
 class TenantView(Shape):
@@ -148,3 +148,23 @@ class RecipeList(Shape):
     """Every recipe that may be named."""
 
     recipes: list[RecipeView]
+
+
+class JobTypeView(Shape):
+    """A job type, by the policies in force for it."""
+
+    job_type: str
+    made_by: str | None = None
+    """Where such jobs come from, if not from `POST /v1/jobs`."""
+    lane: Lane
+    max_attempts: int
+    timeout: Seconds
+    """Of one attempt."""
+    payload: dict[str, object]
+    """Its JSON Schema."""
+
+
+class JobTypeList(Shape):
+    """Every job type that this API knows."""
+
+    job_types: list[JobTypeView]

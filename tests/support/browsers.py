@@ -1,0 +1,143 @@
+"""Chromium: Debian's headless shell, which the system has or which is unpacked beside it.
+
+Nothing is installed. Where there is no such browser and none can be had, a test that asks for one
+is skipped, which needs its row in tests/SKIPS.md.
+"""
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright
+
+from tests.support.wheels import ROOT
+
+CACHE: Final = ROOT / ".bench" / "chromium"
+SHELL: Final = "chromium-headless-shell"
+COMMANDS: Final = ("chromium-headless-shell", "chromium", "chromium-browser")
+IN_PACKAGE: Final = Path("usr/lib/chromium/chromium-headless-shell")
+LIBRARIES: Final = (
+    "usr/lib/x86_64-linux-gnu",
+    "lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/pulseaudio",
+    "usr/lib/chromium",
+)
+NONE_THERE: Final = "no Chromium is here and none could be fetched"
+FETCHED_WITHIN: Final = 600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A browser to start."""
+
+    executable: Path
+    root: Path | None = None
+    """Where the libraries are that the system lacks."""
+
+    def environment(self, home: str) -> dict[str, str]:
+        libraries = [] if self.root is None else [str(self.root / each) for each in LIBRARIES]
+        return {"PATH": "/usr/bin:/bin", "HOME": home, "LD_LIBRARY_PATH": ":".join(libraries)}
+
+
+def program(cache: Path = CACHE) -> Program | None:
+    """The browser to start; None where there is none and none can be had."""
+    for command in COMMANDS:
+        if there := shutil.which(command):
+            return Program(Path(there))
+    with _alone(cache):
+        if not (cache / IN_PACKAGE).exists():
+            with suppress(OSError, subprocess.SubprocessError):
+                _unpack(cache)
+    return Program(cache / IN_PACKAGE, cache) if (cache / IN_PACKAGE).exists() else None
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """One process unpacks, the others find it there."""
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with cache.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _unpack(folder: Path) -> None:
+    """The packages that apt would install."""
+    plan = subprocess.run(
+        ["apt-get", "install", "--simulate", "-qq", "--no-install-recommends", SHELL],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    wanted = [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
+    coming = folder.with_suffix(".coming")
+    archives = coming / "archives"
+    archives.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["apt-get", "download", "-qq", *wanted],
+        cwd=archives, check=True, timeout=FETCHED_WITHIN, capture_output=True,
+    )  # fmt: skip
+    for archive in sorted(archives.glob("*.deb")):
+        subprocess.run(
+            ["dpkg-deb", "--extract", str(archive), str(coming)], check=True, timeout=120
+        )
+    shutil.rmtree(archives)
+    shutil.rmtree(folder, ignore_errors=True)
+    coming.rename(folder)
+
+
+@asynccontextmanager
+async def chromium(home: Path) -> AsyncIterator[Browser]:
+    """A browser without a window, as long as this lasts; each page of it is a visitor's first."""
+    found = program()
+    if found is None:
+        pytest.skip(NONE_THERE)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=found.executable,
+            env={**found.environment(str(home))},
+            args=["--no-sandbox", "--force-color-profile=srgb"],
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@dataclass
+class Watched:
+    """What a page complained of, and whom it asked."""
+
+    complaints: list[str] = field(default_factory=list)
+    """Errors and warnings of its console, what it threw, what its policy refused, what failed."""
+    asked: list[str] = field(default_factory=list)
+    """The address of each request, in order."""
+
+    @property
+    def hosts(self) -> set[str]:
+        return {urlsplit(address).netloc for address in self.asked if "//" in address}
+
+
+def watched(page: Page) -> Watched:
+    """Watch a page from before its first request on."""
+    seen = Watched()
+
+    def told(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            seen.complaints.append(message.text)
+
+    def threw(error: Error) -> None:
+        seen.complaints.append(str(error))
+
+    def failed(request: Request) -> None:
+        seen.complaints.append(f"{request.url}: {request.failure}")
+
+    page.on("console", told)
+    page.on("pageerror", threw)
+    page.on("requestfailed", failed)
+    page.on("request", lambda request: seen.asked.append(request.url))
+    return seen
