@@ -92,8 +92,14 @@ async def test_buckets_are_private_and_forget_unfinished_uploads(
         assert set(block["PublicAccessBlockConfiguration"].values()) == {True}
         rules = (await s3.get_bucket_lifecycle_configuration(Bucket=name))["Rules"]
         assert {"DaysAfterInitiation": 1} == rules[0]["AbortIncompleteMultipartUpload"]
-    cors = await s3.get_bucket_cors(Bucket=applied.buckets["originals"])
-    assert ["POST"] == cors["CORSRules"][0]["AllowedMethods"]
+
+
+async def test_pages_of_any_origin_may_read_what_is_made_and_what_is_signed_for_them(
+    s3: "S3Client", applied: InPlace
+) -> None:
+    for bucket, methods in (("originals", ["GET", "POST"]), ("outputs", ["GET", "HEAD"])):
+        (rule,) = (await s3.get_bucket_cors(Bucket=applied.buckets[bucket]))["CORSRules"]
+        assert (methods, ["*"]) == (rule["AllowedMethods"], rule["AllowedOrigins"])
 
 
 async def test_only_the_distribution_reads_outputs(
@@ -125,9 +131,9 @@ async def test_the_distribution_sends_pointers_to_the_api(
     assert origins["outputs"].startswith(applied.buckets["outputs"])
     assert (pointers["PathPattern"], pointers["TargetOriginId"]) == ("/i/*/current/*", "api")
     assert config["DefaultCacheBehavior"]["TargetOriginId"] == "outputs"
-    nosniff = "67f7725c-6f97-4210-82d7-5512b31e9d03"  # AWS's managed SecurityHeadersPolicy
+    for_pages = "e61eb60c-9c35-4d20-a928-2b84e02af89c"  # AWS's CORS-and-SecurityHeadersPolicy
     for behaviour in (config["DefaultCacheBehavior"], pointers):
-        assert behaviour["ResponseHeadersPolicyId"] == nosniff
+        assert behaviour["ResponseHeadersPolicyId"] == for_pages
 
 
 async def test_what_was_applied_is_what_a_process_reads(

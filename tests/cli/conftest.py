@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -65,6 +66,22 @@ def cli(
         return Ended(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], None]:
+    """What is printed is seen at a terminal of so many columns, without colours."""
+    del capsys  # its files are patched
+
+    def of(columns: int) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "dumb")
+        for file in (sys.stdout, sys.stderr):
+            monkeypatch.setattr(file, "isatty", lambda: True)
+
+    return of
 
 
 @pytest.fixture

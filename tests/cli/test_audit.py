@@ -3,7 +3,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from textwrap import dedent
 from types import FunctionType
@@ -194,7 +194,7 @@ async def test_a_person_without_another_name_is_the_user_of_the_machine(
 
 
 async def test_what_operators_do_is_told_with_their_reasons(
-    operate: Cli, monkeypatch: pytest.MonkeyPatch
+    operate: Cli, terminal: Callable[[int], None]
 ) -> None:
     await operate("queue", "pause", "--type", "noop", "--reason", "a bad day")
     await operate("queue", "resume", "--type", "noop", "--reason", "a better one")
@@ -202,9 +202,9 @@ async def test_what_operators_do_is_told_with_their_reasons(
     await operate("breaker", "reset", "--reason", "moved", "s3")
 
     table = await operate("audit", "--since", "1h", "--by", "of tests")
-    monkeypatch.setattr("imagefleet.cli.output.UNFOLDED", 80)
-    narrow = await operate("audit", "--since", "1h", "--by", "of tests")
     document = await operate("audit", "--since", "1h", "--on", "circuit_breaker/s3", "--json")
+    terminal(80)
+    narrow = await operate("audit", "--since", "1h", "--by", "of tests")
 
     assert ExitCode.DONE == table.code, table.err
     rows = table.out.splitlines()

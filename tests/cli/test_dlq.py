@@ -9,8 +9,10 @@ from datetime import timedelta
 import pytest
 
 from imagefleet.cli.output import ExitCode
+from imagefleet.cli.replaying import WOULD
 from imagefleet.jobs.lifecycle import Completed, Outcome
 from imagefleet.jobs.model import JobId
+from imagefleet.jobs.replays import ReplayOutcome
 from imagefleet.store.database import Connection
 from tests.cli.conftest import BUG, Cli, document, failed
 from tests.support.factories import settle_job
@@ -49,13 +51,17 @@ async def test_dead_letters_are_listed_grouped_shown_and_acknowledged(
     listed = document(await operate("dlq", "list", "--json", "--code", "internal_error"))
     (group,) = document(await operate("dlq", "groups", "--json"))["groups"]
     by_tenant = await operate("dlq", "groups", "--by-tenant")
+    of_all = await operate("dlq", "groups")
     shown = await operate("dlq", "show", str(jobs[0].job_id))
     by_id = await operate("dlq", "ack", "--note", "known", str(jobs[0].job_id))
     by_filter = await operate("dlq", "ack", "--note", "known", "--all", "--yes", "--json")
 
     assert [str(job.job_id) for job in jobs] == [letter["jobId"] for letter in listed["letters"]]
     assert (2, 2, 1) == (group["letters"], group["replayable"], group["tenants"])
-    assert "acme" in by_tenant.out
+    for seen in (by_tenant, of_all):
+        assert {"acme", "message", BUG.message, group["fingerprint"], group["example"]} <= {
+            part.strip() for line in seen.out.splitlines() for part in line.split("  ")
+        }
     assert "KeyError" in shown.out
     assert "1 acknowledged" in by_id.out
     assert {"acknowledged": 1} == document(by_filter)
@@ -92,15 +98,36 @@ async def test_a_person_is_asked_before_much_is_changed(
     )
 
 
-async def test_a_dry_run_tells_and_does_nothing(
+async def test_a_dry_run_foretells_of_each_letter_and_does_nothing(
     operate: Cli, worker: Connection, superuser: Connection
 ) -> None:
-    await failed(worker, superuser, 3)
+    jobs = await failed(worker, superuser, 3)
+    known = document(await operate("dlq", "show", str(jobs[0].job_id), "--json"))["id"]
+    await operate("dlq", "ack", "--note", "known", known)
+    dry = ("dlq", "replay", "--reason", "x", "--dry-run")
+    ids = [str(job.job_id) for job in jobs]
 
-    ended = await operate("dlq", "replay", "--reason", "x", "--all", "--dry-run", "--json")
+    ended = await operate(*dry, *ids, "--json")
+    told = await operate(*dry, *ids)
+    nothing = await operate(*dry, "--code", "corrupt")
 
-    assert {"replayed": 3} == document(ended)["letters"]
+    assert {"replayed": 2, "acknowledged": 1} == document(ended)["letters"]
+    letters = {letter["letterId"]: letter["jobId"] for letter in document(ended)["replays"]}
+    assert set(ids) == set(letters.values())
+    lines = told.out.splitlines()
+    assert letters.keys() == {line.partition(" ")[0] for line in lines[1:-1]}
+    assert {
+        "would be replayed",
+        "would be left alone: it is acknowledged, and --force was not said",
+    } == {line.partition("  ")[2] for line in lines[1:-1]}
+    assert "2 of 3 letters would be replayed" == lines[-1]
+    assert "no letter would be replayed\n" == nothing.out
     assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
+
+
+def test_a_dry_run_has_words_for_every_outcome() -> None:
+    assert set(ReplayOutcome) == WOULD.keys()
+    assert all("would" in words for words in WOULD.values())
 
 
 async def test_a_replay_that_goes_well_goes_to_the_end(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from imagefleet.cli.output import Columns, Fields, Table, at, section, show, show_fields, show_list
+from imagefleet.cli.output import Columns, Fields, at, section, show, show_fields, show_list
 from imagefleet.client.api import Reply
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.shape import AcceptedJob, JobLinks
@@ -88,10 +88,17 @@ def test_people_see_the_parts_of_a_view_in_order(
     ] == lines
 
 
-def test_a_table_of_nothing_has_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
-    show({}, lambda _: Table([], {"one": "one", "other": "other"}), as_json=False)
+def test_a_table_of_nothing_says_so_in_words_and_scripts_get_their_document(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing: dict[str, Any] = {"things": []}
+    show_list(nothing, "things", {"name": "name"}, as_json=False)
+    show_list(nothing, "things", {"name": "name"}, as_json=False, none="none; make one")
+    said = capsys.readouterr().out
+    show_list(nothing, "things", {"name": "name"}, as_json=True, none="none; make one")
 
-    assert ["one", "other"] == capsys.readouterr().out.split()
+    assert "no things\nnone; make one\n" == said
+    assert nothing == json.loads(capsys.readouterr().out)
 
 
 def test_of_one_thing_whole_each_field_with_a_value_is_a_line(

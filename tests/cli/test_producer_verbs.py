@@ -251,6 +251,7 @@ async def test_an_image_is_shown_with_its_addresses(cli: Cli, script: Script) ->
         "revision": 1,
         "variants": [variant],
         "srcset": {},
+        "sources": [],
     }
     script.on(f"GET /v1/images/{IMAGE}", ok(image))
     script.on("GET /v1/images", ok({"images": [image]}))

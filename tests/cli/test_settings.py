@@ -1,16 +1,17 @@
 """`imagefleet settings` against a real API and a real Postgres."""
 
+from collections.abc import Callable
+
 import pytest
 
-from imagefleet.cli import output
 from imagefleet.cli.output import ExitCode
 from tests.cli.conftest import Cli, Ended, document
 
 
 async def test_what_is_turned_fits_a_terminal_of_eighty_columns(
-    operate: Cli, monkeypatch: pytest.MonkeyPatch
+    operate: Cli, terminal: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(output, "UNFOLDED", 80)
+    terminal(80)
     why = "Postgres is slow while its disk is being replaced, which takes until noon"
     await operate("settings", "live", "set", "retention.superseded_seconds", "0", "--reason", why)
 
@@ -19,7 +20,7 @@ async def test_what_is_turned_fits_a_terminal_of_eighty_columns(
     assert ended.code == ExitCode.DONE, ended.err
     lines = ended.out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert ["name", "value", "default", "by", "when"] == lines[0].split()[:5]
+    assert ["name", "value", "default", "why"] == lines[0].split()
     (turned,) = [line for line in lines if line.startswith("retention.superseded_seconds")]
     assert "0" == turned.split()[1]
     assert any(line.startswith("breaker.<service>.window_seconds") for line in lines)

@@ -356,6 +356,24 @@ async def test_nothing_is_sniffed(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert {"nosniff"} == {answer.headers["x-content-type-options"] for answer in answers}
 
 
+async def test_pages_of_any_origin_read_what_is_published_and_what_leads_there(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origins, "LARGEST_BODY", 10)
+    for name, body in (("thumb", b"pixels"), ("large", b"many pixels")):
+        place.put(f"i/1/1.1/{name}.webp", body)
+    paths = ["/i/1/1.1/thumb.webp", "/i/1/1.1/large.webp", "/i/1/1.1/nothing.webp", POINTER]
+
+    # The first of each is kept: who it was asked by is no part of it.
+    for origin in ("https://app.example", "null", None):
+        headers = {} if origin is None else {"Origin": origin}
+        answers = [await place.viewer.get(path, headers=headers) for path in paths]
+
+        assert [200, 200, 404, 302] == [answer.status_code for answer in answers]
+        allowed = {answer.headers.get("access-control-allow-origin") for answer in answers}
+        assert allowed == {"*" if origin else None}
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -1,4 +1,4 @@
-"""Where an image's objects lie, and what belongs into `srcset`."""
+"""Where an image's objects lie."""
 
 from uuid import UUID
 
@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefleet.imaging.recipes import VariantSpec
-from imagefleet.imaging.sizes import Size, scaled
 from imagefleet.jobs.images import (
-    ImageFormat,
     OutputKey,
     cache_tag,
     image_at,
@@ -20,7 +17,6 @@ from imagefleet.jobs.images import (
     stable_path,
     variant_key,
 )
-from imagefleet.jobs.shapes.images import Source, VariantView, srcset
 
 IMAGE = UUID("0198c0de-0000-7000-8000-000000000001")
 UPLOAD = UUID("0198c0de-0000-7000-8000-000000000002")
@@ -102,54 +98,3 @@ def test_a_place_divides_images_as_the_names_of_their_keys_do(
     for other in (image_id, IMAGE, UUID(int=min(place.int + 1, 2**128 - 1))):
         if other > place:
             assert f"i/{other}/" > f"i/{name}"
-
-
-def made(
-    name: str, form: str, width: int, height: int, *, picture: str | None = None
-) -> VariantView:
-    return VariantView(
-        name=name, format=form, width=width, height=height, bytes=1, warnings=[],
-        url=f"{picture or name}.{form}", stable_url=f"current/{name}.{form}",
-    )  # fmt: skip
-
-
-def test_a_srcset_is_of_the_whole_picture_each_once_and_the_best_type_comes_first() -> None:
-    source = Source(format="jpeg", width=601, height=1003, bytes=1)
-    variants = [
-        each
-        for form in ("jpeg", "webp", "avif")
-        for each in (
-            made("square", form, 200, 200),
-            made("thumb", form, 120, 200),
-            made("padded", form, 400, 400),
-            made("small", form, 383, 640),
-            made("large", form, 601, 1003),
-            made("larger", form, 601, 1003, picture="large"),
-        )
-    ]
-
-    told = srcset(variants, source)
-
-    assert list(told) == ["image/avif", "image/webp", "image/jpeg"]
-    assert told["image/avif"] == "thumb.avif 120w, small.avif 383w, large.avif 601w"
-
-
-@pytest.mark.parametrize(("width", "height"), [(601, 1003), (1003, 601), (9000, 7), (7, 9000)])
-def test_whatever_its_shape_a_scaled_picture_is_whole(width: int, height: int) -> None:
-    variants = (VariantSpec(str(n), n, n, ImageFormat.WEBP, 80) for n in (50, 99, 200, 1000))
-    sizes = {scaled(Size(width, height), variant) for variant in variants}
-    shown = [made("x".join(map(str, size)), "webp", *size) for size in sizes]
-    cut = made("cut", "webp", 40, 40)
-
-    told = srcset([cut, *shown], Source(format="png", width=width, height=height, bytes=1))
-
-    widths = {entry.split(" ")[1] for entry in told["image/webp"].split(", ")}
-    assert {f"{size.width}w" for size in sizes} == widths
-
-
-def test_where_all_are_cut_all_are_in_the_srcset() -> None:
-    source = Source(format="png", width=400, height=300, bytes=1)
-
-    told = srcset([made("square", "webp", 200, 200), made("tiny", "webp", 50, 50)], source)
-
-    assert told == {"image/webp": "tiny.webp 50w, square.webp 200w"}

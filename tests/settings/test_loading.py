@@ -277,6 +277,30 @@ def test_trusted_proxies_are_networks() -> None:
     assert "TRUSTED_PROXIES" in fault
 
 
+def test_origins_are_written_as_browsers_write_them() -> None:
+    given = "https://app.example,http://127.0.0.1:3000"
+
+    assert (
+        tuple(given.split(","))
+        == load(Api, EVERYTHING | {"CORS_ALLOWED_ORIGINS": given}).allowed_origins
+    )
+    assert () == load(Api, EVERYTHING).allowed_origins
+    assert ("*",) == load(Api, EVERYTHING | {"CORS_ALLOWED_ORIGINS": "*"}).allowed_origins
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example", "https://app.example/", "https://App.example", "https://app.example/x",
+        "https://*.example", "null", "ftp://app.example", "https://me@app.example", "https://",
+    ],
+)  # fmt: skip
+def test_what_no_browser_calls_an_origin_is_none(origin: str) -> None:
+    (fault,) = faults(Api, EVERYTHING | {"CORS_ALLOWED_ORIGINS": f"https://ok.example,{origin}"})
+
+    assert fault.startswith("CORS_ALLOWED_ORIGINS: expected origins such as https://app.example")
+
+
 def test_lanes_are_known_and_at_least_one() -> None:
     for value in ("slow", "fast,slow,", ","):
         (line,) = faults(Worker, {"WORKER_LANES": value})

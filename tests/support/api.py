@@ -71,6 +71,7 @@ class Serve(Protocol):
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
         trusted_proxies: Sequence[Network] = (),
+        allowed_origins: Sequence[str] = (),
         recipes: Path | None = None,
     ) -> AbstractAsyncContextManager[Running]: ...
 

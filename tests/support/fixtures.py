@@ -102,6 +102,7 @@ def serve(
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         operating: bool = True,
         trusted_proxies: Sequence[Network] = (),
+        allowed_origins: Sequence[str] = (),
         recipes: Path | None = None,
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
@@ -118,6 +119,7 @@ def serve(
                 shutdown_grace=timedelta(seconds=5),
                 operator_database_url=database.url("operator") if operating else None,
                 trusted_proxies=tuple(trusted_proxies),
+                allowed_origins=tuple(allowed_origins),
             ),
             pictures=Pictures(max_bytes=max_upload_bytes),
             recipes=Recipes(file=recipes),

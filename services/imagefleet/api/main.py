@@ -6,7 +6,7 @@ answered at once; then the doorbell rings for what was accepted last, and the re
 
 import ctypes
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Final
@@ -14,7 +14,9 @@ from typing import Final
 import structlog
 from fastapi import FastAPI
 from pydantic.alias_generators import to_camel
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Direct, Keys
@@ -33,7 +35,7 @@ from imagefleet.api.producers import events, images, job_types, jobs, rendering,
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
-from imagefleet.api.public import stable
+from imagefleet.api.public import documentation, explaining, stable
 from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.session import AwsSession, open_session
@@ -61,6 +63,11 @@ log = structlog.get_logger()
 # Of glibc's malloc.h. By default each thread has a heap of its own, and each of them keeps what the
 # pieces of uploads took that it read or wrote once.
 M_ARENA_MAX: Final = -8
+
+SENT_BY_PAGES: Final = (
+    "Authorization", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-Correlation-ID",
+)  # fmt: skip
+SHOWN_TO_PAGES: Final = ("Allow", "ETag", "Location", "Retry-After", "X-Correlation-ID")
 
 OPERATORS: Final = (
     operator_jobs,
@@ -97,10 +104,12 @@ async def main(
         watcher = Watcher(tools)
         app = create_app(tools, watcher)
         await stack.enter_async_context(app.state.accepting.open())
+        origins = settings.api.allowed_origins
+        routes = AcrossOrigins(app, origins) if origins else app
         server = Server(
             settings.api.host,
             settings.api.port,
-            Observed(app, app.state.unhurried, metrics, tracing),
+            Observed(routes, app.state.unhurried, metrics, tracing),
             grace=settings.api.shutdown_grace,
         )
         await stack.enter_async_context(
@@ -201,7 +210,17 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, rendering, uploads, jobs, job_types, events, stable):
+    for part in (
+        images,
+        rendering,
+        uploads,
+        jobs,
+        job_types,
+        events,
+        stable,
+        documentation,
+        explaining,
+    ):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()
@@ -215,3 +234,22 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     # Without the framework's net around it: ours tells a bug, too.
     app.middleware_stack = ExceptionMiddleware(Direct(app), app.exception_handlers)
     return app
+
+
+class AcrossOrigins(CORSMiddleware):
+    """Lets pages of these origins speak to the API; with a key, and never with a cookie."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        """Take the routes with their errors, which such a page has to be able to read, too."""
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"),
+            allow_headers=SENT_BY_PAGES,
+            expose_headers=SHOWN_TO_PAGES,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what a browser asks beforehand; stable addresses are for any page as they are."""
+        ours = scope.get("path", "").startswith("/v1/")
+        await (super().__call__ if ours else self.app)(scope, receive, send)

@@ -18,6 +18,7 @@ from imagefleet.cli.output import (
     Columns,
     ExitCode,
     Fields,
+    GivesWay,
     Table,
     finish,
     run_async,
@@ -112,7 +113,13 @@ def list_keys(
         ),
         "ends": _ends,
     }  # fmt: skip
-    show([_document(key) for key in keys], lambda _: Table(keys, columns), as_json=as_json)
+    gives_way: GivesWay = {
+        "wraps": ("name", "scopes"), "drops": ("created", "last used", "scopes"),
+        "none": "no keys; `imagefleet keys create` makes one",
+    }  # fmt: skip
+    show(
+        [_document(key) for key in keys], lambda _: Table(keys, columns, gives_way), as_json=as_json
+    )
 
 
 def _ends(key: ApiKey) -> str:

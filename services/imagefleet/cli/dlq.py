@@ -75,9 +75,12 @@ def list_letters(
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
     show_list(ask("GET", LETTERS, parameters), "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
-        "died (UTC)": at("diedAt"), "fault": lambda letter: letter["fingerprint"][:12],
+        "message": "message", "died (UTC)": at("diedAt"), "fault": "fingerprint",
         "dealt with": _dealt_with,
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, wraps=("message", "dealt with"),
+        drops=("fault", "type", "died (UTC)", "tenant"),
+        none="no dead letters" if everything else "no open dead letters; --history shows all",
+    )  # fmt: skip
 
 
 def _dealt_with(letter: Document) -> object:
@@ -119,11 +122,20 @@ def groups(
     parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
-        "tenant" if by_tenant else "tenants": lambda fault: fault.get("tenant") or fault["tenants"],
-        "replayable": "replayable", "type": "jobType", "code": "reason",
+        "tenant" if by_tenant else "tenants": _tenants,
+        "replayable": "replayable", "type": "jobType", "code": "reason", "message": "message",
         "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
         "e.g.": "example",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, wraps=("message", "tenant", "tenants"),
+        drops=("e.g.", "first (UTC)", "replayable", "type", "last (UTC)"),
+        none="no open dead letters",
+    )  # fmt: skip
+
+
+def _tenants(fault: Document) -> str:
+    names: list[str] = fault.get("tenantNames", [])
+    more = fault["tenants"] - len(names)
+    return ", ".join([*names, f"{more} more"] if more else names)
 
 
 @app.command()
@@ -197,7 +209,8 @@ def replay(
     if "filter" in what and not dry:
         _confirm("Replay", chosen, yes=yes)
     call(done.dry_run if dry else done.run)
-    show(done.document(), lambda _: done.counts(), as_json=as_json)
+    told = done.foretold if dry else done.counts
+    show(done.document(), lambda _: told(), as_json=as_json)
     if done.stopped and not as_json:
         complain(done.stopped)
     finish(ExitCode.FAILED if done.stopped or done.fates.get("failed") else ExitCode.DONE)

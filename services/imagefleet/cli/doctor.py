@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from imagefleet.cli.output import ExitCode, finish, print_checks, print_json, run_async
+from imagefleet.cli.output import Columns, ExitCode, GivesWay, Table, finish, run_async, show
 from imagefleet.cli.verbs import Json
 from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.lifecycle import Actor
@@ -57,10 +57,15 @@ def doctor(
     """
     checks = run_async(_examine(role=role.value if role else None))
     failed = [check for check in checks if not check.ok]
-    if as_json:
-        print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
-    else:
-        print_checks([(check.ok, check.name, check.found, check.advice) for check in checks])
+    columns: Columns = {
+        "": lambda check: "ok" if check.ok else "failed",
+        "check": "name",
+        "found": "found",
+        "what to do": "advice",
+    }
+    document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    gives_way: GivesWay = {"wraps": ("found", "what to do")}
+    show(document, lambda _: Table(checks, columns, gives_way), as_json=as_json)
     finish(ExitCode.FAILED if failed else ExitCode.DONE)
 
 

@@ -47,7 +47,7 @@ def _stands(edge: Document) -> Iterator[Part]:
     yield from section(edge["batches"], {
         "batch": "batchId", "paths": "paths", "sends": "sends", "made (UTC)": at("createdAt"),
         "accepted": at("acceptedAt"), "complete": at("completedAt"), "error": "lastError",
-    })  # fmt: skip
+    }, wraps=("error",), drops=("accepted", "sends", "made (UTC)"))  # fmt: skip
 
 
 def _office(flusher: Document | None) -> str:
@@ -82,7 +82,7 @@ def invalidate(
     show_list(answer, "invalidations", {
         "image": "imageId", "tenant": "tenant", "invalidation": "invalidationId",
         "complete (UTC)": at("completedAt"),
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, drops=("tenant",))  # fmt: skip
 
 
 async def _completed(client: ApiClient, owed: list[Document], within: float) -> list[Document]:

@@ -60,6 +60,9 @@ def list_workers(
             "lanes": lambda worker: " ".join(worker["lanes"]),
             "busy": lambda worker: f"{len(worker['held'])}/{worker['slots']}",
             "beat": lambda worker: f"{worker['silentFor']:.0f} s ago", "state": _state,
+        }, {
+            "wraps": ("lanes",), "drops": ("version", "pid", "lanes", "host"),
+            "none": "no worker is up; `imagefleet worker` is one",
         })  # fmt: skip
         if jobs:
             held = [
@@ -71,6 +74,8 @@ def list_workers(
             yield Table(held, {
                 "job": "jobId", "tenant": "tenant", "type": "jobType", "lane": "lane",
                 "claimed (UTC)": at("claimedAt"), "worker": "worker",
+            }, {
+                "drops": ("lane", "type", "claimed (UTC)", "tenant"), "none": "they hold no jobs",
             })  # fmt: skip
 
     fleet = ask("GET", "/v1/operator/workers", {"all": str(everybody).lower()})
@@ -125,7 +130,7 @@ def _pruned(pruned: Document) -> Iterator[Part]:
     yield Table(pruned["runs"], {
         "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
         "jobs pruned": "jobs",
-    })  # fmt: skip
+    }, {"none": "nothing was pruned yet"})  # fmt: skip
 
 
 def sweep(as_json: Json = False) -> None:
@@ -157,14 +162,14 @@ def _swept(sweeping: Document) -> Iterator[Part]:
         "period (UTC)": at("periodStart"), "finished (UTC)": at("finishedAt"),
         "versions": "revisions", "uploads": "uploads", "listed": "listed", "objects": "objects",
         "bytes": "bytes",
-    })  # fmt: skip
+    }, {"drops": ("finished (UTC)", "uploads"), "none": "nothing was swept yet"})  # fmt: skip
     if sweeping["missing"]:
         yield ""
         yield f"{sweeping['missingInAll']} objects are missing in S3:"
         yield Table(sweeping["missing"], {
             "bucket": "bucket", "key": "key", "tenant": "tenant", "found (UTC)": at("foundAt"),
             "what helps": lambda gone: "reprocess" if gone["reprocess"] else "restore or replace",
-        })  # fmt: skip
+        }, {"drops": ("found (UTC)", "tenant")})  # fmt: skip
 
 
 def _walked(walk: Document) -> list[str]:
@@ -223,7 +228,9 @@ def audit(
     }
     show_list(call(lambda client: _read(client, parameters, limit)), "lines", {
         "at (UTC)": at("at"), "by": _who, "did": _what, "why": "reason",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, wraps=("by", "did", "why"),
+        none="nothing of that was done in this time; --since 1w looks further back",
+    )  # fmt: skip
 
 
 async def _read(client: ApiClient, parameters: dict[str, str | None], limit: int) -> Document:

@@ -251,7 +251,7 @@ def _seen(image: ImageView) -> Iterator[Part]:
             "bytes": lambda variant: f"{variant.bytes:,}",
             "address": "url",
         }
-        yield Table(image.variants, columns)
+        yield Table(image.variants, columns, {"drops": ("bytes", "size", "format")})
     if image.deletion is not None:
         yield _receipt(image.deletion)
 
@@ -291,10 +291,10 @@ def list_images(
         imagefleet images list --reference holiday/1.jpg
     """
     asked = {"reference": reference, "limit": str(limit), "cursor": cursor}
-    columns: Columns = {
-        "image": "image_id",
-        "status": "status",
-        "reference": "reference",
+    page = call(lambda client: client.images(asked))
+    show_list(page, "images", {
+        "image": "image_id", "status": "status", "reference": "reference",
         "variants": lambda image: len(image.variants),
-    }
-    show_list(call(lambda client: client.images(asked)), "images", columns, as_json=as_json)
+    }, as_json=as_json, wraps=("reference",), drops=("variants",),
+        none="no such images; `imagefleet submit FILE` makes one",
+    )  # fmt: skip

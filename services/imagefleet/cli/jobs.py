@@ -80,7 +80,9 @@ def attempts(job_id: JobId, as_json: Json = False) -> None:
         "claim": "claimNo", "claimed (UTC)": at("claimedAt"),
         "took": lambda attempt: f"{attempt['duration']:.1f} s", "outcome": "outcome", "why": "why",
         "detail": "detail", "worker": "workerId",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, wraps=("detail",), drops=("worker", "claimed (UTC)"),
+        none="no attempt has ended yet; `imagefleet jobs explain` says what it waits for",
+    )  # fmt: skip
 
 
 @app.command()
@@ -221,7 +223,9 @@ def list_jobs(
         "job": "job_id", "type": "job_type", "status": "status",
         "created (UTC)": at("created_at"), "progress": "steps",
         "failure": lambda job: job.failure.code if job.failure else None,
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, drops=("progress", "created (UTC)", "type"),
+        none="no such jobs; `imagefleet submit` and `jobs submit` make some",
+    )  # fmt: skip
 
 
 def _oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
@@ -230,7 +234,9 @@ def _oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
         "job": "jobId", "tenant": "tenant", "type": "jobType", "status": "status", "lane": "lane",
         "priority": "priority", "tried": lambda job: f"{job['attempts']}/{job['maxAttempts']}",
         "created (UTC)": at("createdAt"), "due (UTC)": at("runAt"), "failure": "failureCode",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, none="no such jobs", drops=(
+        "lane", "priority", "created (UTC)", "due (UTC)", "tried", "type", "tenant",
+    ))  # fmt: skip
 
 
 @app.command()

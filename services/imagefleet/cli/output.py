@@ -6,24 +6,22 @@ read in an operator's terminal: here they lose whatever steers it, and are never
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TextIO, TypeAlias, TypedDict, TypeVar, Unpack
 
-import orjson
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Column
-from rich.table import Table as Grid
 from rich.text import Text
 
+from imagefleet.cli import layout
 from imagefleet.client.api import Document, Reply
 from imagefleet.errors import FleetError, Misconfigured, RequestRejected, Unavailable
-from imagefleet.telemetry.plain import Visible, plain
+from imagefleet.telemetry.plain import json, plain
 
 Result = TypeVar("Result")
 Tell: TypeAlias = Callable[[str], None]
@@ -36,8 +34,6 @@ STYLES: Final[Mapping[str, str]] = {
     "failed_retryable": "yellow",
     "processing": "cyan",
 }
-
-UNFOLDED: Final = 10_000  # columns
 
 Cell: TypeAlias = Callable[[Any], object]
 Columns: TypeAlias = Mapping[str, str | Cell]
@@ -77,25 +73,21 @@ def told(error: FleetError) -> str:
     return f"{error.public_message} ({error.detail})" if error.detail else error.public_message
 
 
-def _in_json(character: str) -> str:
-    units = character.encode("utf-16-be")
-    pairs = (units[at : at + 2].hex() for at in range(0, len(units), 2))
-    return "".join(f"\\u{pair}" for pair in pairs)
-
-
-_IN_JSON: Final = Visible(_in_json, kept="\n")  # a break in a string is escaped by then
-
-
 def say(*lines: str) -> None:
     """Print what was asked for, a line each; none is an empty line."""
-    sys.stdout.write("".join(plain(line) + "\n" for line in lines or ("",)))
-    sys.stdout.flush()
+    _write(sys.stdout, lines or ("",))
 
 
 def complain(*lines: str) -> None:
     """Say on the standard error why it did not work."""
-    sys.stderr.write("imagefleet: " + "\n".join(plain(line) for line in lines) + "\n")
-    sys.stderr.flush()
+    _write(sys.stderr, (f"imagefleet: {lines[0]}", *lines[1:]))
+
+
+def _write(file: TextIO, lines: Sequence[str]) -> None:
+    width = _width(file)
+    folded = (part for line in lines for part in layout.folded(plain(line), width))
+    file.write("".join(line + "\n" for line in folded))
+    file.flush()
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -127,25 +119,19 @@ def run_async(work: Coroutine[object, object, Result]) -> Result:
 
 def print_json(document: object, *, on_a_line: bool = False) -> None:
     """JSON that a terminal can show; one of many documents is on a line of its own, at once."""
-    option = 0 if on_a_line else orjson.OPT_INDENT_2
-    try:
-        written = orjson.dumps(document, str, option)
-    except orjson.JSONEncodeError:  # the name of a file need not be Unicode
-        written = orjson.dumps(_encodable(document), str, option)
-    sys.stdout.write(written.decode().translate(_IN_JSON) + "\n")
+    sys.stdout.write(json(document, on_a_line=on_a_line) + "\n")
     sys.stdout.flush()
 
 
-def _encodable(value: object) -> object:
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case dict():
-            return {_encodable(name): _encodable(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_encodable(inner) for inner in value]
-        case _:
-            return value
+class GivesWay(TypedDict, total=False):
+    """What gives way in a table, and what stands for an empty one."""
+
+    wraps: Collection[str]
+    """Columns of prose, which may be folded between words; all others stay whole."""
+    drops: Sequence[str]
+    """Columns that are left out where there is no room for all, in this order."""
+    none: str
+    """What is said where there is nothing, and what to do then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +140,7 @@ class Table:
 
     things: Iterable[Any]
     columns: Columns
-    whole: int = 0
-    """So many of the first columns are never folded."""
+    gives_way: GivesWay = field(default_factory=GivesWay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +168,23 @@ def show(answer: object, view: View, *, as_json: bool) -> None:
         match part:
             case str():
                 say(part)
-            case Fields(fields, heads):
-                print_table(heads, [*fields.items()])
-            case Table(things, columns, whole):
-                rows = [_cells(thing, columns) for thing in things]
-                print_table([*columns], rows, whole=whole)
+            case Fields():
+                _print_fields(part)
+            case Table():
+                _print_table(part)
 
 
-def show_list(page: Document | Reply[Any], name: str, columns: Columns, *, as_json: bool) -> None:
+def show_list(
+    page: Document | Reply[Any],
+    name: str,
+    columns: Columns,
+    *,
+    as_json: bool,
+    **gives_way: Unpack[GivesWay],
+) -> None:
     """A page of things, its columns in order, and how to go on if there are more."""
-    show(page, lambda shape: Table(_field(shape, name), columns), as_json=as_json)
+    gives_way.setdefault("none", f"no {name}")
+    show(page, lambda shape: Table(_field(shape, name), columns, gives_way), as_json=as_json)
     document = page.document if isinstance(page, Reply) else page
     if not as_json and (cursor := document.get("nextCursor")):
         complain(f"there are more: --cursor {cursor}")
@@ -208,11 +200,13 @@ def filled(**fields: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def section(things: Sequence[Any], columns: Columns) -> Iterator[Part]:
+def section(
+    things: Sequence[Any], columns: Columns, **gives_way: Unpack[GivesWay]
+) -> Iterator[Part]:
     """A table below others, if there is anything in it."""
     if things:
         yield ""
-        yield Table(things, columns)
+        yield Table(things, columns, gives_way)
 
 
 def at(name: str) -> Cell:
@@ -224,52 +218,60 @@ def _field(thing: Any, name: str) -> Any:  # noqa: ANN401 - of a document or a s
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name)
 
 
-def _cells(thing: object, columns: Columns) -> list[object]:
-    return [
-        _field(thing, column) if isinstance(column, str) else column(thing)
-        for column in columns.values()
-    ]
-
-
 def moment(told: object) -> str | None:
     """A time of the API as tables show it."""
     when = datetime.fromisoformat(told) if isinstance(told, str) else told
     return f"{when:%Y-%m-%d %H:%M:%S}" if when else None
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, whole: int = 0
-) -> None:
-    """A table that fits the terminal, of which the first `whole` columns are never folded.
+def _print_table(table: Table) -> None:
+    rows = [
+        [
+            cell(_field(thing, column) if isinstance(column, str) else column(thing))
+            for column in table.columns.values()
+        ]
+        for thing in table.things
+    ]
+    wraps, drops = table.gives_way.get("wraps", ()), table.gives_way.get("drops", ())
+    if not rows and (none := table.gives_way.get("none")):
+        say(none)
+        return
+    laid = layout.table([*table.columns], rows, _width(sys.stdout), wraps=wraps, drops=drops)
+    _print(laid.lines)
+    if laid.dropped:
+        complain(f"no room for: {', '.join(laid.dropped)}; a wider terminal or --json shows all")
 
-    Where there is no terminal, no cell is.
-    """
-    heads = (Column(name, no_wrap=place < whole) for place, name in enumerate(columns))
-    table = Grid(*heads, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(cell(value) for value in row))
-    width = None if sys.stdout.isatty() else UNFOLDED
-    Console(file=sys.stdout, highlight=False, width=width).print(table)
+
+def _print_fields(shown: Fields) -> None:
+    width = _width(sys.stdout)
+    room = width and width - layout.GAP - max(map(layout.columns_of, shown.fields), default=0)
+    pairs = [(cell(name), cell(value, room)) for name, value in shown.fields.items()]
+    if any(shown.heads):
+        pairs.insert(0, (layout.Cell(shown.heads[0], "bold"), layout.Cell(shown.heads[1], "bold")))
+    _print(layout.fields(pairs, width))
 
 
-def cell(value: object) -> Text:
-    """A value as it stands in a table; states have a colour."""
+def cell(value: object, room: int | None = None) -> layout.Cell:
+    """A value as tables show it: states have a colour, a document has lines if it has no room."""
     if isinstance(value, dict | list):
-        value = orjson.dumps(value).decode()
+        text = json(value, on_a_line=True)
+        return layout.Cell(text if room is None or len(text) <= room else json(value))
     text = "" if value is None else str(value)
-    return Text(plain(text), style=STYLES.get(text, ""))
+    return layout.Cell(plain(text), STYLES.get(text, ""))
 
 
-def print_checks(checks: Sequence[tuple[bool, str, str, str]]) -> None:
-    """A line each: whether it is well, its name, what was found; and below what to do about it."""
+def _print(lines: Iterable[layout.Line]) -> None:
+    """On a terminal with its colours; what is wider than it is folded by itself."""
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    width = max(len(name) for _, name, _, _ in checks)
-    for ok, name, found, advice in checks:
-        line = Text("ok    " if ok else "failed", style="green" if ok else "red")
-        line.append(plain(f"  {name:<{width}}  {found}"), style="default")
-        console.print(line)
-        if advice:
-            console.print(Text(plain(f"{'':<{width + 8}}  {advice}")))
+    for line in lines:
+        text = Text.assemble(*line)
+        text.rstrip()
+        console.print(text)
+
+
+def _width(file: TextIO) -> int | None:
+    """How many columns a terminal has; None: it is none, and there is room for everything."""
+    return Console(file=file).width if file.isatty() else None
 
 
 @contextmanager

@@ -77,25 +77,25 @@ def _stand(fleet: Document) -> Iterator[Part]:
         "type": "jobType", "lane": "lane", "status": "status", "jobs": "jobs",
         "oldest due (UTC)": at("oldestDue"),
         "": lambda depth: "unroutable" if depth["unroutable"] else None,
-    })  # fmt: skip
+    }, drops=("lane", "oldest due (UTC)"))  # fmt: skip
     yield from section(fleet["tenants"], {
         "tenant": "tenant", "waits since (UTC)": at("oldestDue"), "waiting": "waiting",
         "announced": "announced", "processing": "processing",
         "": lambda tenant: "paused" if tenant["paused"] else None,
-    })  # fmt: skip
+    }, drops=("announced", "processing"))  # fmt: skip
     yield from section(fleet["throughput"], {
         "last hour": "jobType", "lane": "lane", "outcome": "outcome", "attempts": "attempts",
         "mean": lambda kind: f"{kind['meanDuration']:.2f} s",
         "waited": lambda kind: f"{kind['meanQueueTime']:.2f} s",
-    })  # fmt: skip
+    }, drops=("lane", "waited"))  # fmt: skip
     yield from section(fleet["failures"], {
         "failed, last hour": "jobType", "code": "code", "jobs": "failures",
         "latest (UTC)": at("latest"),
-    })  # fmt: skip
+    }, drops=("latest (UTC)",))  # fmt: skip
     yield from section(fleet["stuck"], {
         "stuck": "jobId", "tenant": "tenant", "type": "jobType", "claimed (UTC)": at("claimedAt"),
         "host": "host",
-    })  # fmt: skip
+    }, drops=("host", "type", "claimed (UTC)"))  # fmt: skip
     yield ""
     yield f"{fleet['unacknowledged']} dead letters wait for somebody"
 
@@ -112,7 +112,9 @@ def pauses(as_json: Json = False) -> None:
         "paused": _named, "still running": "running",
         "refuses new": lambda pause: "yes" if pause["refuseNew"] else "no",
         "since (UTC)": at("pausedAt"), "by": "pausedBy", "reason": "reason",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, none="nothing is paused", wraps=("paused", "by", "reason"),
+        drops=("since (UTC)", "refuses new"),
+    )  # fmt: skip
 
 
 @app.command()
@@ -245,7 +247,9 @@ def list_breakers(as_json: Json = False) -> None:
         "service": "service", "state": "state", "failed": _failed, "trips": "trips",
         "retry (UTC)": at("retryAt"), "last failure (UTC)": at("lastFailureAt"),
         "with": "lastErrorCode", "by": "updatedBy",
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, none="no breakers: no service has failed yet", wraps=("by",),
+        drops=("last failure (UTC)", "trips", "with", "by"),
+    )  # fmt: skip
 
 
 def _failed(breaker: Document) -> str:

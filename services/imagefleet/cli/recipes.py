@@ -111,7 +111,8 @@ def _tell(recipes: Mapping[str, Recipe], *, as_json: bool) -> None:
     lines = [_line(recipe) for recipe in recipes.values()]
     formats: Columns = {"formats": lambda line: ", ".join(line["formats"])}
     columns = {**_as_named("name", "hash", "variants"), **formats}
-    show({"recipes": lines}, lambda _: Table(lines, columns, whole=2), as_json=as_json)
+    table = Table(lines, columns, {"drops": ("formats",)})
+    show({"recipes": lines}, lambda _: table, as_json=as_json)
 
 
 def _line(recipe: Recipe) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def _seen(recipe: Recipe) -> Iterator[Part]:
     yield f"{recipe.name}  {recipe.hash}"
     yield f"metadata {recipe.metadata}, truncated {recipe.truncated}"
     lines = [{"variant": name, **said} for name, said in said_by(recipe).items() if name]
-    yield Table(lines, _as_named("variant", "fit", "box", "quality", "besides"), whole=1)
+    columns = _as_named("variant", "fit", "box", "quality", "besides")
+    yield Table(lines, columns, {"wraps": ("besides",)})
 
 
 def _changes(name: str, before: Recipe | None, after: Recipe | None) -> Iterator[dict[str, object]]:
@@ -143,8 +145,7 @@ def _changes(name: str, before: Recipe | None, after: Recipe | None) -> Iterator
 
 
 def _differences(told: Mapping[str, Any]) -> Iterator[Part]:
-    if not told["recipes"]:
-        yield "They make the same."
-        return
-    yield Table(told["recipes"], _as_named("name", "was", "hash"), whole=3)
-    yield from section(told["changes"], _as_named("recipe", "variant", "key", "was", "now"))
+    columns = _as_named("name", "was", "hash")
+    yield Table(told["recipes"], columns, {"none": "They make the same."})
+    columns = _as_named("recipe", "variant", "key", "was", "now")
+    yield from section(told["changes"], columns, wraps=("was", "now"))

@@ -101,7 +101,8 @@ def tell(
     """All of them and their errors; the verb ends with the worst. One `alone` is no list."""
     documents = [result.document for result in results]
     rows = [result.document | result.more for result in results]
-    show(documents[0] if alone else documents, lambda _: Table(rows, columns), as_json=as_json)
+    table = Table(rows, columns, {"wraps": ("file", "progress")})
+    show(documents[0] if alone else documents, lambda _: table, as_json=as_json)
     for result in results:
         if error := result.document.get("error"):
             complain(f"{result.name}: {error}")

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.output import Columns, Table, complain, moment, say, show
+from imagefleet.cli.output import Columns, GivesWay, Table, complain, moment, say, show
 from imagefleet.cli.verbs import Json, Reason, ask, below
 from imagefleet.client.api import Document
 from imagefleet.settings import reference
@@ -43,7 +43,7 @@ def list_settings(turned: Turned = False, as_json: Json = False) -> None:
     """
     page = ask("GET", PATH)
     wanted = [setting for setting in page["settings"] if setting["turned"] or not turned]
-    show({"settings": wanted}, lambda _: Table(wanted, COLUMNS, whole=3), as_json=as_json)
+    show({"settings": wanted}, lambda _: Table(wanted, COLUMNS, GIVES_WAY), as_json=as_json)
     if not as_json:
         _warn(*wanted)
 
@@ -102,6 +102,11 @@ COLUMNS: Final[Columns] = {
     "by": lambda setting: (setting.get("setBy") or "").partition(" (")[0],
     "when": _when,
     "why": "reason",
+}
+GIVES_WAY: Final[GivesWay] = {
+    "wraps": ("by", "why"),
+    "drops": ("when", "by", "default"),
+    "none": "nothing is turned: all is as by default",
 }
 
 

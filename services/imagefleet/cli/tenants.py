@@ -49,7 +49,9 @@ def list_tenants(
         "open": lambda tenant: _at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
         "at most": "maxOpenJobs", "weight": "weight", "paused": _paused,
         "created (UTC)": at("createdAt"),
-    }, as_json=as_json)  # fmt: skip
+    }, as_json=as_json, none="no tenants; `imagefleet keys create` makes one", wraps=("paused",),
+        drops=("created (UTC)", "weight"),
+    )  # fmt: skip
 
 
 @app.command("show")
@@ -192,7 +194,7 @@ def _seen(tenant: Document) -> Iterator[Part]:
     yield Table(tenant["limits"], {
         "limit": "name", "value": "value", "default": "default", "used": "used",
         "set by": "setBy", "reason": "reason",
-    })  # fmt: skip
+    }, {"wraps": ("set by", "reason"), "drops": ("set by", "default")})  # fmt: skip
 
 
 def _at_least(count: int, at_least: bool) -> str:  # noqa: FBT001 - both are of one answer

@@ -176,8 +176,7 @@ async def _ensure_buckets(
         await _ensure_bucket(client, names[key], region)
         await _close_to_the_public(client, names[key])
         await _forget_unfinished_uploads(client, names[key], topology.abort_multipart_after_days)
-        if description.takes_forms:
-            await _allow_forms(client, names[key])
+        await _open_to_pages(client, names[key], description.pages_may)
     return names
 
 
@@ -223,9 +222,9 @@ async def _forget_unfinished_uploads(client: "S3Client", bucket: str, days: int)
     )
 
 
-async def _allow_forms(client: "S3Client", bucket: str) -> None:
+async def _open_to_pages(client: "S3Client", bucket: str, methods: Sequence[str]) -> None:
     rule: CORSRuleTypeDef = {
-        "AllowedMethods": ["POST"],
+        "AllowedMethods": methods,
         "AllowedOrigins": ["*"],
         "AllowedHeaders": ["*"],
         "ExposeHeaders": ["ETag"],

@@ -20,7 +20,8 @@ from imagefleet.client.api import ApiClient
 from imagefleet.errors import FleetError
 from imagefleet.imaging.samples import Sample, decode, sample
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.images import ImageView, VariantView
+from imagefleet.jobs.shapes.images import ImageView
+from imagefleet.jobs.shapes.pictures import VariantView
 from imagefleet.runtime import in_thread
 
 UPLOADS_AT_ONCE: Final = 8

@@ -4,10 +4,10 @@ Names are a prefix and the key. Where a number comes from is told in infra/boots
 CloudFront's part of it, one distribution with two origins, is made here as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,8 +32,8 @@ class QueueDescription(_Described):
 
 
 class BucketDescription(_Described):
-    takes_forms: bool
-    """Browsers post files to it, with a presigned form."""
+    pages_may: Sequence[Literal["GET", "HEAD", "POST"]]
+    """What a page of any origin may ask of it, where it has leave by a signature or by the edge."""
 
 
 class EdgeDescription(_Described):

@@ -23,7 +23,8 @@ _ALIASES = {
     "image/x-png": ImageFormat.PNG,
     "image/apng": ImageFormat.PNG,
 }
-_NO_DECLARATION = frozenset({"", "application/octet-stream"})
+# The last is what curl says of any body that it is not told the type of.
+NO_DECLARATION = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis"})
 
 _Parser = Callable[[bytes], HeaderFacts]
@@ -69,9 +70,9 @@ def examine(data: bytes, limits: Limits) -> HeaderFacts:
 
 
 def agree(declared: str | None, sniffed: ImageFormat) -> bool:
-    """Whether a declared content type fits the bytes; none, or octet-stream, declares nothing."""
+    """Whether a declared content type fits the bytes; which may declare nothing."""
     media_type = (declared or "").partition(";")[0].strip().lower()
-    if media_type in _NO_DECLARATION:
+    if media_type in NO_DECLARATION:
         return True
     return media_type == sniffed.mime_type or _ALIASES.get(media_type) is sniffed
 

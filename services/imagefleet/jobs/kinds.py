@@ -17,6 +17,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
@@ -196,23 +197,17 @@ def _read(
             raise _invalid(kind, "it contains the character NUL, which cannot be stored")
         return reading(kind.payload, document)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        named = [f"{_field(fault['loc'])} ({fault['type']})" for fault in faults[:_FAULTS_SHOWN]]
-        more = len(faults) - len(named)
-        raise _invalid(kind, ", ".join(named) + (f" and {more} more" if more else "")) from None
+        errors = error.errors(include_url=False, include_input=False)
+        faults = Fault.all_of(errors[:_FAULTS_SHOWN], "payload", list(kind.payload.model_fields))
+        told = "; ".join(f"{fault.field} {fault.detail}" for fault in faults)
+        more = len(errors) - len(faults)
+        raise _invalid(kind, told + (f" and {more} more" if more else "")) from None
     except (PydanticSerializationError, RecursionError):
         raise _invalid(kind, "it cannot be written as JSON") from None
 
 
 def _invalid(kind: JobKind, why: str) -> RequestRejected:
     return RequestRejected("invalid_payload", f"The payload is not valid for {kind.name}: {why}.")
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """Name a field, unless the name itself was made up by the sender and is no name."""
-    parts = [str(part) for part in location]
-    known = [part if part.isascii() and part.replace("_", "").isalnum() else "?" for part in parts]
-    return ".".join(part[:63] for part in known) or "payload"
 
 
 class Payload(BaseModel):

@@ -25,6 +25,7 @@ from imagefleet.settings.values import (
     Lanes,
     Names,
     Networks,
+    Origins,
     Port,
     Seconds,
     Switch,
@@ -173,6 +174,9 @@ class Api(Slice):
     slowest phones send four thousand bytes a second, and less would not end within the timeout."""
     trusted_proxies: Networks = Field((), validation_alias="TRUSTED_PROXIES")
     """Where our own proxies are: from there, `X-Forwarded-For` says where a request came from."""
+    allowed_origins: Origins = Field((), validation_alias="CORS_ALLOWED_ORIGINS")
+    """The origins whose pages may speak to the API with a key (CORS); unset is none, `*` is any.
+    Published images are for every page, whatever this says."""
     operator_database_url: DatabaseUrl | None = Field(
         None, validation_alias="OPERATOR_DATABASE_URL"
     )

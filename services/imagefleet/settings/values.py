@@ -56,6 +56,20 @@ def _networks(value: str) -> tuple[Network, ...]:
     return tuple(ip_network(network) for network in _listed(value))
 
 
+def _origins(value: str) -> tuple[str, ...]:
+    origins = _names(value)
+    for origin in origins:
+        parts = urlsplit(origin)
+        # Only as a browser writes it would it ever be the same.
+        written = f"{parts.scheme}://{parts.netloc}".lower()
+        is_web = (
+            parts.scheme in {"http", "https"} and parts.hostname and not set(origin) & set("@*")
+        )
+        if origin != "*" and (not is_web or origin != written):
+            raise ValueError
+    return origins
+
+
 def _web_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
@@ -100,6 +114,11 @@ Networks = Annotated[
     tuple[Network, ...],
     read_as(_networks),
     Form("networks such as 10.0.0.0/8, separated by commas"),
+]
+Origins = Annotated[
+    tuple[str, ...],
+    read_as(_origins),
+    Form("origins such as https://app.example.com, separated by commas, or *"),
 ]
 Lanes = Annotated[
     tuple[Lane, ...],

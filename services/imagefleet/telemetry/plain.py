@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import orjson
+
 _CACHED: Final = 0x3000  # characters, what is written most; of the rest there are a million
 
 OTHER: Final = "other"
@@ -49,6 +51,37 @@ _IN_TEXT: Final = Visible(escaped)
 def plain(text: str) -> str:
     """A stranger's text on one line, with escapes for what would steer a terminal."""
     return text if text.isprintable() else text.translate(_IN_TEXT)
+
+
+def _in_json(character: str) -> str:
+    units = character.encode("utf-16-be")
+    pairs = (units[at : at + 2].hex() for at in range(0, len(units), 2))
+    return "".join(f"\\u{pair}" for pair in pairs)
+
+
+_IN_JSON: Final = Visible(_in_json, kept="\n")  # a break in a string is escaped by then
+
+
+def json(document: object, *, on_a_line: bool = False) -> str:
+    """A document that means what it did, with escapes for what would steer a terminal."""
+    option = 0 if on_a_line else orjson.OPT_INDENT_2
+    try:
+        written = orjson.dumps(document, str, option)
+    except orjson.JSONEncodeError:  # the name of a file need not be Unicode
+        written = orjson.dumps(_encodable(document), str, option)
+    return written.decode().translate(_IN_JSON)
+
+
+def _encodable(value: object) -> object:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_encodable(name): _encodable(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_encodable(inner) for inner in value]
+        case _:
+            return value
 
 
 class Vocabulary:

@@ -47,7 +47,9 @@ async def nothing_is_recorded(owner: Connection) -> None:
         assert await owner.fetchval(f"SELECT count(*) FROM {table}") == 0, table  # noqa: S608
 
 
-@pytest.mark.parametrize("how", ["raw", "chunked", "octet-stream", "form", "any field"])
+@pytest.mark.parametrize(
+    "how", ["raw", "chunked", "octet-stream", "no type", "curl", "form", "any field"]
+)
 async def test_an_original_is_stored_and_pinned(
     acme: httpx.AsyncClient, owner: Connection, originals: Objects, how: str
 ) -> None:
@@ -59,6 +61,12 @@ async def test_an_original_is_stored_and_pinned(
             answer = await acme.post("/v1/images", content=in_pieces(body, 100), headers=JPEG)
         case "octet-stream":
             header = {"Content-Type": "application/octet-stream"}
+            answer = await acme.post("/v1/images", content=body, headers=header)
+        case "no type":
+            answer = await acme.post("/v1/images", content=body)
+            assert "content-type" not in answer.request.headers
+        case "curl":  # what it says where nobody tells it a type
+            header = {"Content-Type": "application/x-www-form-urlencoded"}
             answer = await acme.post("/v1/images", content=body, headers=header)
         case "form":
             answer = await acme.post("/v1/images", files={"file": ("a.jpg", body, "image/jpeg")})
@@ -334,6 +342,7 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
         "recipeHash": RECIPES["default"].hash,
         "variants": [],
         "srcset": {},
+        "sources": [],
     }
     prefix = f"{PUBLIC}/i/{accepted['imageId']}"
     assert ready["status"] == "ready"
@@ -360,6 +369,43 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
         f"{prefix}/1.1/thumb.webp 200w, {prefix}/1.1/small.webp 640w"
     )
     assert ["image/webp", "image/jpeg"] == list(ready["srcset"])
+    assert ready["sources"] == [
+        {"type": each, "srcset": ready["srcset"][each]} for each in ("image/webp", "image/jpeg")
+    ]
+
+
+async def test_an_image_comes_with_what_a_page_has_of_it(
+    acme: httpx.AsyncClient, worker: Connection
+) -> None:
+    accepted = await uploaded(acme)
+    link, prefix = accepted["links"]["image"], f"{PUBLIC}/i/{accepted['imageId']}"
+    assert "html" not in (await acme.get(link)).json()
+    await published(worker, accepted)
+
+    html = (await acme.get(link)).json()["html"]
+    asked = {"alt": 'a "dog"', "sizes": "50vw", "loading": "eager", "addresses": "immutable"}
+    wanted = (await acme.get(link, params=asked)).json()["html"]
+
+    assert html.startswith(f'<picture><source type="image/webp" srcset="{prefix}/current/thumb.web')
+    assert 'width="640" height="320" alt="" loading="lazy"' in html
+    assert wanted.startswith(f'<picture><source type="image/webp" srcset="{prefix}/1.1/thumb.webp')
+    assert 'sizes="50vw" width="640" height="320" alt="a &quot;dog&quot;" fetchpr' in wanted
+    assert not any("html" in each for each in (await acme.get("/v1/images")).json()["images"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"alt": "x" * 501}, {"alt": "two\nlines"}, {"sizes": "\x00"}, {"loading": "soon"},
+        {"addresses": "none"},
+    ],
+)  # fmt: skip
+async def test_what_no_page_may_say_of_itself_is_refused(
+    acme: httpx.AsyncClient, asked: dict[str, str]
+) -> None:
+    accepted = await uploaded(acme)
+
+    is_problem(await acme.get(accepted["links"]["image"], params=asked), 422, "invalid_request")
 
 
 async def test_the_job_names_its_image(acme: httpx.AsyncClient) -> None:

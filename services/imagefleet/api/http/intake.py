@@ -31,7 +31,7 @@ from imagefleet.aws.transfers import digest_of
 from imagefleet.errors import InputRejected, NotFound, RequestRejected, Unavailable
 from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header
-from imagefleet.imaging.sniff import HEAD_BYTES, agree, sniff
+from imagefleet.imaging.sniff import HEAD_BYTES, NO_DECLARATION, agree, sniff
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.store.fleet.keys import ApiKey
 
@@ -235,7 +235,7 @@ def _is_form(request: Request) -> bool:
     sent = media_type(request)
     if sent == "multipart/form-data":
         return True
-    if sent.startswith("image/") or sent == "application/octet-stream":
+    if sent.startswith("image/") or sent in NO_DECLARATION:
         return False
     raise RequestRejected("unsupported_media_type", _IMAGES_ONLY)
 

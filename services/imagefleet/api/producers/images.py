@@ -35,6 +35,7 @@ from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage, RecipeName
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
@@ -60,6 +61,13 @@ FocalQuery = Annotated[
     str | None,
     Query(pattern=FOCAL, description="What is kept where it is cut: shares of width and height."),
 ]
+
+SHORT_TEXT: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{0,500}$"
+SIZES: Final = (
+    "Of `html`: how wide the page shows it; as wide as it is, or the window, if not given."
+)
+LOADING: Final = "Of `html`: `eager` for what is seen first on a page."
+ADDRESSES: Final = "Of `html`: `immutable` for pages that are made anew with every revision."
 
 router = APIRouter(tags=["images"])
 
@@ -153,14 +161,23 @@ async def find_images(
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
-async def show_image(image_id: UUID, key: Reader, tools: ToolsHere) -> Response:
+async def show_image(
+    image_id: UUID,
+    key: Reader,
+    tools: ToolsHere,
+    alt: Annotated[str, Query(pattern=SHORT_TEXT, description="Of `html`; escaped there.")] = "",
+    sizes: Annotated[str | None, Query(pattern=SHORT_TEXT, description=SIZES)] = None,
+    loading: Annotated[Loading, Query(description=LOADING)] = "lazy",
+    addresses: Annotated[Addresses, Query(description=ADDRESSES)] = "stable",
+) -> Response:
     """The image as it is now; of a deleted one, the receipt of its deletion as far as it is."""
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    return answer(image.at(tools.settings.public_base_url, gone))
+    shown = image.at(tools.settings.public_base_url, gone)
+    return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
 
 
 @router.delete(

@@ -38,7 +38,7 @@ _FORMATS: Final = {each.extension: each for each in ImageFormat if each is not I
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOO_LATE: Final = "This was looked up too long ago to be told."
 _PATH: Final = "/i/{image_id}/current/{variant}.{ext}"
-_TOLD: Final = ("Location", "Cache-Control", TAG_HEADERS[0])
+_TOLD: Final = ("Location", "Cache-Control", "Access-Control-Allow-Origin", TAG_HEADERS[0])
 _FOUND: Final[dict[int | str, Piece]] = {
     302: {
         "description": "It is there, for now.",
@@ -75,6 +75,7 @@ async def show_current(
     headers = {
         "Location": f"{tools.settings.public_base_url}/{key}",
         "Cache-Control": CACHE_CONTROL,
+        "Access-Control-Allow-Origin": "*",  # as where it leads: pages may read pixels
         **dict.fromkeys(TAG_HEADERS, cache_tag(wanted)),
     }
     return Response(status_code=302, headers=headers)

@@ -62,14 +62,20 @@ MANAGED: Final[Mapping[str, Policy]] = {
 
 
 # Strict-Transport-Security, which this one has too, is not for an edge without TLS.
-MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
-    "67f7725c-6f97-4210-82d7-5512b31e9d03": {  # SecurityHeadersPolicy
-        "Referrer-Policy": "strict-origin-when-cross-origin",
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "SAMEORIGIN",
-        "X-XSS-Protection": "1; mode=block",
-    }
+_SECURITY: Final = {
+    "Referrer-Policy": "strict-origin-when-cross-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-XSS-Protection": "1; mode=block",
 }
+MANAGED_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "67f7725c-6f97-4210-82d7-5512b31e9d03": _SECURITY,  # SecurityHeadersPolicy
+    "e61eb60c-9c35-4d20-a928-2b84e02af89c": _SECURITY,  # CORS-and-SecurityHeadersPolicy
+}
+ACROSS_ORIGINS: Final[Mapping[str, Mapping[str, str]]] = {
+    "e61eb60c-9c35-4d20-a928-2b84e02af89c": {"Access-Control-Allow-Origin": "*"}
+}
+"""What the same policies add where a request says which origin it comes from."""
 
 
 def seconds_kept(status: int, headers: Mapping[str, str], policy: Policy) -> float:

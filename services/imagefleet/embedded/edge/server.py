@@ -19,6 +19,7 @@ from aiohttp import web
 
 from imagefleet.embedded.edge.cache import Cache, EdgeAnswer, Fill, Invalidations, Kept
 from imagefleet.embedded.edge.origins import (
+    ACROSS_ORIGINS,
     ERROR_SECONDS,
     UPSTREAM_WITHIN,
     Origins,
@@ -210,10 +211,13 @@ async def serve_edge(
         invalidations = Invalidations(
             cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
         )
-        headers = headers_of(described().edge.headers_policy)
+        policy = described().edge.headers_policy
+        headers, across_origins = headers_of(policy), ACROSS_ORIGINS.get(policy, {})
 
-        async def add_headers(_request: web.Request, answer: web.StreamResponse) -> None:
+        async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
             answer.headers.update(headers)
+            if "Origin" in request.headers:
+                answer.headers.update(across_origins)
 
         application = web.Application()
         application.on_response_prepare.append(add_headers)

@@ -73,7 +73,7 @@ async def replay_letters(
     One transaction. Their letters are acknowledged with it: whoever replays has dealt with it.
     """
     if len(ids) > MOST_AT_ONCE:
-        raise RequestRejected("too_many", _TOO_MANY)
+        raise RequestRejected("invalid_request", _TOO_MANY)
     return await _replay(connection, await get_dead_letters(connection, ids), order, kinds)
 
 
@@ -98,7 +98,7 @@ async def replay_page(
     when `count_outcomes` displeases.
     """
     if limit > MOST_AT_ONCE:
-        raise RequestRejected("too_many", _TOO_MANY)
+        raise RequestRejected("invalid_request", _TOO_MANY)
     as_of = filters.died_until or await connection.fetchval(READ_CLOCK)
     letters = await list_dead_letters(connection, filters, after=after, limit=limit)
     return ReplayBatch(
