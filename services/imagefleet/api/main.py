@@ -31,7 +31,7 @@ from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators.queues import Looks
-from imagefleet.api.producers import events, images, job_types, jobs, rendering, uploads
+from imagefleet.api.producers import events, images, job_types, jobs, originals, rendering, uploads
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
@@ -210,7 +210,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, rendering, uploads, jobs, job_types, events, stable):
+    for part in (images, originals, rendering, uploads, jobs, job_types, events, stable):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()

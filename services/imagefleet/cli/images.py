@@ -277,6 +277,19 @@ def _receipt(gone: Deletion) -> Fields:
     return Fields(lines)
 
 
+@app.command()
+def original(image_id: ImageId, as_json: Json = False) -> None:
+    """Print an address that an image's original is downloaded from, good for five minutes.
+
+    With a key that has the scope `originals`.
+
+    For example:
+
+        curl -fsSo photo.jpg "$(imagefleet images original 0199a5c2-...)"
+    """
+    show(call(lambda client: client.original(image_id)), lambda seen: seen.url, as_json=as_json)
+
+
 @app.command("list")
 def list_images(
     reference: Annotated[str | None, typer.Option(help="Only of this reference.")] = None,

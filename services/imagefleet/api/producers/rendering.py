@@ -87,7 +87,7 @@ async def edit_image(
         await admission.admit(connection, key, asking)
         moved = await move_focal(connection, asking, image_id, focal, fingerprint=digest)
     if isinstance(moved, ImageView):
-        return answer(moved.at(tools.settings.public_base_url))
+        return answer(moved.at(tools.settings.public_base_url, kept_for=tools.originals_kept_for))
     tools.ring([moved])
     return accepted(AcceptedImage.answering(moved[1], image_id))
 

@@ -19,6 +19,7 @@ from imagefleet.jobs.shapes.jobs import OutcomesView
 from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
 from imagefleet.store.images.deleting import find_deleted
+from imagefleet.store.images.originals import find_gone
 from imagefleet.store.jobs.endings import lock_targets
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import Answer, insert_submissions
@@ -190,7 +191,7 @@ async def _submit(
     judged: dict[UUID, Submission | Replayed] = {
         letter.id: _judge(letter, order, kinds) for letter in letters
     }
-    await _refuse_deleted(connection, letters, judged)
+    await _refuse_gone(connection, letters, judged)
     wanted = {id_: replay for id_, replay in judged.items() if isinstance(replay, Submission)}
     submitted = await insert_submissions(connection, list(wanted.values())) if wanted else []
     rows = await connection.fetch(FIND_REPLAYS, [replay.replay_of for replay in wanted.values()])
@@ -200,12 +201,15 @@ async def _submit(
     return [answer for answer in judged.values() if isinstance(answer, Replayed)]
 
 
-async def _refuse_deleted(
+async def _refuse_gone(
     connection: Connection,
     letters: Sequence[WholeLetter],
     judged: dict[UUID, Submission | Replayed],
 ) -> None:
-    """Nothing is rendered of an image that was deleted; its deletion itself is replayed."""
+    """Nothing is rendered of an image that was deleted; its deletion itself is replayed.
+
+    Nor of one of which the original is not kept any more.
+    """
     images = {
         id_: image_id
         for id_, replay in judged.items()
@@ -214,12 +218,21 @@ async def _refuse_deleted(
     if not images:
         return
     about = [letter for letter in letters if letter.id in images]
-    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it.
+    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it; so
+    # are originals forgotten.
     await lock_targets(connection, [letter.job_id for letter in about if letter.job_id is not None])
     gone = await find_deleted(connection, list(images.values()))
+    sources = {
+        id_: str(replay.payload.get("source_key"))
+        for id_, replay in judged.items()
+        if isinstance(replay, Submission)
+    }
+    lost = await find_gone(connection, list(sources.values()))
     for letter in about:
         if images[letter.id] in gone:
             judged[letter.id] = _refused(letter, ReplayOutcome.IMAGE_DELETED)
+        elif sources.get(letter.id) in lost:
+            judged[letter.id] = _refused(letter, ReplayOutcome.ORIGINAL_GONE)
 
 
 def _judge(
