@@ -17,7 +17,7 @@ from imagefleet.jobs.shapes.pictures import (
     srcset,
 )
 
-PLAIN = Layout(alt="", sizes=None, loading="lazy", addresses="stable")
+PLAIN = Layout()
 OPAQUE = Placeholder(thumbhash="IPgJNYxwh4eKeIh3eHh4iHiPCAd4", color="#aabbcc")
 WITH_ALPHA = Placeholder(thumbhash="oNiFFIY4gIZJeImId/jogFN1ePiHeHeICA==", color="#aabbcc")
 WIDE = (1920, 1280)

@@ -14,6 +14,7 @@ from imagefleet.api.producers.schemas import ImageEdit, Reprocessing
 from imagefleet.api.producers.submitting import Admission, fingerprint, idempotency_header
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.shapes.images import ImageView
+from imagefleet.jobs.shapes.pictures import Layout
 from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.images.images import get_image
@@ -87,7 +88,8 @@ async def edit_image(
         await admission.admit(connection, key, asking)
         moved = await move_focal(connection, asking, image_id, focal, fingerprint=digest)
     if isinstance(moved, ImageView):
-        return answer(moved.at(tools.settings.public_base_url, kept_for=tools.originals_kept_for))
+        base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
+        return answer(moved.at(base_url, kept_for=kept_for).on_a(Layout()))
     tools.ring([moved])
     return accepted(AcceptedImage.answering(moved[1], image_id))
 

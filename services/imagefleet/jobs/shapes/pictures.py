@@ -64,10 +64,10 @@ class PictureSource(Shape):
 class Layout(NamedTuple):
     """How a page shows an image."""
 
-    alt: str
-    sizes: str | None
-    loading: Loading
-    addresses: Addresses
+    alt: str = ""
+    sizes: str | None = None
+    loading: Loading = "lazy"
+    addresses: Addresses = "stable"
 
 
 _BEST_FIRST: Final = ("avif", "webp", "png", "jpeg")
