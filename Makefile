@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus house walk audit pin clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -120,6 +120,9 @@ audit: $(READY) ## Ask a vulnerability database about every locked package; fail
 
 pin: $(READY) ## Pin images and actions by digest, those that can be fetched; fails and says so where one cannot
 	@$(BIN)/python .ci/pin.py $(ARGS)
+
+vendor: $(READY) ## Fetch the files of Swagger UI that lie in the package, as they are pinned (needs npm; ARGS="--version 5.36.0" pins another)
+	@$(BIN)/python .ci/vendor.py $(ARGS)
 
 # The base may be any Debian with Python 3.11 or newer: PYTHON_IMAGE=python:3.12-slim
 PYTHON_IMAGE ?= python:3.13-slim

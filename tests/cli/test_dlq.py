@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -9,8 +10,10 @@ from datetime import timedelta
 import pytest
 
 from imagefleet.cli.output import ExitCode
+from imagefleet.cli.replaying import WOULD
 from imagefleet.jobs.lifecycle import Completed, Outcome
 from imagefleet.jobs.model import JobId
+from imagefleet.jobs.replays import ReplayOutcome
 from imagefleet.store.database import Connection
 from tests.cli.conftest import BUG, Cli, document, failed
 from tests.support.factories import settle_job
@@ -49,13 +52,17 @@ async def test_dead_letters_are_listed_grouped_shown_and_acknowledged(
     listed = document(await operate("dlq", "list", "--json", "--code", "internal_error"))
     (group,) = document(await operate("dlq", "groups", "--json"))["groups"]
     by_tenant = await operate("dlq", "groups", "--by-tenant")
+    of_all = await operate("dlq", "groups")
     shown = await operate("dlq", "show", str(jobs[0].job_id))
     by_id = await operate("dlq", "ack", "--note", "known", str(jobs[0].job_id))
     by_filter = await operate("dlq", "ack", "--note", "known", "--all", "--yes", "--json")
 
     assert [str(job.job_id) for job in jobs] == [letter["jobId"] for letter in listed["letters"]]
     assert (2, 2, 1) == (group["letters"], group["replayable"], group["tenants"])
-    assert "acme" in by_tenant.out
+    for seen in (by_tenant, of_all):
+        assert {"acme", "message", BUG.message, group["fingerprint"], group["example"]} <= {
+            part.strip() for line in seen.out.splitlines() for part in line.split("  ")
+        }
     assert "KeyError" in shown.out
     assert "1 acknowledged" in by_id.out
     assert {"acknowledged": 1} == document(by_filter)
@@ -92,15 +99,36 @@ async def test_a_person_is_asked_before_much_is_changed(
     )
 
 
-async def test_a_dry_run_tells_and_does_nothing(
+async def test_a_dry_run_foretells_of_each_letter_and_does_nothing(
     operate: Cli, worker: Connection, superuser: Connection
 ) -> None:
-    await failed(worker, superuser, 3)
+    jobs = await failed(worker, superuser, 3)
+    known = document(await operate("dlq", "show", str(jobs[0].job_id), "--json"))["id"]
+    await operate("dlq", "ack", "--note", "known", known)
+    dry = ("dlq", "replay", "--reason", "x", "--dry-run")
+    ids = [str(job.job_id) for job in jobs]
 
-    ended = await operate("dlq", "replay", "--reason", "x", "--all", "--dry-run", "--json")
+    ended = await operate(*dry, *ids, "--json")
+    told = await operate(*dry, *ids)
+    nothing = await operate(*dry, "--code", "corrupt")
 
-    assert {"replayed": 3} == document(ended)["letters"]
+    assert {"replayed": 2, "acknowledged": 1} == document(ended)["letters"]
+    letters = {letter["letterId"]: letter["jobId"] for letter in document(ended)["replays"]}
+    assert set(ids) == set(letters.values())
+    lines = told.out.splitlines()
+    assert letters.keys() == {line.partition(" ")[0] for line in lines[1:-1]}
+    assert {
+        "would be replayed",
+        "would be left alone: it is acknowledged, and --force was not said",
+    } == {line.partition("  ")[2] for line in lines[1:-1]}
+    assert "2 of 3 letters would be replayed" == lines[-1]
+    assert "no letter would be replayed\n" == nothing.out
     assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
+
+
+def test_a_dry_run_has_words_for_every_outcome() -> None:
+    assert set(ReplayOutcome) == WOULD.keys()
+    assert all("would" in words for words in WOULD.values())
 
 
 async def test_a_replay_that_goes_well_goes_to_the_end(
@@ -168,7 +196,9 @@ async def test_a_replay_stops_when_the_canary_fails_again(
 
     assert ExitCode.FAILED == ended.code
     assert "stopped: 2 of 2 that ended failed again" in ended.err
-    replayed = await superuser.fetch("SELECT replay_of FROM jobs WHERE replay_of IS NOT NULL")
+    replayed = await superuser.fetch("SELECT * FROM jobs WHERE replay_of IS NOT NULL")
+    told = re.findall(r"^(\S{36}) +failed +Something went wrong.", ended.out, re.MULTILINE)
+    assert {str(job["id"]) for job in replayed} == set(told)
     assert {job.job_id for job in jobs[:2]} == {row["replay_of"] for row in replayed}
 
 
@@ -177,13 +207,16 @@ async def test_a_canary_that_does_not_end_in_time_stops_the_replay(
 ) -> None:
     await failed(worker, superuser, 2)
 
-    ended = await operate(
-        *("dlq", "replay", "--reason", "x", "--all", "--yes", "--canary", "1", "--within", "0.2")
-    )
+    canary = ("--all", "--yes", "--canary", "1", "--within", "0.2")
+    ended = await operate("dlq", "replay", "--reason", "x", *canary)
+    as_json = await operate("dlq", "replay", "--reason", "x", *canary, "--json")
 
     assert ExitCode.FAILED == ended.code
     assert "the canary has not ended in time" in ended.err
-    assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
+    find = "SELECT id::text FROM jobs WHERE replay_of IS NOT NULL ORDER BY id"
+    first, second = [row["id"] for row in await superuser.fetch(find)]
+    assert re.search(rf"^{first} +queued", ended.out, re.MULTILINE)
+    assert [{"jobId": second, "status": "queued"}] == document(as_json)["canary"]
 
 
 async def test_named_letters_are_replayed_without_asking(

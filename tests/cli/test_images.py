@@ -19,14 +19,6 @@ from tests.support.http import a_jpeg, claimed
 
 
 @pytest.fixture
-def produce(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The command line in the hands of a producer."""
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
-    return cli
-
-
-@pytest.fixture
 async def image_id(running: Running, worker: Connection) -> str:
     async with running.client() as client:
         accepted = await uploaded(client)
@@ -206,3 +198,26 @@ async def test_an_image_is_replaced(
     assert 2 == await owner.fetchval("SELECT count(*) FROM image_sources")
     newest = "SELECT payload ->> 'recipe' FROM jobs ORDER BY target_seq DESC LIMIT 1"
     assert "avif" == await owner.fetchval(newest)
+
+
+@pytest.mark.parametrize("waiting", [(), ("--wait", "20")])
+async def test_an_image_that_could_not_be_made_is_the_exit_code(
+    produce: Cli, running: Running, worker: Connection, waiting: tuple[str, ...]
+) -> None:
+    async with running.client() as client:
+        accepted = await uploaded(client)
+    pending = await produce("images", "show", accepted["imageId"])
+    job = await claimed(worker, accepted["jobId"])
+
+    async def fails() -> None:
+        await settle_job(worker, job, CORRUPT)
+
+    words = ("images", "show", "--json", accepted["imageId"])
+    if waiting:
+        ended, _ = await asyncio.gather(produce(*words, *waiting), fails())
+    else:
+        await fails()
+        ended = await produce(*words)
+
+    assert pending.code == ExitCode.DONE
+    assert (ExitCode.FAILED, "failed") == (ended.code, ended.json()["status"])

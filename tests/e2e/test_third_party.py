@@ -188,6 +188,7 @@ def test_the_wheel_is_the_whole_product(product: Path) -> None:
     expected = {
         str(path.relative_to(services)) for path in package if "__pycache__" not in path.parts
     } | {f"imagefleet/migrations/{path.name}" for path in (ROOT / "migrations").glob("*.sql")}
+    expected |= {"imagefleet/errors.md"}
 
     with ZipFile(product) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}

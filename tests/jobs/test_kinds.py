@@ -231,19 +231,21 @@ def test_a_payload_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"image_id": "no-uuid"}, "image_id (uuid_parsing)"),
-        ({"image_id": 7}, "image_id (uuid_type)"),
-        ({"source_key": ""}, "source_key (string_too_short)"),
-        ({"source_bytes": 0}, "source_bytes (greater_than_equal)"),
-        ({"source_bytes": 2**63}, "source_bytes (less_than)"),
-        ({"source_bytes": "10"}, "source_bytes (int_type)"),
-        ({"source_sha256": "abc"}, "source_sha256 (string_pattern_mismatch)"),
-        ({"recipe": "../etc"}, "recipe (string_pattern_mismatch)"),
-        ({"source_seq": -1}, "source_seq (greater_than_equal)"),
-        ({"width": 10}, "width (extra_forbidden)"),
+        ({"image_id": "no-uuid"}, "image_id must be a UUID"),
+        ({"image_id": 7}, "image_id must be a UUID"),
+        ({"source_key": ""}, "source_key must have at least 1 characters"),
+        ({"source_bytes": 0}, "source_bytes must be at least 1"),
+        ({"source_bytes": 2**63}, f"source_bytes must be less than {2**63}"),
+        ({"source_bytes": "10"}, "source_bytes must be a whole number"),
+        ({"source_sha256": "abc"}, "source_sha256 must match ^[0-9a-f]{64}$"),
+        ({"recipe": "../etc"}, "recipe must match ^[a-z][a-z0-9_-]{0,62}$"),
+        ({"source_seq": -1}, "source_seq must be at least 0"),
+        ({"width": 10}, f"width is not known; known are: {', '.join(ProcessImage.model_fields)}"),
     ],
 )
-def test_a_fault_is_named_by_field_and_kind(change: dict[str, object], named: str) -> None:
+def test_a_fault_is_told_by_its_field_and_what_that_must_be(
+    change: dict[str, object], named: str
+) -> None:
     sentence = refusal("process_image", {**UPLOAD, **change})
 
     assert f"The payload is not valid for process_image: {named}." == sentence
@@ -261,7 +263,7 @@ def test_what_a_newer_release_added_is_left_out_at_every_depth() -> None:
 
 def test_what_is_submitted_has_no_unknown_field_at_any_depth() -> None:
     for field, value in NEWER.items():
-        with pytest.raises(RequestRejected, match=f"{field}.*(extra_forbidden|unexpected_keyword)"):
+        with pytest.raises(RequestRejected, match=f"{field}.* is not known"):
             validate_payload(DRAWING, {field: value})
 
 
@@ -276,7 +278,7 @@ def test_an_unknown_field_excuses_no_other_fault() -> None:
     with pytest.raises(RequestRejected) as refused:
         read_payload(BUILT_IN["noop"], {"milliseconds": "5", "colour": "red"})
 
-    assert "The payload is not valid for noop: milliseconds (int_type)." == (
+    assert "The payload is not valid for noop: milliseconds must be a whole number." == (
         refused.value.public_message
     )
 
@@ -284,12 +286,12 @@ def test_an_unknown_field_excuses_no_other_fault() -> None:
 def test_all_faults_are_named_at_once() -> None:
     sentence = refusal("noop", {"milliseconds": 60_001, "note": 5})
 
-    assert "milliseconds (less_than_equal), note (string_type)." in sentence
+    assert "milliseconds must be at most 60000; note must be a string." in sentence
 
 
 @pytest.mark.parametrize("milliseconds", [-1, 60_001, 1.5, True])
 def test_a_noop_waits_a_minute_at_most(milliseconds: float) -> None:
-    assert "milliseconds (" in refusal("noop", {"milliseconds": milliseconds})
+    assert "milliseconds must be" in refusal("noop", {"milliseconds": milliseconds})
 
 
 def test_a_refusal_never_repeats_a_value() -> None:
@@ -298,7 +300,7 @@ def test_a_refusal_never_repeats_a_value() -> None:
     sentence = refusal("noop", {"milliseconds": secret, "note": [secret], f"<{secret}>": secret})
 
     assert "hunter2" not in sentence
-    assert "? (extra_forbidden)" in sentence
+    assert "? is not known" in sentence
 
 
 def test_a_refusal_stays_short_however_much_is_wrong() -> None:

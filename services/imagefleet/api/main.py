@@ -35,7 +35,7 @@ from imagefleet.api.producers import events, images, job_types, jobs, originals,
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
-from imagefleet.api.public import stable
+from imagefleet.api.public import documentation, explaining, stable
 from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.session import AwsSession, open_session
@@ -210,7 +210,18 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.streams = Streams(tools, app.state.keys, watcher, limiting)
     app.state.addresses = Addresses(tools)
     errors.install(app)
-    for part in (images, originals, rendering, uploads, jobs, job_types, events, stable):
+    for part in (
+        images,
+        originals,
+        rendering,
+        uploads,
+        jobs,
+        job_types,
+        events,
+        stable,
+        documentation,
+        explaining,
+    ):
         app.include_router(part.router)
     if tools.operators is not None:
         app.state.looks = Looks()

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.listing import EveryPage, route, show_pages
 from imagefleet.cli.output import (
     ExitCode,
     at,
@@ -62,6 +63,7 @@ def list_letters(
     ] = False,
     limit: Limit = 20,
     cursor: Cursor = None,
+    every_page: EveryPage = False,
     as_json: Json = False,
 ) -> None:
     """List open dead letters, the oldest first.
@@ -73,11 +75,11 @@ def list_letters(
     """
     parameters = _parameters(tenant, job_type, code, fingerprint)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
-    show_list(ask("GET", LETTERS, parameters), "letters", {
+    show_pages(route(LETTERS), parameters, "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
         "message": "message", "died (UTC)": at("diedAt"), "fault": "fingerprint",
         "dealt with": _dealt_with,
-    }, as_json=as_json, wraps=("message", "dealt with"),
+    }, every_page=every_page, as_json=as_json, wraps=("message", "dealt with"),
         drops=("fault", "type", "died (UTC)", "tenant"),
         none="no dead letters" if everything else "no open dead letters; --history shows all",
     )  # fmt: skip
@@ -122,13 +124,20 @@ def groups(
     parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
-        "tenant" if by_tenant else "tenants": lambda fault: fault.get("tenant") or fault["tenants"],
-        "replayable": "replayable", "type": "jobType", "code": "reason",
+        "tenant" if by_tenant else "tenants": _tenants,
+        "replayable": "replayable", "type": "jobType", "code": "reason", "message": "message",
         "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
         "e.g.": "example",
-    }, as_json=as_json, drops=("e.g.", "first (UTC)", "replayable", "type", "last (UTC)"),
+    }, as_json=as_json, wraps=("message", "tenant", "tenants"),
+        drops=("e.g.", "first (UTC)", "replayable", "type", "last (UTC)"),
         none="no open dead letters",
     )  # fmt: skip
+
+
+def _tenants(fault: Document) -> str:
+    names: list[str] = fault.get("tenantNames", [])
+    more = fault["tenants"] - len(names)
+    return ", ".join([*names, f"{more} more"] if more else names)
 
 
 @app.command()
@@ -202,7 +211,8 @@ def replay(
     if "filter" in what and not dry:
         _confirm("Replay", chosen, yes=yes)
     call(done.dry_run if dry else done.run)
-    show(done.document(), lambda _: done.counts(), as_json=as_json)
+    told = done.foretold if dry else done.counts
+    show(done.document(), lambda _: told(), as_json=as_json)
     if done.stopped and not as_json:
         complain(done.stopped)
     finish(ExitCode.FAILED if done.stopped or done.fates.get("failed") else ExitCode.DONE)

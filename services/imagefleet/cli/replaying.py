@@ -2,19 +2,30 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from imagefleet.cli.output import Fields, Tell, filled, waiting
-from imagefleet.cli.verbs import ends_in, looks
-from imagefleet.client.api import ApiClient
+from imagefleet.cli.output import Columns, Fields, Part, Table, filled, section
+from imagefleet.cli.progress import Tell, waiting
+from imagefleet.cli.verbs import below, ends_in, looks
+from imagefleet.client.api import ApiClient, Document
 
 LETTERS: Final = "/v1/operator/dead-letters"
+JOBS: Final = "/v1/operator/jobs"
 OUTCOMES: Final = "/v1/operator/jobs:outcomes"
 MOST_ON_A_PAGE: Final = 100
 MOST_WATCHED: Final = 1000  # of one request
 FEW: Final = 10  # jobs; the share among fewer says nothing yet, unless there are no more
+WOULD: Final[Mapping[str, str]] = {
+    "replayed": "would be replayed",
+    "already_replayed": "would be left alone: it was replayed",
+    "acknowledged": "would be left alone: it is acknowledged, and --force was not said",
+    "duplicate": "would be left alone: an open job has its dedup key",
+    "image_deleted": "would be left alone: its image is deleted",
+    "not_replayable": "would be left alone: it is of no job",
+}
+"""What a dry run says of a letter."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +41,8 @@ class Replaying:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     """Of letters."""
+    would: list[Document] = field(default_factory=list)
+    """What a dry run has found out of each letter."""
     jobs: list[str] = field(default_factory=list)
     fates: dict[str, int] = field(default_factory=dict)
     """Of the jobs, as they were last seen."""
@@ -38,19 +51,37 @@ class Replaying:
     as_of: str | None = None
     """What failed again meanwhile is not replayed another time."""
 
+    of_canary: list[Document] = field(default_factory=list)
+    """Its jobs, where it stopped the replay."""
+
     def document(self) -> Mapping[str, object]:
         """For scripts."""
-        letters = dict(self.outcomes)
         return {
-            "letters": letters, "jobs": self.fates, "jobIds": self.jobs, "stopped": self.stopped,
+            "letters": dict(self.outcomes), "jobs": self.fates, "jobIds": self.jobs,
+            "stopped": self.stopped,
+            **filled(replays=self.would or None, canary=self.of_canary or None),
         }  # fmt: skip
 
-    def counts(self) -> Fields:
+    def counts(self) -> Iterator[Part]:
         """For people."""
         counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
         if self.jobs:
             counts |= {"jobs " + name: of for name, of in self.fates.items()}
-        return Fields(counts or {"letters": 0})
+        yield Fields(counts or {"letters": 0})
+        columns: Columns = {
+            "canary": "jobId", "status": "status", "failure": lambda job: job.get("failureMessage"),
+        }  # fmt: skip
+        yield from section(self.of_canary, columns, wraps=("failure",))
+
+    def foretold(self) -> Iterator[Part]:
+        """For people, after a dry run."""
+        columns: Columns = {
+            "letter": "letterId",
+            "": lambda letter: WOULD.get(letter["outcome"], letter["outcome"]),
+        }
+        yield Table(self.would, columns, {"wraps": ("",), "none": "no letter would be replayed"})
+        if len(self.would) > 1:
+            yield f"{self.outcomes['replayed']} of {len(self.would)} letters would be replayed"
 
     async def dry_run(self, client: ApiClient) -> None:
         """What would happen to each letter; nothing does."""
@@ -67,6 +98,8 @@ class Replaying:
                 await self._watch(client, tell)
                 if self.stopped is None and self.fates["open"]:
                     self.stopped = "stopped: the canary has not ended in time"
+                if self.stopped is not None:
+                    self.of_canary = [await self._fate(client, job_id) for job_id in self.jobs]
             while more and self.stopped is None:
                 before = len(self.jobs)
                 # About a second's worth.
@@ -86,11 +119,18 @@ class Replaying:
         page = await client.ask("POST", f"{LETTERS}:replay", document=asked)
         for replay in page["replays"]:
             self.outcomes[replay["outcome"]] += 1
+            if self.what.get("dryRun"):
+                self.would.append(replay)
             if replay["outcome"] in replayed and replay.get("replayedAs"):
                 self.jobs.append(replay["replayedAs"])
         self.cursor = page.get("nextCursor")
         self.as_of = self.as_of or page.get("asOf")
         return self.cursor is not None and len(page["replays"]) == limit
+
+    async def _fate(self, client: ApiClient, job_id: str) -> Document:
+        job = await client.ask("GET", below(JOBS, job_id))
+        names = ("jobId", "status", "failureCode", "failureMessage")
+        return {name: job[name] for name in names if name in job}
 
     async def _watch(self, client: ApiClient, tell: Tell) -> None:
         """Look until all have ended, too many have failed, or the time is over."""

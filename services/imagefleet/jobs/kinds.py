@@ -17,9 +17,17 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.jobs.results import (
+    DeletionResult,
+    FlaggingResult,
+    RenderResult,
+    ReprocessingResult,
+    VisibleResult,
+)
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {
@@ -62,6 +70,8 @@ class JobKind:
     """Ignores pauses and the order of its target, though never a running job."""
     pause_target_on_failure: bool = False
     """A failed job stops everything behind it on the same target until somebody looks."""
+    result_visible: type[BaseModel] | None = None
+    """What of a result its producer may read; None: nothing, it is for operators alone."""
 
     def __post_init__(self) -> None:
         """Refuse a name that could not be a label, a column's value or a part of a URL."""
@@ -88,6 +98,9 @@ class Kinds(Mapping[str, JobKind]):
                 raise Misconfigured(msg)
             by_name[kind.name] = kind
         self._by_name: Final = by_name
+        visible = {kind.name: kind.result_visible for kind in by_name.values()}
+        self.results: Final = {name: model for name, model in visible.items() if model is not None}
+        """What producers may read of results, by type."""
 
     def __getitem__(self, name: str) -> JobKind:
         return self._by_name[name]
@@ -196,23 +209,17 @@ def _read(
             raise _invalid(kind, "it contains the character NUL, which cannot be stored")
         return reading(kind.payload, document)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        named = [f"{_field(fault['loc'])} ({fault['type']})" for fault in faults[:_FAULTS_SHOWN]]
-        more = len(faults) - len(named)
-        raise _invalid(kind, ", ".join(named) + (f" and {more} more" if more else "")) from None
+        errors = error.errors(include_url=False, include_input=False)
+        faults = Fault.all_of(errors[:_FAULTS_SHOWN], "payload", list(kind.payload.model_fields))
+        told = "; ".join(f"{fault.field} {fault.detail}" for fault in faults)
+        more = len(errors) - len(faults)
+        raise _invalid(kind, told + (f" and {more} more" if more else "")) from None
     except (PydanticSerializationError, RecursionError):
         raise _invalid(kind, "it cannot be written as JSON") from None
 
 
 def _invalid(kind: JobKind, why: str) -> RequestRejected:
     return RequestRejected("invalid_payload", f"The payload is not valid for {kind.name}: {why}.")
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """Name a field, unless the name itself was made up by the sender and is no name."""
-    parts = [str(part) for part in location]
-    known = [part if part.isascii() and part.replace("_", "").isalnum() else "?" for part in parts]
-    return ".".join(part[:63] for part in known) or "payload"
 
 
 class Payload(BaseModel):
@@ -239,6 +246,9 @@ class ProcessImage(Payload):
     source_bytes: Annotated[int, Field(ge=1, lt=2**63)]
     source_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     source_etag: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    source_width: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    source_height: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """With these a worker knows whether it has the memory before it fetches."""
     content_type: Annotated[str, Field(min_length=1, max_length=255)]
     recipe: RecipeName = "default"
     recipe_hash: RecipeHash | None = None
@@ -259,6 +269,8 @@ class ProcessImage(Payload):
             source_bytes=source.bytes,
             source_sha256=source.sha256,
             source_etag=source.etag,
+            source_width=source.width,
+            source_height=source.height,
             content_type=source.content_type,
             recipe=source.recipe,
             recipe_hash=source.recipe_hash,
@@ -332,6 +344,7 @@ BUILT_IN: Final = Kinds(
             payload=ProcessImage,
             target=_target_of_image,
             services=("s3",),
+            result_visible=RenderResult,
         ),
         JobKind(
             name="delete_image",
@@ -340,20 +353,29 @@ BUILT_IN: Final = Kinds(
             target=_target_of_image,
             services=("s3",),
             preempts=True,
+            result_visible=DeletionResult,
         ),
-        JobKind(name="cancel_job", payload=CancelJob, lane=Lane.FAST, preempts=True),
+        JobKind(
+            name="cancel_job",
+            payload=CancelJob,
+            lane=Lane.FAST,
+            preempts=True,
+            result_visible=VisibleResult,
+        ),
         JobKind(
             name="cancel_jobs",
             payload=CancelJobs,
             lane=Lane.FAST,
             timeout=timedelta(hours=1),  # a million jobs at 300 a second
             preempts=True,
+            result_visible=FlaggingResult,
         ),
-        JobKind(name="noop", payload=Noop, lane=Lane.FAST),
+        JobKind(name="noop", payload=Noop, lane=Lane.FAST, result_visible=VisibleResult),
         JobKind(
             name="reprocess_images",
             payload=ReprocessImages,
             timeout=timedelta(hours=1),  # a million images at 300 a second
+            result_visible=ReprocessingResult,
         ),
     )
 )

@@ -27,7 +27,7 @@ from tests.support.api import (
     app_of,
 )
 from tests.support.eventually import eventually
-from tests.support.http import a_jpeg, is_problem, submitted
+from tests.support.http import a_jpeg, but_for_its_id, is_problem, submitted
 
 OF_ONE_THING = [route for route in ROUTES if "{" in route.path]
 
@@ -50,7 +50,7 @@ async def test_without_a_key_in_force_nothing_is_answered(
             answer = await route.ask(nobody, *thing)
             is_problem(answer, 401, "unauthorized")
             assert answer.headers["www-authenticate"] == "Bearer"
-            bodies.add(answer.content)
+            bodies.add(but_for_its_id(answer))
 
     assert len(bodies) == 1
 
@@ -75,7 +75,7 @@ async def test_only_operators_operate(running: Running, thing: tuple[object, obj
                 of_nobody = await route.ask(client, uuid4(), uuid4())
             is_problem(of_somebody, 403, "forbidden")
             assert "`operate`" in of_somebody.json()["detail"]
-            assert of_somebody.content == of_nobody.content
+            assert but_for_its_id(of_somebody) == but_for_its_id(of_nobody)
 
 
 async def test_an_operator_may_all_of_it(running: Running, thing: tuple[object, object]) -> None:
@@ -107,7 +107,7 @@ async def test_another_tenants_thing_does_not_exist(
         of_nobody = await route.ask(rival, uuid4(), uuid4())
 
         is_problem(of_other, 404, "not_found")
-        assert of_other.content == of_nobody.content
+        assert but_for_its_id(of_other) == but_for_its_id(of_nobody)
         assert set(of_other.headers) == set(of_nobody.headers)
 
 

@@ -160,4 +160,5 @@ async def test_a_replay_says_why(operating: httpx.AsyncClient, three: list[MadeJ
     answer = await operating.post(f"{LETTERS}:replay", json={"filter": {}})
 
     is_problem(answer, 422, "invalid_request")
-    assert [{"field": "reason", "problem": "missing"}] == answer.json()["errors"]
+    missing = {"field": "reason", "problem": "missing", "detail": "is required"}
+    assert [missing] == answer.json()["errors"]

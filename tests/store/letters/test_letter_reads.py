@@ -110,6 +110,30 @@ async def test_groups_can_be_asked_for_with_the_same_filters(
     assert {(TENANT, 1), (OTHER, 1)} == {(group.tenant, group.letters) for group in of_each}
 
 
+async def test_a_group_names_five_of_its_tenants_and_the_message_of_its_newest(
+    operator: Connection, maintenance: Connection, worker: Connection, superuser: Connection
+) -> None:
+    for number in range(6, 0, -1):
+        job = a_submission(tenant_id=TenantId(f"t{number}"))
+        made = await a_job(worker, superuser, state=JobState.FAILED, submission=job)
+        await superuser.execute(
+            "UPDATE dead_letters SET message = $2 WHERE job_id = $1", made.job_id, f"said {number}"
+        )
+    await judge_messages(maintenance, [a_stray()])
+
+    of_all, stray = await group_dead_letters(operator)
+    of_each = await group_dead_letters(operator, LetterFilter(type="noop"), by_tenant=True)
+
+    assert (6, ["t1", "t2", "t3", "t4", "t5"]) == (of_all.tenants, of_all.tenant_names)
+    newest = await get_dead_letter(operator, of_all.example)
+    assert "said 1" == newest.message == of_all.message
+    assert (0, [], "It is not ours.") == (stray.tenants, stray.tenant_names, stray.message)
+    assert {(f"t{n}", f"said {n}") for n in range(1, 7)} == {
+        (group.tenant, group.message) for group in of_each
+    }
+    assert all([group.tenant] == group.tenant_names for group in of_each)
+
+
 def a_stray() -> DeadMessage:
     return DeadMessage(
         job_id=None,

@@ -27,14 +27,18 @@ from fastapi import Depends, FastAPI, Request, Security
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute, iter_route_contexts
 from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.limiting import Bucket, Limiting
 from imagefleet.api.http.lookups import Lookups
 from imagefleet.api.http.requests import Tools
 from imagefleet.errors import RequestRejected, Unavailable
+from imagefleet.jobs.faults import UNKNOWN, Fault, shown_name, unknown
 from imagefleet.settings.values import Network
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, seek_keys, touch_keys
 
@@ -159,9 +163,30 @@ def needs(scope: Scope | None) -> Callable[..., Awaitable[ApiKey]]:
             raise RequestRejected("forbidden", _FORBIDDEN.format(scope))
         request.state.key = key
         request.state.sends = scope == "submit"
+        if request.scope["query_string"]:
+            refuse_unknown(request)
         return key
 
     return key_of
+
+
+def refuse_unknown(request: Request) -> None:
+    """Raise for parameters that the route does not have: one that is misspelt would do nothing."""
+    wants = request.scope["route"].dependant.query_params  # codespell:ignore
+    known = [name for field in wants for name in _parameters(field.alias, field.field_info)]
+    made_up = dict.fromkeys(name for name in request.query_params if name not in known)
+    if made_up:
+        why = unknown(known)
+        faults = [Fault(field=shown_name(name), problem=UNKNOWN, detail=why) for name in made_up]
+        raise InvalidRequest(faults)
+
+
+def _parameters(name: str, info: FieldInfo) -> list[str]:
+    """The names that a parameter has in a query: one, or those of its model."""
+    model = info.annotation
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return [name]
+    return [field.alias or own for own, field in model.model_fields.items()]
 
 
 class Plain(APIRoute):

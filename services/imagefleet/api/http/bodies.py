@@ -27,7 +27,7 @@ from imagefleet.api.http.limiting import Counts, Limiting, refusal
 from imagefleet.api.http.requests import Tools
 from imagefleet.api.http.turns import Pace
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.shapes.shape import Fault
+from imagefleet.jobs.faults import Fault
 from imagefleet.store.fleet.keys import ApiKey
 
 JSON_WITHIN: Final = timedelta(seconds=15)
@@ -40,7 +40,13 @@ MOST_NESTED: Final = 64  # below what Postgres, every reader and every answer ar
 MOST_HELD: Final = 64 * 2**20  # bytes of JSON; so many once more lie in the sockets' buffers
 MOST_BODIES: Final = 256  # of a tenant: each has a connection, and a share of those is for others
 
-_TOO_DEEP: Final = Fault(field="body", problem="nested_too_deep")
+_BODY: Final = "body"
+_TOO_DEEP: Final = Fault(
+    field=_BODY, problem="nested_too_deep", detail=f"must nest at most {MOST_NESTED} deep"
+)
+_TOO_MANY: Final = Fault(
+    field=_BODY, problem="too_many_fields", detail=f"must have at most {MOST_FIELDS} fields"
+)
 _NOT_JSON: Final = "The body is not valid JSON."
 _TOO_DENSE: Final = f"The body has more than {MOST_CONTAINERS:,} arrays and objects."
 _ITEM_TOO_LARGE: Final = "The job is larger than {} bytes."
@@ -69,7 +75,7 @@ async def read_envelope(request: Request, model: type[Model], *, most_bytes: int
     """The same of a body whose items are judged one by one: what is in them is not looked at."""
     value = await _read(request, most_bytes)
     _refuse_many_fields(value)
-    return _as_model(lambda: model.model_validate(value, strict=True))
+    return _as_model(model, lambda: model.model_validate(value, strict=True))
 
 
 def validated(value: object, model: type[Model], *, most_bytes: int | None = None) -> Model:
@@ -84,12 +90,12 @@ def validated(value: object, model: type[Model], *, most_bytes: int | None = Non
     brackets = document.count(b"[") + document.count(b"{")
     if brackets > MOST_NESTED and _nests_too_deep(value):
         raise InvalidRequest([_TOO_DEEP])
-    return _as_model(lambda: model.model_validate_json(document, strict=True))
+    return _as_model(model, lambda: model.model_validate_json(document, strict=True))
 
 
 def _refuse_many_fields(value: object) -> None:
     if isinstance(value, dict) and len(value) > MOST_FIELDS:
-        raise InvalidRequest([Fault(field="body", problem="too_many_fields")])
+        raise InvalidRequest([_TOO_MANY])
 
 
 def _nests_too_deep(value: object) -> bool:
@@ -106,20 +112,13 @@ def _nests_too_deep(value: object) -> bool:
     return True
 
 
-def _as_model(read: Callable[[], Model]) -> Model:
+def _as_model(model: type[Model], read: Callable[[], Model]) -> Model:
     try:
         return read()
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        faults = [Fault(field=_field(each["loc"]), problem=each["type"]) for each in errors]
-        raise InvalidRequest(faults) from None
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """Name a field, unless the name itself was made up by the sender and is no name."""
-    parts = [str(part) for part in location]
-    known = [part if part.isascii() and part.isalnum() else "?" for part in parts]
-    return ".".join(part[:63] for part in known) or "body"
+        errors = error.errors(include_url=False, include_input=False)
+        known = [field.alias or name for name, field in model.model_fields.items()]
+        raise InvalidRequest(Fault.all_of(errors, _BODY, known)) from None
 
 
 async def _read(request: Request, most_bytes: int) -> object:

@@ -39,6 +39,8 @@ class Document:
 
     title: str
     address: str
+    page: str
+    """Where people read it."""
     about: str
     tags: Mapping[str, str] = field(repr=False)
     """What its routes are about, each with a sentence."""
@@ -52,6 +54,7 @@ class Document:
 PRODUCERS: Final = Document(
     title="imagefleet",
     address="/v1/openapi.json",
+    page="/docs",
     about="Images and jobs of a tenant. An answer of 202 is a promise: the work is on record, and"
     " will be done. Every request bears an API key, `Authorization: Bearer if_…`.",
     tags=MappingProxyType(
@@ -65,6 +68,7 @@ PRODUCERS: Final = Document(
 OPERATORS: Final = Document(
     title="imagefleet for operators",
     address="/v1/operator/openapi.json",
+    page="/docs/operators",
     about="Jobs of all tenants, and what holds them back. Every request bears an API key with the"
     " scope `operate`; whatever it changes is a line of the audit.",
     tags=MappingProxyType(

@@ -18,7 +18,6 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Final
 
-import orjson
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,15 +25,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
+from structlog.contextvars import get_contextvars
 
 from imagefleet.api.http.limiting import Bucket
 from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
-from imagefleet.jobs.shapes.shape import Fault, Problem
+from imagefleet.jobs.faults import Fault
+from imagefleet.jobs.shapes.shape import Problem
 from imagefleet.telemetry.plain import METHODS
 
 log = structlog.get_logger()
 
 PROBLEM_TYPE: Final = "application/problem+json"
+EXPLAINED_AT: Final = "/v1/errors"
 RETRY_AFTER: Final = 2  # seconds; when the world is away, and nobody knows for how long
 CLIENT_LEFT: Final = 499  # never sent; what the log and the metrics say of it
 
@@ -93,10 +95,12 @@ def problem_of(error: FleetError) -> Problem:
     """What the caller is told about an error of ours."""
     match error:
         case RequestRejected() | InputRejected() if error.code in STATUSES:
-            problem = _problem(error.code, error.public_message)
-            problem.errors = error.faults if isinstance(error, InvalidRequest) else None
-            problem.limit = error.limit if isinstance(error, LimitReached) else None
-            return problem
+            return _problem(
+                error.code,
+                error.public_message,
+                errors=error.faults if isinstance(error, InvalidRequest) else None,
+                limit=error.limit if isinstance(error, LimitReached) else None,
+            )
         case Unavailable():
             code = error.code if error.code in STATUSES else "unavailable"
             return _problem(code, error.public_message)
@@ -104,14 +108,19 @@ def problem_of(error: FleetError) -> Problem:
             return _problem("internal_error", NOT_OURS)
 
 
-def _problem(code: str, detail: str) -> Problem:
+def _problem(
+    code: str, detail: str, *, errors: list[Fault] | None = None, limit: str | None = None
+) -> Problem:
     status = STATUSES[code]
     return Problem(
-        type=f"urn:imagefleet:problem:{code}",
+        type=f"{EXPLAINED_AT}/{code}",
         title=HTTPStatus(status).phrase,
         status=status,
         code=code,
         detail=detail,
+        request_id=get_contextvars().get("request_id"),
+        errors=errors,
+        limit=limit,
     )
 
 
@@ -122,24 +131,12 @@ def response_of(problem: Problem, headers: Mapping[str, str] | None = None) -> R
         sent.setdefault("Retry-After", str(RETRY_AFTER))
     if problem.status == HTTPStatus.UNAUTHORIZED:
         sent["WWW-Authenticate"] = "Bearer"
-    body = orjson.dumps(problem.model_dump(exclude_none=True))
-    return Response(body, problem.status, sent, PROBLEM_TYPE)
+    return Response(problem.encoded(), problem.status, sent, PROBLEM_TYPE)
 
 
 def refused(code: str, detail: str) -> Response:
     """A problem where there is no error to raise: before or around the framework."""
     return response_of(_problem(code, detail))
-
-
-def faults_of(error: RequestValidationError) -> list[Fault]:
-    """Say where and what, never which value."""
-    return [
-        Fault(
-            field=".".join(str(part)[:63] for part in fault["loc"][1:]) or str(fault["loc"][0]),
-            problem=str(fault["type"]),
-        )
-        for fault in error.errors()
-    ]
 
 
 def install(app: FastAPI) -> None:
@@ -160,7 +157,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
         request.state.problem = "invalid_request"
-        return response_of(problem_of(InvalidRequest(faults_of(error))))
+        faults = Fault.all_of(error.errors(), "query", skip=1)  # which is where it stands
+        return response_of(problem_of(InvalidRequest(faults)))
 
     @app.exception_handler(HTTPException)
     async def _of_framework(request: Request, error: HTTPException) -> Response:

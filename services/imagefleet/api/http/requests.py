@@ -82,10 +82,12 @@ class Observed:
         headers = dict(scope["headers"])
         state: State = scope.setdefault("state", {})
         given = headers.get(CORRELATION, b"")
+        request_id = state["request_id"] = uuid4().hex
         state["correlation_given"] = _TOKEN.fullmatch(given) is not None
-        state["correlation_id"] = given.decode() if state["correlation_given"] else uuid4().hex
+        state["correlation_id"] = given.decode() if state["correlation_given"] else request_id
         parent = extract(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
-        bind_contextvars(correlation_id=state["correlation_id"])  # the server makes a task of each
+        # The server makes a task of each.
+        bind_contextvars(correlation_id=state["correlation_id"], request_id=request_id)
         with self.tracing.span(f"HTTP {scope['method']}", "server", parent=parent):
             begun, answer = perf_counter(), _Outgoing(scope, send, self.unhurried)
             try:
@@ -113,6 +115,7 @@ class Observed:
             duration_seconds=round(seconds, 4),
             tenant_id=state.get("tenant_id"),
             correlation_id=state["correlation_id"],
+            request_id=state["request_id"],
         )
 
 

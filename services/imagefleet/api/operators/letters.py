@@ -8,6 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -44,6 +45,7 @@ CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
+_ONE_CHOICE: Final = "must have either ids or a filter"
 
 router = APIRouter(tags=["dead letters"])
 
@@ -66,8 +68,7 @@ class LetterChoice(Incoming):
         )
 
 
-# What a query says beyond this is passed over, as in any other.
-class Listing(LetterChoice, extra="ignore"):
+class Listing(LetterChoice):
     """The open ones, or with `all` the history."""
 
     everything: Annotated[bool, Field(alias="all", description="Also what was dealt with.")] = False
@@ -75,7 +76,7 @@ class Listing(LetterChoice, extra="ignore"):
     cursor: UUID | None = None
 
 
-class Grouping(LetterChoice, extra="ignore"):
+class Grouping(LetterChoice):
     """The open ones by their faults."""
 
     by_tenant: Annotated[bool, Field(description="Each tenant's by themselves.")] = False
@@ -89,7 +90,7 @@ class _Chosen(Incoming):
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError
+            raise PydanticCustomError("one_choice", _ONE_CHOICE)
         return self
 
 

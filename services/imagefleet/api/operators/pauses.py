@@ -11,11 +11,19 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.errors import InvalidRequest
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TARGET, TENANT, NewPause, Why, fits, who
+from imagefleet.api.operators.schemas import (
+    ONE_THING,
+    TARGET,
+    TENANT,
+    NewPause,
+    Why,
+    fits,
+    who,
+)
 from imagefleet.errors import NotFound
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.model import PauseScope, TenantId
 from imagefleet.jobs.shapes.fleet import Pauses, PauseView, Resumed
-from imagefleet.jobs.shapes.shape import Fault
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.pauses import Pause, find_pause, list_pauses, pause, resume
 from imagefleet.store.fleet.tenants import require_tenant
@@ -68,7 +76,7 @@ async def delete_pause(
 ) -> Response:
     """Lift a pause; what it held back is announced within a second."""
     if not fits(scope, name, tenant):
-        raise InvalidRequest([Fault(field="scope", problem="value_error")])
+        raise InvalidRequest([Fault(field="scope", problem="one_thing", detail=ONE_THING)])
     what = Pause(scope=scope, name=name or "", tenant_id=tenant or "")
     async with tools.acting("resume", "pauses", request, key) as acting:
         await acting.take_turns(_KIND, _named(what))

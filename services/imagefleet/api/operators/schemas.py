@@ -4,6 +4,7 @@ from typing import Annotated, Final, Self
 
 from fastapi import Query
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic_core import PydanticCustomError
 
 from imagefleet.api.producers.schemas import Incoming
 from imagefleet.jobs.model import JobId, Lane, PauseScope
@@ -14,6 +15,11 @@ TYPE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 TARGET: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 SENTENCE: Final = r"^[^\x00]{1,500}$"
 MOST_WATCHED: Final = 1000
+ONE_THING: Final = (
+    f"must name one thing: `target` needs tenant and name, `tenant` a tenant, `type` a name, "
+    f"`lane` one of {', '.join(Lane)}, and `all` neither"
+)
+_NOT_OF_A_TARGET: Final = "refuseNew is not for a target: it is not asked at submit"
 
 Reason = Annotated[str, Field(pattern=SENTENCE)]
 Why = Annotated[
@@ -75,8 +81,8 @@ class NewPause(Incoming):
     @model_validator(mode="after")
     def _names_one_thing(self) -> Self:
         if not fits(self.scope, self.name, self.tenant):
-            raise ValueError
+            raise PydanticCustomError("one_thing", ONE_THING)
         # Submits are refused by type, lane and tenant; the gate does not ask what a job is about.
         if self.refuse_new and self.scope is PauseScope.TARGET:
-            raise ValueError
+            raise PydanticCustomError("not_of_a_target", _NOT_OF_A_TARGET)
         return self

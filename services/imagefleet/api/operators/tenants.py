@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -53,16 +54,15 @@ class NewLimits(Incoming):
 
     @model_validator(mode="after")
     def _within_bounds(self) -> Self:
-        if not all(_is_allowed(name, value) for name, value in self.limits.items()):
-            raise ValueError
+        bounds = {WEIGHT: (1, HEAVIEST)}
+        bounds |= {name: (limit.lowest, limit.highest) for name, limit in LIMITS.items()}
+        if not self.limits.keys() <= bounds.keys():
+            raise PydanticCustomError("unknown_limit", f"limits may be: {', '.join(bounds)}")
+        for name, value in self.limits.items():
+            lowest, highest = bounds[name]
+            if value is not None and not lowest <= value <= highest:
+                raise PydanticCustomError("out_of_range", f"{name} is {lowest} to {highest}")
         return self
-
-
-def _is_allowed(name: str, value: int | None) -> bool:
-    if name == WEIGHT:
-        return value is None or 1 <= value <= HEAVIEST
-    limit = LIMITS.get(name)
-    return limit is not None and (value is None or limit.lowest <= value <= limit.highest)
 
 
 class NewCancellation(Incoming):

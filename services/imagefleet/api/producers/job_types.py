@@ -28,6 +28,7 @@ async def list_job_types(_key: AnyKey, tools: ToolsHere) -> Response:
             max_attempts=kind.retry.max_attempts,
             timeout=tools.live.now.timeout(kind, kind.lane),
             payload=_schema(kind.payload, in_force),
+            result=kind.result_visible and _schema(kind.result_visible, in_force),
         )
         for kind in tools.kinds.values()
     ]

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.images import Focal
@@ -27,13 +28,13 @@ _LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
 _FURTHEST_FROM_UTC: Final = timedelta(
     hours=15, minutes=59
 )  # what Postgres reads; clocks keep to 14
+_BEYOND: Final = "must be from 2000 to 2099, and less than 16 hours from UTC"
 
 
 def _in_this_century(moment: datetime) -> datetime:
-    if not _EARLIEST <= moment < _LATEST:
-        raise ValueError
-    if abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC:
-        raise ValueError
+    is_far = abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC
+    if is_far or not _EARLIEST <= moment < _LATEST:
+        raise PydanticCustomError("out_of_range", _BEYOND)
     return moment
 
 

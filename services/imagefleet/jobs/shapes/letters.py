@@ -45,6 +45,8 @@ class LetterGroupView(Shape):
     fingerprint: str
     job_type: str | None = None
     reason: str
+    message: str
+    """Of the example, the newest of them."""
     letters: int
     replayable: int
     first_died_at: datetime
@@ -52,6 +54,8 @@ class LetterGroupView(Shape):
     example: UUID
     tenant: str | None = None
     tenants: int
+    tenant_names: list[str]
+    """Of five of them at most."""
 
 
 class LetterGroups(Shape):

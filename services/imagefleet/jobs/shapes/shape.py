@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import image_of_target
 from imagefleet.jobs.model import JobId, JobState, Submitted
 
@@ -125,21 +126,17 @@ class AcceptedImage(Shape):
         )
 
 
-class Fault(BaseModel):
-    """One thing that is wrong with a request."""
-
-    field: str
-    problem: str
-
-
-class Problem(BaseModel):
+class Problem(Shape):
     """Why a request did not succeed (RFC 9457)."""
 
     type: str
+    """Where its code is explained, relative to the API."""
     title: str
     status: int
     code: str
     detail: str
+    request_id: str | None = None
+    """What the log calls this request by."""
     errors: list[Fault] | None = None
     limit: str | None = None
     """With 429: which limit it is."""

@@ -40,7 +40,8 @@ FIND_CANDIDATES: Final = f"""
 SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
        tombstone.image_id IS NOT NULL AS deleted, images.focal_x, images.focal_y,
        newest.gone_at IS NOT NULL AS gone,
-       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
+       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type,
+       newest.width, newest.height
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
   LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
@@ -48,7 +49,7 @@ SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
          ON shown.image_id = images.id AND shown.revision = images.revision
   CROSS JOIN LATERAL (
       SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
-             sources.content_type, sources.gone_at
+             sources.content_type, sources.width, sources.height, sources.gone_at
         FROM image_sources AS sources
        WHERE sources.image_id = images.id
        ORDER BY sources.source_seq DESC
@@ -139,6 +140,30 @@ async def move_focal(
         if answer.created:
             await connection.execute(MOVE_FOCAL, image_id, *(focal or (None, None)))
         return submission, answer
+
+
+FIND_PRESENT: Final = """
+SELECT wanted.id AS image_id, tombstone.image_id IS NOT NULL AS deleted,
+       (SELECT max(source_seq) FROM image_sources WHERE image_id = wanted.id) AS source_seq,
+       images.focal_x, images.focal_y
+  FROM unnest($1::uuid[]) AS wanted (id)
+  LEFT JOIN images ON images.id = wanted.id
+  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = wanted.id
+"""
+
+
+async def find_present(
+    connection: Connection, image_ids: Sequence[UUID]
+) -> dict[UUID, tuple[bool, int | None, Focal | None]]:
+    """Of each: whether it was deleted, its newest source, and its point, which is of that.
+
+    For whoever holds the locks of their targets.
+    """
+    rows = await connection.fetch(FIND_PRESENT, list(image_ids))
+    return {
+        image_id: (deleted, source_seq, Focal.of(x, y))
+        for image_id, deleted, source_seq, x, y in rows
+    }
 
 
 _WALK: Final = newest_first("images")

@@ -150,22 +150,33 @@ def _all_of(filters: LetterFilter) -> tuple[str | None, ...]:
 
 
 GROUP_LETTERS: Final = """
-SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS reason,
-       count(*) AS letters, count(letters.job_id) AS replayable,
-       min(letters.died_at) AS first_died_at, max(letters.died_at) AS last_died_at,
-       (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example,
-       CASE WHEN $6::boolean THEN letters.tenant_id END AS tenant_id,
-       count(DISTINCT letters.tenant_id) AS tenants
-  FROM dead_letters AS letters
- WHERE letters.acknowledged_at IS NULL
-   AND ($2::text IS NULL OR letters.tenant_id = $2)
-   AND ($3::text IS NULL OR letters.type = $3)
-   AND ($4::text IS NULL OR letters.reason = $4)
-   AND ($5::text IS NULL OR letters.fingerprint = $5)
-   AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
- GROUP BY letters.fingerprint, CASE WHEN $6::boolean THEN letters.tenant_id END
- ORDER BY count(*) DESC
- LIMIT $1
+WITH faults AS MATERIALIZED (
+    SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS reason,
+           count(*) AS letters, count(letters.job_id) AS replayable,
+           min(letters.died_at) AS first_died_at, max(letters.died_at) AS last_died_at,
+           (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example,
+           CASE WHEN $6::boolean THEN letters.tenant_id END AS tenant_id,
+           count(DISTINCT letters.tenant_id) AS tenants,
+           (array_agg(DISTINCT letters.tenant_id)
+               FILTER (WHERE letters.tenant_id IS NOT NULL))[1:5] AS tenant_names
+      FROM dead_letters AS letters
+     WHERE letters.acknowledged_at IS NULL
+       AND ($2::text IS NULL OR letters.tenant_id = $2)
+       AND ($3::text IS NULL OR letters.type = $3)
+       AND ($4::text IS NULL OR letters.reason = $4)
+       AND ($5::text IS NULL OR letters.fingerprint = $5)
+       AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
+     GROUP BY letters.fingerprint, CASE WHEN $6::boolean THEN letters.tenant_id END
+     ORDER BY count(*) DESC
+     LIMIT $1
+)
+SELECT faults.fingerprint, faults.type, faults.reason, faults.letters, faults.replayable,
+       faults.first_died_at, faults.last_died_at, faults.example, faults.tenant_id, faults.tenants,
+       coalesce(faults.tenant_names, '{}') AS tenant_names,
+       (SELECT examples.message
+          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message
+  FROM faults
+ ORDER BY faults.letters DESC
 """
 
 
