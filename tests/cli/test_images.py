@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 import pytest
 
 from imagefleet.cli.output import ExitCode
@@ -15,14 +16,6 @@ from tests.support.api import ACME, Running, published, uploaded
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, settle_job
 from tests.support.http import a_jpeg, claimed
-
-
-@pytest.fixture
-def produce(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The command line in the hands of a producer."""
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["acme"])
-    return cli
 
 
 @pytest.fixture
@@ -61,6 +54,19 @@ async def test_a_focal_point_is_moved_and_taken_away(
     assert (ended.code, ended.json()["status"]) == (ExitCode.DONE, "completed")
     point = "SELECT ARRAY[focal_x, focal_y] FROM images"
     assert [0.25, 1] == await superuser.fetchval(point)
+
+
+async def test_an_original_is_told_by_its_address_alone_on_one_line(
+    produce: Cli, image_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    ended = await produce("images", "original", image_id)
+    (url,) = ended.out.splitlines()
+    async with httpx.AsyncClient(timeout=20) as anybody:
+        file = await anybody.get(url)
+
+    assert (ended.code, file.content) == (ExitCode.DONE, a_jpeg())
 
 
 @pytest.mark.parametrize(
@@ -192,3 +198,26 @@ async def test_an_image_is_replaced(
     assert 2 == await owner.fetchval("SELECT count(*) FROM image_sources")
     newest = "SELECT payload ->> 'recipe' FROM jobs ORDER BY target_seq DESC LIMIT 1"
     assert "avif" == await owner.fetchval(newest)
+
+
+@pytest.mark.parametrize("waiting", [(), ("--wait", "20")])
+async def test_an_image_that_could_not_be_made_is_the_exit_code(
+    produce: Cli, running: Running, worker: Connection, waiting: tuple[str, ...]
+) -> None:
+    async with running.client() as client:
+        accepted = await uploaded(client)
+    pending = await produce("images", "show", accepted["imageId"])
+    job = await claimed(worker, accepted["jobId"])
+
+    async def fails() -> None:
+        await settle_job(worker, job, CORRUPT)
+
+    words = ("images", "show", "--json", accepted["imageId"])
+    if waiting:
+        ended, _ = await asyncio.gather(produce(*words, *waiting), fails())
+    else:
+        await fails()
+        ended = await produce(*words)
+
+    assert pending.code == ExitCode.DONE
+    assert (ExitCode.FAILED, "failed") == (ended.code, ended.json()["status"])

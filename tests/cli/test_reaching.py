@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagefleet.cli.output import ExitCode
+from imagefleet.client import api
 from tests.cli.conftest import Cli, document
 from tests.support.api import Running
 
@@ -41,6 +42,7 @@ async def test_what_the_environment_names_is_never_completed_from_a_folder(
 ) -> None:
     """A key would go to somebody else's address."""
     monkeypatch.setenv(name, NOBODY)
+    monkeypatch.setattr(api, "FIRST_PAUSE", 0.001)
 
     ended = await cli("queue", "pauses")
 

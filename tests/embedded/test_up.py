@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from imagefleet.imaging.samples import decode
 from tests.support.children import alive
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
@@ -123,6 +124,11 @@ async def old_and_new_images_are_there(facts: dict[str, Any], old: str, place: P
     assert (await said(("images", "show", "--json", old), key))["status"] == "ready"
     (made,) = await said(("submit", "--json", "--wait", picture), key)
     assert made["status"] == "completed"
+    kept = ("images", "download", "--json", "--into", place / "kept", made["imageId"])
+    files = [Path(file["file"]).name for file in await said(kept, key)]
+    assert len(files) == 10
+    whole = [(place / "kept" / file).read_bytes() for file in files]
+    assert all(decode(content).width for content in whole)
 
 
 @pytest.mark.timeout(LONG)

@@ -6,7 +6,7 @@ import dataclasses
 import io
 
 import pytest
-from PIL import ExifTags, Image, ImageDraw, ImageFile
+from PIL import ExifTags, Image, ImageDraw, ImageFile, ImageFont
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
@@ -17,6 +17,7 @@ from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.imaging.rendering import one, rendered
 from tests.imaging.test_graphics import page, photo
 from tests.support.images import opened, saved, translucent
+from tests.support.likeness import distance
 from tests.support.recipes import RECIPES
 
 AVIF, JPEG, PNG, WEBP = ImageFormat.AVIF, ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP
@@ -54,6 +55,15 @@ def icon(side: int, mode: str = "RGBA") -> Image.Image:
     for step in range(side):
         picture.putpixel((step, step), (255 - step, step * 7 % 256, step * 31 % 256, 255 - step))
     return picture.convert(mode)
+
+
+def neon() -> Image.Image:
+    """Letters of one loud colour on another: what goes with a quarter of the colours' samples."""
+    picture = Image.new("RGB", (320, 240), "blue")
+    draw = ImageDraw.Draw(picture)
+    for line in range(6):
+        draw.text((9, 9 + 38 * line), "Read me first", "red", ImageFont.load_default(30))
+    return picture
 
 
 @pytest.mark.parametrize("side", [10, 16, 24, 32])
@@ -110,11 +120,26 @@ def test_a_photo_of_any_format_is_not_treated_as_drawn(source: str) -> None:
 
 def test_it_is_the_source_that_is_recognised_before_scaling_softens_it() -> None:
     """Its edges, scaled, look like a photo's."""
+    poster = page(1500, 1000)
+    poster.paste(neon().crop((0, 0, 240, 50)), (900, 20))
+
+    _, outputs = rendered(saved(poster, "PNG"), one(JPEG, width=500, height=500, quality=80))
+    assert chroma_is_whole(outputs["only", JPEG])
+    assert not is_drawn(poster.resize((500, 333), Image.Resampling.LANCZOS), PNG)
+
+
+def test_whatever_sizes_are_made_of_what_is_drawn_each_is_scaled_once() -> None:
+    """Edges that are scaled twice ring, which shows, and takes bytes."""
+    small = VariantSpec("small", 200, 200, PNG, 100)
+    sizes = [
+        dataclasses.replace(small, name=str(side), width=side, height=side) for side in (900, 500)
+    ]
     source = saved(page(1500, 1000), "PNG")
 
-    _, outputs = rendered(source, one(JPEG, width=500, height=500, quality=80))
-    assert chroma_is_whole(outputs["only", JPEG])
-    assert not is_drawn(page(1500, 1000).resize((500, 333), Image.Resampling.LANCZOS), PNG)
+    _, beside = rendered(source, Recipe("sizes", (*sizes, small)))
+    _, without = rendered(source, Recipe("sizes", (sizes[0], small)))
+
+    assert beside["small", PNG] == without["small", PNG]
 
 
 @pytest.mark.parametrize("quality", [80, 94, 100])
@@ -143,9 +168,26 @@ def test_a_policy_may_ask_for_it_always() -> None:
     assert same(opened(encoded.content), photo())
 
 
-def test_what_is_drawn_keeps_its_colours_edges_in_a_jpeg() -> None:
-    assert chroma_is_whole(made(page(), format=JPEG).content)
-    assert not chroma_is_whole(made(page(), TAKEN, format=JPEG).content)
+def true(content: bytes, picture: Image.Image) -> bool:
+    """As golden pictures are."""
+    seen = distance(opened(content), picture)
+    return seen.mean <= 4 and seen.worst <= 16
+
+
+def test_a_jpeg_of_what_is_drawn_keeps_all_its_colours_where_less_would_show() -> None:
+    less, drawn = (made(neon(), each, format=JPEG).content for each in (TAKEN, DRAWN))
+
+    assert not true(less, neon())
+    assert true(drawn, neon())
+    assert chroma_is_whole(drawn)
+
+
+def test_a_jpeg_of_what_is_drawn_keeps_no_more_of_its_colours_than_is_seen() -> None:
+    less, drawn = (made(page(), each, format=JPEG).content for each in (TAKEN, DRAWN))
+
+    assert true(less, page())
+    assert drawn == less
+    assert not chroma_is_whole(drawn)
 
 
 @pytest.mark.parametrize("picture", [page(), page().convert("L"), icon(64), photo()])
@@ -352,6 +394,8 @@ def test_the_same_picture_gives_the_same_bytes(to: ImageFormat) -> None:
         ("_MOST_HELD", 1),
         ("_LARGE", 1),
         ("_GLIMPSE", 2),
+        ("_UNSEEN", 1),
+        ("_UNSEEN_IN_A_BLOCK", 1),
     ],
 )
 def test_whatever_encoders_are_told_is_in_the_fingerprint(

@@ -36,7 +36,7 @@ Processes
     children    tasks for a decoding child, which ends well, badly or not at all; who is alive
     fleet       processes on a test's own database and queues, and what they wrote
     stack       `imagefleet up`, as anybody starts it
-    wheels      an environment with nothing but what a user installs
+    wheels      environments with nothing but what a user installs, or what is pinned for them
     otlp        a collector of traces
     browsers    Chromium, and what a page in it complained of and whom it asked
 

@@ -4,11 +4,10 @@ Nothing is installed. Where there is no such browser and none can be had, a test
 is skipped, which needs its row in tests/SKIPS.md.
 """
 
-import fcntl
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright
 
-from tests.support.wheels import ROOT
+from tests.support.wheels import ROOT, alone
 
 CACHE: Final = ROOT / ".bench" / "chromium"
 SHELL: Final = "chromium-headless-shell"
@@ -51,20 +50,11 @@ def program(cache: Path = CACHE) -> Program | None:
     for command in COMMANDS:
         if there := shutil.which(command):
             return Program(Path(there))
-    with _alone(cache):
+    with alone(cache):
         if not (cache / IN_PACKAGE).exists():
             with suppress(OSError, subprocess.SubprocessError):
                 _unpack(cache)
     return Program(cache / IN_PACKAGE, cache) if (cache / IN_PACKAGE).exists() else None
-
-
-@contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """One process unpacks, the others find it there."""
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with cache.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _unpack(folder: Path) -> None:

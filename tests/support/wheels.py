@@ -1,10 +1,13 @@
 """What a user installs: wheels of this checkout, in an environment that has nothing else of it."""
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 BUILT_WITHIN: Final = 50.0  # seconds for one command of uv; with a full cache each takes one
+COMPLETE: Final = ".complete"  # written last: without it an environment is made anew
 CERTIFICATES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
@@ -66,6 +70,34 @@ def fresh_environment(folder: Path, extra: str) -> Environment:
     into = ["--python", str(environment.python), "--require-hashes", "--requirements", str(pins)]
     run_uv("pip", "install", *into, UV_DEFAULT_INDEX=index)
     return environment
+
+
+@contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Make what is to be there while no other process does."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f"{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def pinned_environment(requirements: Path, cache: Path) -> Path:
+    """The interpreter of an environment that has these alone, named after their folder.
+
+    It is made where it is first asked for, and anew when a pin or the Python changes.
+    """
+    identity = requirements.read_bytes() + sys.version.encode()
+    digest = hashlib.sha256(identity).hexdigest()[:16]
+    folder = cache / f"{requirements.parent.name}-{digest}"
+    python = folder / "bin" / "python"
+    with alone(folder):
+        if not (folder / COMPLETE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            into = ["--python", str(python), "--requirements", str(requirements)]
+            run_uv("venv", "--python", sys.executable, str(folder))
+            run_uv("pip", "install", *into, **mirror())
+            (folder / COMPLETE).touch()
+    return python
 
 
 def build_wheel(project: Path, folder: Path) -> Path:

@@ -1,42 +1,30 @@
-"""`imagefleet images`: look at images and the addresses they are published at, change them."""
+"""`imagefleet images`: change images; what is published of them is in `published`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.output import (
-    Columns,
-    ExitCode,
-    Fields,
-    Part,
-    Table,
-    confirm,
-    filled,
-    moment,
-    run_async,
-    show,
-    show_list,
-)
+from imagefleet.cli.downloading import download
+from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
+from imagefleet.cli.published import list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
 from imagefleet.cli.verbs import (
     WITHIN,
-    Cursor,
     ImageId,
     Json,
-    Limit,
     WithinEach,
     Yes,
+    a_file,
     call,
     ends_in,
     group,
     looks,
+    readable,
 )
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState
-from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.images import ImageView
 
 _ONE_SET: Final = "name images, or exactly one of --all, --reference and --recipe-was"
@@ -108,7 +96,10 @@ def reprocess(
 def replace(
     image_id: ImageId,
     file: Annotated[
-        Path, typer.Argument(help="Its new original.", exists=True, dir_okay=False, readable=True)
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Its new original; - is the standard input.", parser=a_file
+        ),
     ],
     recipe: Annotated[
         str | None, typer.Option(help="Which variants are made; as before if not given.")
@@ -125,7 +116,7 @@ def replace(
     """
 
     async def replaced(client: ApiClient) -> Result:
-        accepted = await client.replace_image(image_id, file, recipe=recipe)
+        accepted = await client.replace_image(image_id, content, recipe=recipe)
         result = Result(str(file), {"imageId": str(accepted.image_id)})
         result.accepted(accepted)
         if wait:
@@ -133,7 +124,9 @@ def replace(
         return result
 
     columns = {"image": "imageId", "status": "status", "job": "jobId"}
-    tell([call(replaced)], columns, as_json=as_json, alone=True)
+    with readable(file) as content:
+        result = call(replaced)
+    tell([result], columns, as_json=as_json, alone=True)
 
 
 @app.command()
@@ -227,74 +220,19 @@ async def _wait_until_dark(client: ApiClient, result: Result, within: float) -> 
     raise Unavailable("not_dark_yet", sentence)
 
 
-@app.command("show")
-def show_image(image_id: ImageId, as_json: Json = False) -> None:
-    """Show one image and where its variants are published.
+@app.command()
+def original(image_id: ImageId, as_json: Json = False) -> None:
+    """Print an address that an image's original is downloaded from, good for five minutes.
+
+    With a key that has the scope `originals`.
 
     For example:
 
-        imagefleet images show --json 0199a5c2-... | jq -r '.variants[].url'
+        curl -fsSo photo.jpg "$(imagefleet images original 0199a5c2-...)"
     """
-    show(call(lambda client: client.image(image_id)), _seen, as_json=as_json)
+    show(call(lambda client: client.original(image_id)), lambda seen: seen.url, as_json=as_json)
 
 
-def _seen(image: ImageView) -> Iterator[Part]:
-    source = image.source
-    size = f", {source.format} of {source.width}x{source.height}" if source else ""
-    revision = f", revision {image.revision}" if image.revision is not None else ""
-    yield f"{image.image_id}  {image.status}{revision}{size}"
-    if image.variants:
-        columns: Columns = {
-            "variant": "name",
-            "format": "format",
-            "size": lambda variant: f"{variant.width}x{variant.height}",
-            "bytes": lambda variant: f"{variant.bytes:,}",
-            "address": "url",
-        }
-        yield Table(image.variants, columns, {"drops": ("bytes", "size", "format")})
-    if image.deletion is not None:
-        yield _receipt(image.deletion)
-
-
-def _receipt(gone: Deletion) -> Fields:
-    """The deletion of an image."""
-    lines: dict[str, object] = {
-        "asked for (UTC)": moment(gone.requested_at),
-        "objects deleted (UTC)": moment(gone.objects_deleted_at) or "not yet",
-    }
-    if gone.objects is not None:
-        lines |= {
-            "  keys deleted": gone.objects.deleted,
-            "  not there any more": gone.objects.not_there,
-            "  refused at first": gone.objects.errors,
-        }
-    lines |= {
-        "invalidation": gone.invalidation_id,
-        "dark (UTC)": moment(gone.dark_at) or "not yet",
-    }
-    if gone.seconds_to_dark is not None:
-        lines["  after"] = f"{gone.seconds_to_dark:.1f} s"
-    return Fields(lines)
-
-
-@app.command("list")
-def list_images(
-    reference: Annotated[str | None, typer.Option(help="Only of this reference.")] = None,
-    limit: Limit = 20,
-    cursor: Cursor = None,
-    as_json: Json = False,
-) -> None:
-    """List images, the newest first.
-
-    For example:
-
-        imagefleet images list --reference holiday/1.jpg
-    """
-    asked = {"reference": reference, "limit": str(limit), "cursor": cursor}
-    page = call(lambda client: client.images(asked))
-    show_list(page, "images", {
-        "image": "image_id", "status": "status", "reference": "reference",
-        "variants": lambda image: len(image.variants),
-    }, as_json=as_json, wraps=("reference",), drops=("variants",),
-        none="no such images; `imagefleet submit FILE` makes one",
-    )  # fmt: skip
+app.command("show")(show_image)
+app.command("list")(list_images)
+app.command()(download)

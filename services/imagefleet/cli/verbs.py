@@ -4,8 +4,12 @@ They speak to the API that `reaching` finds, and say which that was when it does
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
@@ -14,7 +18,7 @@ import typer
 from imagefleet.cli.output import run_async
 from imagefleet.cli.reaching import asked_of
 from imagefleet.client.api import ApiClient, Document, open_client
-from imagefleet.errors import FleetError
+from imagefleet.errors import FleetError, Misconfigured
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
 Limit = Annotated[int, typer.Option(min=1, max=100, help="At most so many.")]
@@ -37,6 +41,10 @@ WaitDrained = Annotated[
 WithinSeconds = Annotated[float, typer.Option(help="How many seconds --wait waits.")]
 
 POLL: Final = 1.0  # seconds
+
+STDIN: Final = Path("-")
+MOST_READ: Final = 2**30  # bytes that are kept on this machine; of an image the API takes less
+PIECE: Final = 2**18
 
 Answer = TypeVar("Answer")
 
@@ -81,6 +89,32 @@ def ask(
 def below(path: str, *parts: str) -> str:
     """The path of something, whatever its name."""
     return "/".join([path, *(quote(part, safe="") for part in parts)])
+
+
+def a_file(named: str) -> Path:
+    """A file that can be read; Typer's own check knows no `-`."""
+    file = Path(named)
+    if file != STDIN and not (file.is_file() and os.access(file, os.R_OK)):
+        why = "cannot be read" if file.exists() else "does not exist"
+        detail = f"file {named!r} {why}"
+        raise typer.BadParameter(detail)
+    return file
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[Path]:
+    """A file that can be sent again; of `-` what the standard input has."""
+    if file != STDIN:
+        yield file
+        return
+    with NamedTemporaryFile(prefix="imagefleet-") as kept:
+        while piece := sys.stdin.buffer.read(PIECE):
+            kept.write(piece)
+            if kept.tell() > MOST_READ:
+                detail = f"the standard input has more than {MOST_READ:,} bytes"
+                raise Misconfigured(detail)
+        kept.flush()
+        yield Path(kept.name)
 
 
 def ends_in(seconds: float) -> float:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import mmap
 import struct
 import zlib
 from collections.abc import Callable, Mapping
@@ -12,16 +13,17 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import PIL
-from PIL import AvifImagePlugin, Image, ImageFile, features
+from PIL import AvifImagePlugin, Image, ImageChops, ImageFile, ImageStat, features
 from PIL.PngImagePlugin import putchunk
 
+from imagefleet.imaging.codecs import open_image
 from imagefleet.imaging.graphics import FEW_COLOURS, Origin, simplest
 from imagefleet.imaging.headers.png import SIGNATURE
 from imagefleet.imaging.recipes import OUTPUTS, Encoding, Lossless, Recipe, VariantSpec
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Raise it when the pipeline itself starts to make other pixels from the same recipe.
-_PIPELINE_VERSION = 4
+_PIPELINE_VERSION = 5
 
 EncoderOptions = Mapping[str, int | str | bool]
 
@@ -50,24 +52,26 @@ ENCODERS: Mapping[ImageFormat, EncoderOptions] = MappingProxyType(
         ),
     }
 )
-# What is told otherwise of what is drawn: its colours have edges, too. The quality of lossless WebP
-# is how hard it tries.
+# What is told otherwise of what is drawn: its colours have edges, too, and where a quarter of their
+# samples shows, a JPEG has all. The quality of lossless WebP is how hard it tries.
 DRAWN: Mapping[ImageFormat, EncoderOptions] = MappingProxyType(
-    {
-        ImageFormat.JPEG: MappingProxyType({"subsampling": "4:4:4"}),
-        ImageFormat.AVIF: MappingProxyType({"subsampling": "4:4:4"}),
-    }
+    dict.fromkeys((ImageFormat.JPEG, ImageFormat.AVIF), MappingProxyType({"subsampling": "4:4:4"}))
 )
 LOSSLESS: EncoderOptions = MappingProxyType({"lossless": True, "quality": 100, "method": 4})
 
 # Pixels up to which a JPEG is optimised, which holds four bytes of each until the last, and up to
 # which a PNG is tried without filters, which holds its bytes twice.
 _MOST_HELD = 1 << 23
-_MOST_A_PIXEL, _BLOCK = 8, 16  # bytes of a JPEG, rather more than less; pixels that it ends with
+_MOST_A_PIXEL, _ENDS = 8, 16  # bytes of a JPEG, rather more than less; pixels that it ends with
+# What the encoder of AVIF takes, at least and a pixel: it does not look whether it is given that.
+_AVIF_AT_LEAST = 2 << 20
+_AVIF_TAKES = MappingProxyType({"4:2:0": 33, "4:4:4": 46})
 # From this many pixels on, which format makes the smallest photo is asked of a small copy. A third
 # less processor time than encoding all of them, for 0.3 to 1 % more bytes (docs/images.md).
 _LARGE, _GLIMPSE = 1 << 18, 4
 _LOWEST_QUALITY = 1
+# Levels that nobody sees: in the mean over all pixels, and over any block of so many a side.
+_UNSEEN, _UNSEEN_IN_A_BLOCK, _BLOCK = 4, 16, 8
 
 # What may carry somebody's words, place or profile. Named and emptied, as several encoders fall
 # back on the picture's own info where the caller is silent.
@@ -75,7 +79,6 @@ _NOTHING: dict[str, bytes] = {"exif": b"", "xmp": b"", "icc_profile": b"", "comm
 
 
 _PNG_COLOURS = MappingProxyType({"L": 0, "RGB": 2, "LA": 4, "RGBA": 6})
-_WHITE: dict[str, float | tuple[float, ...]] = {"L": 255, "RGB": (255, 255, 255)}
 
 
 def encoder_fingerprint(recipe: Recipe) -> str:
@@ -85,7 +88,8 @@ def encoder_fingerprint(recipe: Recipe) -> str:
     Pillow, and the codecs in it.
     """
     told = [{form: dict(told) for form, told in each.items()} for each in (ENCODERS, DRAWN)]
-    options = json.dumps([*told, dict(LOSSLESS), _MOST_HELD, _LARGE, _GLIMPSE], sort_keys=True)
+    bounds = (_MOST_HELD, _LARGE, _GLIMPSE, _UNSEEN, _UNSEEN_IN_A_BLOCK)
+    options = json.dumps([*told, dict(LOSSLESS), *bounds], sort_keys=True)
     versions = {
         "recipe": recipe.hash,
         "pipeline": f"{_PIPELINE_VERSION}.{hashlib.sha256(options.encode()).hexdigest()[:8]}",
@@ -217,9 +221,17 @@ def save(
         if drawn and not much and pictures[-1].mode in _PNG_COLOURS:
             files.append(_unfiltered(pictures[-1], credit))
         return min(files, key=len)
+    if drawn and (image_format, picture.mode, much) == (ImageFormat.JPEG, "RGB", False):
+        quartered = save(picture, image_format, quality, credit=credit)
+        if _shows(quartered, picture):
+            return quartered
     if much:
         told.pop("optimize", None)
     told |= {"quality": quality} if quality else LOSSLESS
+    if image_format is ImageFormat.AVIF:
+        a_pixel = _AVIF_TAKES[str(told["subsampling"])]
+        wanted = _AVIF_AT_LEAST + a_pixel * picture.width * picture.height
+        mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()  # OSError: not there
     clean = picture.convert("RGBA") if picture.mode == "LA" else picture
     return _saved(clean, image_format, told)
 
@@ -227,12 +239,19 @@ def save(
 def _saved(picture: Image.Image, image_format: ImageFormat, told: Mapping[str, object]) -> bytes:
     out, usual = io.BytesIO(), ImageFile.MAXBLOCK
     if "optimize" in told:  # comes in one piece; Pillow has room for a byte a pixel, noise needs 4
-        ImageFile.MAXBLOCK = max(usual, _MOST_A_PIXEL * math.prod(n + _BLOCK for n in picture.size))
+        ImageFile.MAXBLOCK = max(usual, _MOST_A_PIXEL * math.prod(n + _ENDS for n in picture.size))
     try:
         picture.save(out, format=image_format.name, **told)
     finally:
         ImageFile.MAXBLOCK = usual
     return out.getvalue()
+
+
+def _shows(content: bytes, picture: Image.Image) -> bool:
+    """Whether a file shows its picture, whole and in every place, as far as anybody can see."""
+    apart = ImageChops.difference(open_image(content), picture).reduce(_BLOCK)
+    levels = ImageStat.Stat(apart.convert("L", (1 / 3, 1 / 3, 1 / 3, 0)))
+    return levels.mean[0] <= _UNSEEN and levels.extrema[0][1] <= _UNSEEN_IN_A_BLOCK
 
 
 def _unfiltered(picture: Image.Image, credit: bytes) -> bytes:
@@ -257,6 +276,6 @@ def flatten(
     if image_format is not ImageFormat.JPEG or not picture.mode.endswith("A"):
         return picture, ()
     mode = picture.mode.removesuffix("A")
-    paper = Image.new(mode, picture.size, _WHITE[mode])
+    paper = Image.new(mode, picture.size, "white")
     paper.paste(picture.convert(mode), mask=picture.getchannel("A"))
     return paper, (Caveat.ALPHA_FLATTENED,)

@@ -83,16 +83,9 @@ def open_file(
     with reading(limits.most_pixels) as complaints:
         picture = open_image(whole)
         profile = picture.info.get("icc_profile")
+    size, cut_short = Size(*picture.size), whole is not data
     work = Work(
-        whole,
-        picture,
-        facts,
-        recipe,
-        limits,
-        Size(*picture.size),
-        cut_short=whole is not data,
-        focal=focal,
-        profile=profile,
+        whole, picture, facts, recipe, limits, size, cut_short, focal=focal, profile=profile
     )
     lost = {
         Caveat.IRREGULAR_FILE: bool(complaints)
@@ -276,11 +269,14 @@ STEPS: tuple[Step, ...] = (
 
 
 def cascade(work: Work) -> Iterator[tuple[SizeLevel, Image.Image]]:
-    """Every level with its picture, each made from the one before, largest first."""
+    """Every level with its picture, largest first, each made from the one before.
+
+    Of what is drawn each is made from the first: edges that are scaled twice ring.
+    """
     picture = work.picture
     for level in work.levels:
         if picture.size != level.size:
-            picture = resized(picture, level.size)
+            picture = resized(work.picture if work.drawn else picture, level.size)
         yield level, picture
 
 

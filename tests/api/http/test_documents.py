@@ -1,5 +1,6 @@
 """The documents that describe the API: whole, apart, and of the API that tells them."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from imagefleet.api.http.documents import DOCUMENTS, OPERATORS, PRODUCERS, Telling
+from imagefleet.api import http
+from imagefleet.api.http.documents import DOCUMENTS, EXAMPLES, OPERATORS, PRODUCERS, Telling
 from imagefleet.jobs.kinds import JobKind, Payload
 from tests.support.api import (
     ANY_KEYS_ROUTES,
@@ -209,6 +211,54 @@ async def test_a_payload_is_taken_where_the_schema_of_its_type_takes_it(
 
     assert payloads == {}
     assert set(taken) == {202, 422}
+
+
+def models_of(document: dict[str, Any]) -> Iterator[str]:
+    """The models of every body and of every answer, problems among them."""
+    for _, _, operation in operations(document):
+        for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+            for content in part.get("content", {}).values():
+                if "$ref" in content["schema"]:
+                    yield content["schema"]["$ref"].rpartition("/")[2]
+
+
+@pytest.mark.parametrize("address", [each.address for each in DOCUMENTS])
+def test_every_body_and_every_answer_has_an_example_that_is_one(
+    documents: dict[str, dict[str, Any]], address: str
+) -> None:
+    schemas = documents[address]["components"]["schemas"]
+
+    assert {name for name in models_of(documents[address]) if "examples" not in schemas[name]} == (
+        set()
+    )
+    for name, schema in schemas.items():
+        for example in schema.get("examples", ()):
+            whole = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
+            jsonschema_rs.validate(whole, example, validate_formats=True)
+            assert [*strangers(schemas, schema, example)] == [], name
+
+
+def strangers(schemas: dict[str, Any], schema: dict[str, Any], value: object) -> Iterator[str]:
+    """Fields of an example that its schema does not know: it was one once."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    for either in schema.get("anyOf", ()):
+        yield from strangers(schemas, either, value)
+    for each in value if isinstance(value, list) else ():
+        yield from strangers(schemas, schema.get("items", {}), each)
+    known = schema.get("properties", {})
+    for name, inner in value.items() if isinstance(value, dict) and known else ():
+        if name in known:
+            yield from strangers(schemas, known[name], inner)
+        else:
+            yield name
+
+
+def test_no_example_is_of_nothing(documents: dict[str, dict[str, Any]]) -> None:
+    shown = {name for each in documents.values() for name in each["components"]["schemas"]}
+
+    examples = json.loads((Path(http.__path__[0]) / EXAMPLES).read_text(encoding="utf-8"))
+    assert examples.keys() <= shown
 
 
 async def test_whoever_does_not_operate_is_not_told_how(serve: Serve) -> None:

@@ -7,21 +7,17 @@ what to do by one JSON argument, and answer with one JSON line.
 """
 
 import asyncio
-import hashlib
 import json
 import os
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.wheels import ROOT, mirror, run_uv
+from tests.support.wheels import ROOT, pinned_environment
 
 HERE: Final = Path(__file__).parent
 REQUIREMENTS: Final = HERE / "requirements.txt"
-COMPLETE: Final = ".complete"  # written last: without it the environment is made anew
 WITHIN: Final = 600.0  # seconds for one program
 NOT_THERE: Final = "the others could not be installed; --no-peers measures ours without them"
 
@@ -35,19 +31,10 @@ class Peers:
     @property
     def python(self) -> Path:
         """Their interpreter; makes the environment unless it is there."""
-        identity = REQUIREMENTS.read_bytes() + sys.version.encode()
-        folder = self.cache / f"peers-{hashlib.sha256(identity).hexdigest()[:16]}"
-        python = folder / "bin" / "python"
-        if not (folder / COMPLETE).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            into = ["--python", str(python), "--requirements", str(REQUIREMENTS)]
-            try:
-                run_uv("venv", "--python", sys.executable, str(folder))
-                run_uv("pip", "install", *into, **mirror())
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                raise RuntimeError(NOT_THERE) from error
-            (folder / COMPLETE).touch()
-        return python
+        try:
+            return pinned_environment(REQUIREMENTS, self.cache)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            raise RuntimeError(NOT_THERE) from error
 
     async def start(
         self, *words: str, environment: dict[str, str] | None = None, log: Path | None = None

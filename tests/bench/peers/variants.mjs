@@ -10,7 +10,9 @@ for (const { picture, boxes } of asked.pictures) {
     const resized = sharp(picture).autoOrient().resize(width, height, { fit: "fill" });
     for (const [name, [format, options]] of Object.entries(asked.formats)) {
       const file = `${asked.folder}/${made.length}`;
-      const { size } = await resized.clone()[format](options).toFile(file);
+      // A JPEG shows what is behind a transparent picture: on white, as ours, where sharp takes black.
+      const shown = format === "jpeg" ? resized.clone().flatten({ background: "#ffffff" }) : resized.clone();
+      const { size } = await shown[format](options).toFile(file);
       made.push({ picture, width, name, file, size });
     }
   }
