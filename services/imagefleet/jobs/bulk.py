@@ -105,6 +105,8 @@ class Candidate(ImageSource):
     """
 
     deleted: bool
+    gone: bool
+    """That original is not kept any more."""
     source_seq: int
     """The revision that brought it."""
 

@@ -183,7 +183,10 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "maintenance": May(delete=True),
         },
         "recipes": dict.fromkeys(("api", "worker"), May(insert=columns("hash name content"))),
-        "image_sources": {"api": May(insert=True), "maintenance": May(delete=True)},
+        "image_sources": {
+            "api": May(insert=True),
+            "maintenance": May(update=columns("gone_at"), delete=True),
+        },
         "image_revisions": {
             "worker": May(insert=True, update=columns("superseded_at invalidation_id")),
             "maintenance": May(update=columns("swept_at invalidation_id"), delete=True),
@@ -430,8 +433,7 @@ REFUSED: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
             "UPDATE images SET revision = 7",
             "INSERT INTO attempts SELECT * FROM attempts",
             "INSERT INTO pauses (scope, name, paused_by, reason) VALUES ('type', 'x', 'x', 'x')",
-            "INSERT INTO pauses (scope, tenant_id, name, paused_by, reason, of_tenant)"
-            " VALUES ('target', 'x', 'x', 'x', 'x', true)",
+            "INSERT INTO pauses VALUES ('target', 'x', 'x', false, 'x', 'x', now(), true)",
             "UPDATE pauses SET of_tenant = true",
             "DELETE FROM pauses",
             "INSERT INTO ledger (accepted) VALUES (1)",

@@ -51,8 +51,8 @@ _CODES: Final[Mapping[int, Sequence[str]]] = {
     405: ("method_not_allowed",),
     408: ("request_timeout",),
     409: (
-        "image_deleted", "paused_by_operators", "source_changed", "upload_incomplete",
-        "upload_used",
+        "image_deleted", "original_gone", "paused_by_operators", "source_changed",
+        "upload_incomplete", "upload_used",
     ),
     413: ("payload_too_large", "too_large"),
     414: ("uri_too_long",),

@@ -15,8 +15,8 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
+from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.api.producers.submitting import draft, fingerprint
-from imagefleet.api.producers.terms import Incoming, RunAt
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane, Submission, TenantId

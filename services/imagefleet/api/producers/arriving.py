@@ -16,7 +16,7 @@ from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted
-from imagefleet.api.producers.schemas import StoredUpload, focal_of
+from imagefleet.api.producers.schemas import NewImage, NewOriginal, StoredUpload, focal_of
 from imagefleet.api.producers.submitting import (
     Admission,
     Gate,
@@ -24,7 +24,6 @@ from imagefleet.api.producers.submitting import (
     fingerprint,
     idempotency_header,
 )
-from imagefleet.api.producers.terms import NewImage, NewOriginal
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.headers.facts import HeaderFacts

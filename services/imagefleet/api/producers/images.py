@@ -1,15 +1,22 @@
-"""Images: looked at, and deleted."""
+"""Images: looked at, and deleted; and their originals, read back.
 
+An original is read by an address of S3 that is good for minutes, never through the API. The answer
+is no redirect: a client that follows one with its key, as many do, would be refused by S3, which
+takes one way of signing at a time; and who only wants to know what there is, asks too.
+"""
+
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from imagefleet.api.http.auth import Reader, Submitter
+from imagefleet.api.http.auth import OriginalsReader, Reader, Submitter
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.producers.schemas import NO_CONTROLS
 from imagefleet.api.producers.submitting import (
     Admission,
     Admitted,
@@ -18,11 +25,12 @@ from imagefleet.api.producers.submitting import (
     idempotency_header,
     key_of,
 )
-from imagefleet.api.producers.terms import NO_CONTROLS
-from imagefleet.jobs.images import image_target
+from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.jobs.images import ImageFormat, image_target
 from imagefleet.jobs.kinds import CancelJob, DeleteImage
+from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import CancelCode, JobId, Submission
-from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.images import ImagePage, ImageView, OriginalView
 from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
@@ -31,6 +39,7 @@ from imagefleet.store.images.images import (
     get_image,
     list_images,
 )
+from imagefleet.store.images.originals import ORIGINAL_GONE, find_shown_original
 from imagefleet.store.jobs.submissions import find_standing
 
 DEFAULT: Final = "default"
@@ -48,6 +57,9 @@ SIZES: Final = (
 )
 LOADING: Final = "Of `html`: `eager` for what is seen first on a page."
 ADDRESSES: Final = "Of `html`: `immutable` for pages that are made anew with every revision."
+
+VALID_FOR: Final = timedelta(minutes=5)
+_EXTENSIONS: Final = {each.mime_type: each.extension for each in ImageFormat}
 
 router = APIRouter(tags=["images"])
 
@@ -67,8 +79,12 @@ async def find_images(
         )
     page = images[:limit]
     more = page[-1].image_id if len(images) > limit else None
-    base_url = tools.settings.public_base_url
-    return answer(ImagePage(images=[image.at(base_url) for image in page], next_cursor=more))
+    base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
+    return answer(
+        ImagePage(
+            images=[image.at(base_url, kept_for=kept_for) for image in page], next_cursor=more
+        )
+    )
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
@@ -87,7 +103,7 @@ async def show_image(
         gone = None
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    shown = image.at(tools.settings.public_base_url, gone)
+    shown = image.at(tools.settings.public_base_url, gone, tools.originals_kept_for)
     return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
 
 
@@ -138,3 +154,34 @@ def _cancelling(
         dedup_key=str(job_id),
         parent_job_id=deletion.job_id,
     ).whole(order.model_dump(mode="json"))
+
+
+@router.get(
+    "/v1/images/{image_id}/original",
+    **described("Read an original back", OriginalView, 404, 409),
+)
+async def show_original(image_id: UUID, key: OriginalsReader, tools: ToolsHere) -> Response:
+    """Where the original of what is shown lies, for the next five minutes."""
+    async with tools.pool.use("find_shown_original", "images") as connection:
+        original = await find_shown_original(connection, image_id, key.tenant_id)
+    try:
+        there = await tools.originals.head(original.key)
+    except NotFound:
+        raise RequestRejected("original_gone", ORIGINAL_GONE) from None
+    if original.etag not in {None, there.etag}:  # of a form that was posted once more
+        raise RequestRejected("source_changed", failure_sentence("source_changed"))
+    name = f"{image_id}.{_EXTENSIONS.get(original.content_type, 'bin')}"
+    expires_at = datetime.now(UTC) + VALID_FOR
+    url = await tools.originals.presigned_get(original.key, name=name, expires=VALID_FOR)
+    kept_for = tools.originals_kept_for
+    shown = OriginalView(
+        image_id=image_id,
+        url=url,
+        expires_at=expires_at,
+        content_type=original.content_type,
+        bytes=original.bytes,
+        sha256=original.sha256,
+        accepted_at=original.accepted_at,
+        kept_until=None if kept_for is None else original.accepted_at + kept_for,
+    )
+    return answer(shown)

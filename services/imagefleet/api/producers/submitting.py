@@ -22,7 +22,7 @@ from fastapi import Request
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
 from imagefleet.api.http.requests import Tools, correlate
-from imagefleet.api.producers.terms import PRINTABLE_ASCII, Terms
+from imagefleet.api.producers.schemas import PRINTABLE_ASCII, Terms
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
 from imagefleet.jobs.images import Focal, ImageFormat, image_target
 from imagefleet.jobs.kinds import Draft, JobKind

@@ -16,6 +16,7 @@ from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import LONGEST_NAME, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import MOST_ON_A_PAGE
+from imagefleet.api.producers.schemas import NO_CONTROLS, IdempotencyKey, Incoming, RunAt
 from imagefleet.api.producers.submitting import (
     Admission,
     draft,
@@ -23,7 +24,6 @@ from imagefleet.api.producers.submitting import (
     idempotency_header,
     key_of,
 )
-from imagefleet.api.producers.terms import NO_CONTROLS, IdempotencyKey, Incoming, RunAt
 from imagefleet.errors import NotFound
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.shapes.images import TargetState, TargetView
