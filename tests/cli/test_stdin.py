@@ -68,7 +68,7 @@ async def test_a_payload_is_read(
     assert {"note": "piped"} == row["payload"]
 
 
-@pytest.mark.parametrize("words", [("-", "-"), ("-", "--reference")])
+@pytest.mark.parametrize("words", [("-", "-"), ("-", "--keep-path")])
 async def test_it_is_named_once_and_has_no_name(
     produce: Cli, pipe: Pipe, words: tuple[str, ...]
 ) -> None:
@@ -77,7 +77,7 @@ async def test_it_is_named_once_and_has_no_name(
     ended = await produce("submit", *words)
 
     assert ended.code == ExitCode.USAGE
-    assert "name it once, and without --reference" in ended.err
+    assert "name it once, and without --keep-path" in ended.err
 
 
 async def test_what_never_ends_is_not_kept(

@@ -14,10 +14,11 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli.options import ImageId, Json
 from imagefleet.cli.output import Table, print_bytes, run_async, show, takes_bytes
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import AT_ONCE
-from imagefleet.cli.verbs import STDIN, ImageId, Json, open_api
+from imagefleet.cli.verbs import STDIN, open_api
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.jobs.shapes.pictures import VariantView
@@ -56,9 +57,9 @@ def download(
 
     For example:
 
-        imagefleet images download 0199a5c2-...
-        imagefleet images download --into pictures --format avif --format jpeg 0199a5c2-...
-        imagefleet images download --into - --variant thumb --format webp 0199a5c2-... > thumb.webp
+        imagefleet images download 0199a5c2-7d41
+        imagefleet images download --into pictures --format avif 0199a5c2-7d41
+        imagefleet images download --into - --variant thumb 0199a5c2-7d41 > a.webp
     """
     if into == STDIN and not takes_bytes():
         raise Misconfigured(_TERMINAL)

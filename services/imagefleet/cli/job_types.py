@@ -5,8 +5,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from imagefleet.cli.options import Json
 from imagefleet.cli.output import Fields, Part, filled, section, show, show_list
-from imagefleet.cli.verbs import Json, ask
+from imagefleet.cli.verbs import ask
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
@@ -23,7 +24,6 @@ def list_job_types(
     For example:
 
         imagefleet jobs types
-
         imagefleet jobs types reprocess_images
     """
     page = ask("GET", PATH)

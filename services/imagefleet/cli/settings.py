@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.options import Json, Reason
 from imagefleet.cli.output import Columns, GivesWay, Table, complain, moment, say, show
-from imagefleet.cli.verbs import Json, Reason, ask, below
+from imagefleet.cli.verbs import ask, below
 from imagefleet.client.api import Document
 from imagefleet.settings import reference
 
@@ -59,7 +60,7 @@ def turn(
 
     For example:
 
-        imagefleet settings live set slots.lane.general 2 --reason "spare the database"
+        imagefleet settings live set slots.lane.general 2 --reason "spare it"
     """
     body = {"value": _read(value), "reason": reason}
     _tell(ask("PUT", below(PATH, name), document=body), as_json=as_json)
@@ -71,7 +72,7 @@ def turn_back(name: Name, reason: Reason, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet settings live reset slots.lane.general --reason "the database is well"
+        imagefleet settings live reset slots.lane.general --reason "it is well"
     """
     _tell(ask("DELETE", below(PATH, name), {"reason": reason}), as_json=as_json)
 

@@ -7,14 +7,15 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.options import Json, Recipe, Wait, Within
 from imagefleet.cli.output import run_async
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import Result, each, tell
-from imagefleet.cli.verbs import STDIN, WITHIN, Json, WithinEach, a_file, readable
+from imagefleet.cli.verbs import STDIN, WITHIN, a_file, readable
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured
 
-_ONE_STDIN: Final = "- is the standard input: name it once, and without --reference"
+_ONE_STDIN: Final = "- is the standard input: name it once, and without --keep-path"
 
 Files = Annotated[
     list[Path],
@@ -24,16 +25,12 @@ Files = Annotated[
 
 def submit(
     files: Files,
-    recipe: Annotated[
-        str | None, typer.Option(help="Which variants are made; the API's default if not given.")
-    ] = None,
-    reference: Annotated[
-        bool, typer.Option("--reference", help="Keep each file's path as the image's reference.")
+    recipe: Recipe = None,
+    keep_path: Annotated[
+        bool, typer.Option("--keep-path", help="Each file's path becomes its image's reference.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until every image is made, or failed.")
-    ] = False,
-    within: WithinEach = WITHIN,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Upload images.
@@ -48,7 +45,7 @@ def submit(
         imagefleet submit --wait - < photo.jpg
         imagefleet submit --json photo.jpg | jq -r '.[].imageId'
     """
-    if files.count(STDIN) > (not reference):
+    if files.count(STDIN) > (not keep_path):
         raise Misconfigured(_ONE_STDIN)
     nothing = dict.fromkeys(("jobId", "imageId", "status", "error"))
     results = [Result(str(file), {"file": str(file), **nothing}) for file in files]
@@ -58,7 +55,7 @@ def submit(
         # A name need not be UTF-8; a reference has to be.
         name = os.fsencode(file).decode(errors="replace")
         accepted = await client.submit(
-            contents[file], name=file.name, recipe=recipe, reference=name if reference else None
+            contents[file], name=file.name, recipe=recipe, reference=name if keep_path else None
         )
         result.accepted(accepted)
         result.document["imageId"] = str(accepted.image_id)

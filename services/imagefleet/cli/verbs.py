@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import typer
@@ -20,25 +20,8 @@ from imagefleet.cli.reaching import asked_of
 from imagefleet.client.api import ApiClient, Document, open_client
 from imagefleet.errors import FleetError, Misconfigured
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
-Limit = Annotated[int, typer.Option(min=1, max=100, help="At most so many.")]
-Cursor = Annotated[str | None, typer.Option(help="Go on behind the last list.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; `imagefleet audit` tells it.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's id.")]
-OfType = Annotated[str | None, typer.Option("--type", help="Only of this type.")]
-OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
-
 WITHIN: Final = 300  # seconds
-WithinEach = Annotated[
-    float, typer.Option(metavar="SECONDS", help="How long --wait waits for each.")
-]
 DRAINED_WITHIN: Final = 3600  # seconds
-WaitDrained = Annotated[
-    bool, typer.Option("--wait", help="Wait until nothing of it is processing.")
-]
-WithinSeconds = Annotated[float, typer.Option(help="How many seconds --wait waits.")]
 
 POLL: Final = 1.0  # seconds
 
