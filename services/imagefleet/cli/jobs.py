@@ -69,7 +69,11 @@ def _explained(verdict: Document) -> list[Part]:
         "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
         "announcedAt",
     )  # fmt: skip
-    return [verdict["sentence"], Fields({name: verdict[name] for name in names if name in verdict})]
+    return [
+        verdict["sentence"],
+        verdict["laneSentence"],
+        Fields({name: verdict[name] for name in names if name in verdict}),
+    ]
 
 
 @app.command()
