@@ -14,7 +14,6 @@ from uuid import UUID
 
 import typer
 
-from imagefleet.cli.options import Json, OfTenant, ReasonIfAny, Tenant
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -26,7 +25,7 @@ from imagefleet.cli.output import (
     say,
     show,
 )
-from imagefleet.cli.verbs import group
+from imagefleet.cli.verbs import Json, OfTenant, ReasonIfAny, Tenant, group
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.settings import Database, Person, Roles, load

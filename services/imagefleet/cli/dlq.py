@@ -6,19 +6,6 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.listing import route, show_pages
-from imagefleet.cli.options import (
-    All,
-    Cursor,
-    DryRun,
-    History,
-    Json,
-    Limit,
-    OfTenant,
-    OfType,
-    Reason,
-    Within,
-    Yes,
-)
 from imagefleet.cli.output import (
     ExitCode,
     at,
@@ -31,7 +18,24 @@ from imagefleet.cli.output import (
     show_list,
 )
 from imagefleet.cli.replaying import LETTERS, Replaying
-from imagefleet.cli.verbs import WITHIN, ask, below, call, group
+from imagefleet.cli.verbs import (
+    WITHIN,
+    All,
+    Cursor,
+    DryRun,
+    History,
+    Json,
+    Limit,
+    OfTenant,
+    OfType,
+    Reason,
+    Within,
+    Yes,
+    ask,
+    below,
+    call,
+    group,
+)
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 

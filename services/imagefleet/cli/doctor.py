@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from imagefleet.cli.options import Json
 from imagefleet.cli.output import Columns, ExitCode, GivesWay, Table, finish, run_async, show
+from imagefleet.cli.verbs import Json
 from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.lifecycle import Actor
 from imagefleet.jobs.model import Lane

@@ -6,10 +6,20 @@ from uuid import UUID
 
 import typer
 
-from imagefleet.cli.options import Json, ReasonIfAny, Wait, Within
 from imagefleet.cli.output import Fields, Part, at, filled, section, show, show_list
 from imagefleet.cli.progress import waiting
-from imagefleet.cli.verbs import ask, below, call, ends_in, group, looks
+from imagefleet.cli.verbs import (
+    Json,
+    ReasonIfAny,
+    Wait,
+    Within,
+    ask,
+    below,
+    call,
+    ends_in,
+    group,
+    looks,
+)
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Unavailable
 

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.listing import Since, instant, route, show_pages
-from imagefleet.cli.options import All, Cursor, History, Json, Limit, OfTenant
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -21,7 +20,7 @@ from imagefleet.cli.output import (
     moment,
     show,
 )
-from imagefleet.cli.verbs import ask, group
+from imagefleet.cli.verbs import All, Cursor, History, Json, Limit, OfTenant, ask, group
 from imagefleet.client.api import Document
 
 AUDIT: Final = "/v1/operator/audit"

@@ -6,11 +6,25 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.downloading import download
-from imagefleet.cli.options import All, ImageId, Json, OfReference, Recipe, Wait, Within, Yes
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
 from imagefleet.cli.published import list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
-from imagefleet.cli.verbs import WITHIN, a_file, call, ends_in, group, looks, readable
+from imagefleet.cli.submit import a_file, readable
+from imagefleet.cli.verbs import (
+    WITHIN,
+    All,
+    ImageId,
+    Json,
+    OfReference,
+    Recipe,
+    Wait,
+    Within,
+    Yes,
+    call,
+    ends_in,
+    group,
+    looks,
+)
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from imagefleet.cli.options import Json
 from imagefleet.cli.output import Fields, Part, filled, section, show, show_list
-from imagefleet.cli.verbs import ask
+from imagefleet.cli.verbs import Json, ask
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 

@@ -10,21 +10,6 @@ import typer
 
 from imagefleet.cli.job_types import list_job_types
 from imagefleet.cli.listing import route, show_pages
-from imagefleet.cli.options import (
-    All,
-    Correlation,
-    Cursor,
-    JobId,
-    Json,
-    Limit,
-    OfTarget,
-    OfTenant,
-    OfType,
-    Parent,
-    Reason,
-    Wait,
-    Within,
-)
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -41,7 +26,27 @@ from imagefleet.cli.output import (
     show_list,
 )
 from imagefleet.cli.submit_job import submit_job
-from imagefleet.cli.verbs import WITHIN, ask, below, call, group, open_api
+from imagefleet.cli.verbs import (
+    WITHIN,
+    All,
+    Correlation,
+    Cursor,
+    JobId,
+    Json,
+    Limit,
+    OfTarget,
+    OfTenant,
+    OfType,
+    Parent,
+    Reason,
+    Wait,
+    Within,
+    ask,
+    below,
+    call,
+    group,
+    open_api,
+)
 from imagefleet.client.api import ApiClient, Document, Reply
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.jobs.model import JobState

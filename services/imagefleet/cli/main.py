@@ -11,12 +11,12 @@ import typer
 
 from imagefleet.cli import database, dlq, edge, fleet, images, jobs, queue, settings, tenants
 from imagefleet.cli.doctor import doctor
-from imagefleet.cli.options import StateDirIfAny
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
 from imagefleet.cli.recipes import app as recipes
 from imagefleet.cli.submit import submit
 from imagefleet.cli.up import up
+from imagefleet.cli.verbs import StateDirIfAny
 from imagefleet.errors import FleetError, Misconfigured
 
 HERE: Final = "On this machine"

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from imagefleet.cli.listing import show_pages
-from imagefleet.cli.options import All, Cursor, ImageId, Json, Limit, OfReference, Wait, Within
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -15,7 +14,20 @@ from imagefleet.cli.output import (
     moment,
     show,
 )
-from imagefleet.cli.verbs import WITHIN, call, ends_in, looks
+from imagefleet.cli.verbs import (
+    WITHIN,
+    All,
+    Cursor,
+    ImageId,
+    Json,
+    Limit,
+    OfReference,
+    Wait,
+    Within,
+    call,
+    ends_in,
+    looks,
+)
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.images import ImageView

@@ -7,19 +7,6 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.options import (
-    All,
-    Json,
-    OfLane,
-    OfTarget,
-    OfTenant,
-    OfType,
-    Reason,
-    RefuseNew,
-    Wait,
-    Within,
-    Yes,
-)
 from imagefleet.cli.output import (
     Part,
     Table,
@@ -32,7 +19,25 @@ from imagefleet.cli.output import (
     show_list,
 )
 from imagefleet.cli.progress import Tell, keep_showing, waiting
-from imagefleet.cli.verbs import DRAINED_WITHIN, POLL, ask, below, call, group
+from imagefleet.cli.verbs import (
+    DRAINED_WITHIN,
+    POLL,
+    All,
+    Json,
+    OfLane,
+    OfTarget,
+    OfTenant,
+    OfType,
+    Reason,
+    RefuseNew,
+    Wait,
+    Within,
+    Yes,
+    ask,
+    below,
+    call,
+    group,
+)
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, Unavailable
 

@@ -7,10 +7,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from imagefleet.cli.options import Json
 from imagefleet.cli.output import Columns, Part, Table, complain, print_json, section, show
 from imagefleet.cli.reaching import asked_of
-from imagefleet.cli.verbs import call, group
+from imagefleet.cli.verbs import Json, call, group
 from imagefleet.errors import Misconfigured
 from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipe_tables import RecipesFile

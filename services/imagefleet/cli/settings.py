@@ -5,9 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.options import Json, Reason
 from imagefleet.cli.output import Columns, GivesWay, Table, complain, moment, say, show
-from imagefleet.cli.verbs import ask, below
+from imagefleet.cli.verbs import Json, Reason, ask, below
 from imagefleet.client.api import Document
 from imagefleet.settings import reference
 

@@ -1,21 +1,52 @@
 """`imagefleet submit`: images, waited for if wished."""
 
 import os
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.options import Json, Recipe, Wait, Within
 from imagefleet.cli.output import run_async
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import Result, each, tell
-from imagefleet.cli.verbs import STDIN, WITHIN, a_file, readable
+from imagefleet.cli.verbs import STDIN, WITHIN, Json, Recipe, Wait, Within
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured
 
+MOST_READ: Final = 2**30  # bytes that are kept on this machine; of an image the API takes less
+PIECE: Final = 2**18
 _ONE_STDIN: Final = "- is the standard input: name it once, and without --keep-path"
+
+
+def a_file(named: str) -> Path:
+    """A file that can be read; Typer's own check knows no `-`."""
+    file = Path(named)
+    if file != STDIN and not (file.is_file() and os.access(file, os.R_OK)):
+        why = "cannot be read" if file.exists() else "does not exist"
+        detail = f"file {named!r} {why}"
+        raise typer.BadParameter(detail)
+    return file
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[Path]:
+    """A file that can be sent again; of `-` what the standard input has."""
+    if file != STDIN:
+        yield file
+        return
+    with NamedTemporaryFile(prefix="imagefleet-") as kept:
+        while piece := sys.stdin.buffer.read(PIECE):
+            kept.write(piece)
+            if kept.tell() > MOST_READ:
+                detail = f"the standard input has more than {MOST_READ:,} bytes"
+                raise Misconfigured(detail)
+        kept.flush()
+        yield Path(kept.name)
+
 
 Files = Annotated[
     list[Path],

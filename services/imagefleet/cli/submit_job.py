@@ -8,10 +8,9 @@ from typing import Annotated, Final
 import orjson
 import typer
 
-from imagefleet.cli.options import Correlation, Json, Parent, Wait, Within
 from imagefleet.cli.output import ExitCode, complain, filled, finish, show
 from imagefleet.cli.results import why
-from imagefleet.cli.verbs import WITHIN, call
+from imagefleet.cli.verbs import WITHIN, Correlation, Json, Parent, Wait, Within, call
 from imagefleet.client.api import Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState

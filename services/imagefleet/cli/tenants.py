@@ -7,7 +7,9 @@ import typer
 
 from imagefleet.cli import queue
 from imagefleet.cli.listing import route, show_pages
-from imagefleet.cli.options import (
+from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
+from imagefleet.cli.verbs import (
+    DRAINED_WITHIN,
     All,
     Cursor,
     DryRun,
@@ -20,9 +22,10 @@ from imagefleet.cli.options import (
     Wait,
     Within,
     Yes,
+    ask,
+    below,
+    group,
 )
-from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
-from imagefleet.cli.verbs import DRAINED_WITHIN, ask, below, group
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 

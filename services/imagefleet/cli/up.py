@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from imagefleet.cli.options import Json, StateDir
+from imagefleet.cli.verbs import Json, StateDir
 
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")]
