@@ -18,6 +18,7 @@ from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import (
     FOCAL,
     NO_CONTROLS,
+    RunAt,
     StoredUpload,
     focal_of,
 )
@@ -31,7 +32,7 @@ from imagefleet.api.producers.submitting import (
 )
 from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
-from imagefleet.jobs.images import NewSource, image_target, original_key
+from imagefleet.jobs.images import ImageStatus, NewSource, image_target, original_key
 from imagefleet.jobs.kinds import CancelJob, DeleteImage, Draft, ProcessImage, RecipeName
 from imagefleet.jobs.model import CancelCode, JobId, Submission, new_job_id
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
@@ -42,14 +43,13 @@ from imagefleet.store.images.deleting import delete_image, get_deletion
 from imagefleet.store.images.images import (
     IMAGE_DELETED,
     get_image,
-    list_images,
     submit_image,
 )
+from imagefleet.store.images.listing import ImageFilter, list_images
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.submissions import find_standing
 
 DEFAULT: Final = "default"
-DELETED: Final = "deleted"
 
 _IN_THE_BODY: Final = "With JSON, recipe, reference and focal point belong into the body."
 
@@ -146,18 +146,23 @@ async def find_images(
     key: Reader,
     tools: ToolsHere,
     reference: ReferenceQuery = None,
+    status: ImageStatus | None = None,
+    created_after: Annotated[RunAt | None, Query(alias="createdAfter")] = None,
+    created_before: Annotated[RunAt | None, Query(alias="createdBefore")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
-    """Newest first; with `reference`, those that bear it."""
+    """Newest first, those of which all of it is true; a page may be short and not the last."""
+    chosen = ImageFilter(
+        reference=reference,
+        status=status,
+        created_after=created_after,
+        created_before=created_before,
+    )
     async with tools.pool.use("list_images", "images") as connection:
-        images = await list_images(
-            connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
-        )
-    page = images[:limit]
-    more = page[-1].image_id if len(images) > limit else None
+        page = await list_images(connection, key.tenant_id, chosen, after=cursor, limit=limit)
     base_url = tools.settings.public_base_url
-    return answer(ImagePage(images=[image.at(base_url) for image in page], next_cursor=more))
+    return answer(page.model_copy(update={"images": [each.at(base_url) for each in page.images]}))
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
@@ -174,7 +179,7 @@ async def show_image(
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
-        if image.status == DELETED:
+        if image.status is ImageStatus.DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
     shown = image.at(tools.settings.public_base_url, gone)
     return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
@@ -233,7 +238,7 @@ async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> Imag
     """The image to be replaced; one that was deleted only answers repeats."""
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, asking.tenant_id)
-        if image.status == DELETED and not await is_standing(connection, asking):
+        if image.status is ImageStatus.DELETED and not await is_standing(connection, asking):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
     return image
 
