@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from imagefleet.aws.objects import Objects, Stored
@@ -267,8 +267,8 @@ class JobContext:
         none does. Postponed, too, where the worker ends before this attempt's first child.
         """
         drain, room = self._equipment.drain, self._equipment.room
-        if foretold_bytes is not None and foretold_bytes > room.memory_bytes:
-            await self._pass_on(foretold_bytes, room.memory_bytes)
+        if foretold_bytes and foretold_bytes > (most := await self.pass_on(foretold_bytes)):
+            raise needs_more(foretold_bytes, most)
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         memory_bytes = room.allowance(foretold_bytes, in_quarantine=in_quarantine)
         async with AsyncExitStack() as stack:
@@ -279,12 +279,19 @@ class JobContext:
             self._computes.set()
             yield memory_bytes
 
-    async def _pass_on(self, foretold_bytes: int, own_bytes: int) -> NoReturn:
+    async def pass_on(self, foretold_bytes: int) -> int:
+        """Postponed where another worker has so much memory for a child, and this one has not.
+
+        Else what one has at most.
+        """
+        own = self._equipment.room.memory_bytes
+        if foretold_bytes <= own:
+            return own
         async with self.database("find_most_memory") as connection:
             most = await find_most_memory(connection, self.claim.lane, self.claim.type)
         if foretold_bytes <= most:
             raise Postponed("memory", ELSEWHERE_IN)
-        raise needs_more(foretold_bytes, max(own_bytes, most))
+        return max(own, most)
 
     async def _enter(self, stack: AsyncExitStack, memory_bytes: int) -> bool:
         await stack.enter_async_context(self._equipment.room.place(memory_bytes))

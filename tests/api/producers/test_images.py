@@ -85,6 +85,7 @@ async def test_an_original_is_stored_and_pinned(
     source = await owner.fetchrow("SELECT * FROM image_sources")
     assert source is not None
     assert (source["width"], source["height"], source["bytes"]) == (64, 40, len(body))
+    assert (payload["source_width"], payload["source_height"]) == (64, 40)
 
 
 async def test_an_upload_larger_than_a_part_arrives_whole(

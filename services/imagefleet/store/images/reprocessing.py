@@ -5,14 +5,15 @@ nothing is submitted here for an image that was deleted before; and the original
 one, whatever is being uploaded meanwhile. A handler that is given no original asks for that one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.imaging.lanes import rendering, why_slow
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.images import Focal, Original, image_target
+from imagefleet.jobs.images import Focal, ImageFormat, Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
@@ -24,6 +25,9 @@ from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submission, insert_submissions
 
+Makes: TypeAlias = Mapping[str, Collection[ImageFormat]]
+"""Which formats the versions in force make, by hash."""
+NOTHING_KNOWN: Final[Makes] = {}
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
 MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
 
@@ -38,7 +42,8 @@ SELECT targets.target
 FIND_CANDIDATES: Final = f"""
 SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
        tombstone.image_id IS NOT NULL AS deleted, images.focal_x, images.focal_y,
-       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
+       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type,
+       newest.width, newest.height
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
   LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
@@ -46,7 +51,7 @@ SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
          ON shown.image_id = images.id AND shown.revision = images.revision
   CROSS JOIN LATERAL (
       SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
-             sources.content_type
+             sources.content_type, sources.width, sources.height
         FROM image_sources AS sources
        WHERE sources.image_id = images.id
        ORDER BY sources.source_seq DESC
@@ -76,6 +81,7 @@ async def reprocess_image(
     *,
     recipe: str | None,
     versions: Mapping[str, str],
+    makes: Makes = NOTHING_KNOWN,
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted]:
     """Accept the job that renders an image's newest original once more, which is known here.
@@ -85,8 +91,16 @@ async def reprocess_image(
     """
     async with connection.transaction():
         candidate = await find_candidate(connection, draft, image_id)
-        submission = draft.whole(candidate.payload(recipe, versions), fingerprint=fingerprint)
+        payload = candidate.payload(recipe, versions)
+        submission = _rendering(draft, candidate, payload, makes, fingerprint)
         return submission, await insert_submission(connection, submission)
+
+
+def _rendering(
+    draft: Draft, source: Candidate, payload: dict[str, Any], makes: Makes, fingerprint: str
+) -> Submission:
+    slow = why_slow(source, makes.get(payload.get("recipe_hash", "")))
+    return rendering(draft, payload, slow, fingerprint=fingerprint)
 
 
 async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -> Candidate:
@@ -94,7 +108,9 @@ async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -
     candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
     if not candidates:
         raise NotFound("image")
-    if candidates[0].deleted and not await is_standing(connection, draft):
+    # What stands by a dedup key may be gone a moment later, and this would be its successor.
+    own = replace(draft, dedup_key=None)
+    if candidates[0].deleted and not await is_standing(connection, own):
         raise RequestRejected("image_deleted", IMAGE_DELETED)
     return candidates[0]
 
@@ -113,6 +129,7 @@ async def move_focal(
     image_id: UUID,
     focal: Focal | None,
     *,
+    makes: Makes = NOTHING_KNOWN,
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted] | ImageView:
     """Accept the job that cuts the image anew; the image as it is, where nothing would change.
@@ -129,11 +146,36 @@ async def move_focal(
             return shown
         # In the version of its recipe that made what is shown, whichever is in force.
         payload = replace(candidate, focal=focal).payload(None, {})
-        submission = draft.whole(payload | {"crops_only": True}, fingerprint=fingerprint)
+        payload |= {"crops_only": True}
+        submission = _rendering(draft, candidate, payload, makes, fingerprint)
         answer = await insert_submission(connection, submission)
         if answer.created:
             await connection.execute(MOVE_FOCAL, image_id, *(focal or (None, None)))
         return submission, answer
+
+
+FIND_PRESENT: Final = """
+SELECT wanted.id AS image_id, tombstone.image_id IS NOT NULL AS deleted,
+       (SELECT max(source_seq) FROM image_sources WHERE image_id = wanted.id) AS source_seq,
+       images.focal_x, images.focal_y
+  FROM unnest($1::uuid[]) AS wanted (id)
+  LEFT JOIN images ON images.id = wanted.id
+  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = wanted.id
+"""
+
+
+async def find_present(
+    connection: Connection, image_ids: Sequence[UUID]
+) -> dict[UUID, tuple[bool, int | None, Focal | None]]:
+    """Of each: whether it was deleted, its newest source, and its point, which is of that.
+
+    For whoever holds the locks of their targets.
+    """
+    rows = await connection.fetch(FIND_PRESENT, list(image_ids))
+    return {
+        image_id: (deleted, source_seq, Focal.of(x, y))
+        for image_id, deleted, source_seq, x, y in rows
+    }
 
 
 FIND_ORIGINAL: Final = """
