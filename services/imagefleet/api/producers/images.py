@@ -65,8 +65,9 @@ async def find_images(
     )
     async with tools.pool.use("list_images", "images") as connection:
         page = await list_images(connection, key.tenant_id, chosen, after=cursor, limit=limit)
-    base_url = tools.settings.public_base_url
-    return answer(page.model_copy(update={"images": [each.at(base_url) for each in page.images]}))
+    base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
+    images = [image.at(base_url, kept_for=kept_for) for image in page.images]
+    return answer(page.model_copy(update={"images": images}))
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
@@ -85,7 +86,7 @@ async def show_image(
         gone = None
         if image.status is ImageStatus.DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    shown = image.at(tools.settings.public_base_url, gone)
+    shown = image.at(tools.settings.public_base_url, gone, tools.originals_kept_for)
     return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
 
 
