@@ -112,6 +112,7 @@ async def get_upload(connection: Connection, upload_id: UUID, tenant_id: TenantI
     return Upload(**dict(row))
 
 
+UPLOAD_USED: Final = "This upload has become an image already, by another request."
 USE_UPLOAD: Final = """
 UPDATE uploads SET job_id = $2, used_at = now()
  WHERE id = $1 AND (job_id IS NULL OR job_id = $2)
@@ -122,20 +123,16 @@ RETURNING id
 async def submit_upload(
     connection: Connection, submission: Submission, source: NewSource, upload_id: UUID
 ) -> Submitted:
-    """Accept a posted original with its job; RequestRejected when another job has the upload.
-
-    A repeat of the request gets its first answer, as with any other image. What another job stands
-    for by the dedup key is answered with that, and the upload stays unused.
-    """
+    """Accept a posted original; RequestRejected when another job has it. A repeat uses up none."""
     try:
         async with connection.transaction():
             # First of all, so that two requests about one upload go one after the other.
             if await connection.fetchval(USE_UPLOAD, upload_id, submission.job_id) is None:
                 await _refuse_others(connection, submission)
             answer = await submit_image(connection, submission, source)
-            if not answer.created:  # by another upload's job, and this one is still to be had
-                raise AnswerStands(answer)  # noqa: TRY301 - which rolls back
-            return answer
+            if answer.created:
+                return answer
+            raise AnswerStands(answer)  # noqa: TRY301 - which rolls back
     except AnswerStands:
         return await find_living(connection, submission)
 
@@ -144,9 +141,6 @@ async def find_of_upload(connection: Connection, asking: Submission) -> Submitte
     """The answer about an upload that has its job: this request's own, or RequestRejected."""
     await _refuse_others(connection, asking)
     return await find_living(connection, asking)
-
-
-UPLOAD_USED: Final = "This upload has become an image already, by another request."
 
 
 async def _refuse_others(connection: Connection, asking: Submission) -> None:
