@@ -35,8 +35,8 @@ import structlog
 from PIL import Image
 
 from imagefleet.errors import FleetError
+from imagefleet.imaging.foretelling import foretold_bytes
 from imagefleet.imaging.limits import Limits
-from imagefleet.worker.handlers.process_image import foretold_bytes
 from imagefleet.worker.handling import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.client import Renderer
 from tests.support.children import children_of

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -195,7 +196,9 @@ async def test_a_replay_stops_when_the_canary_fails_again(
 
     assert ExitCode.FAILED == ended.code
     assert "stopped: 2 of 2 that ended failed again" in ended.err
-    replayed = await superuser.fetch("SELECT replay_of FROM jobs WHERE replay_of IS NOT NULL")
+    replayed = await superuser.fetch("SELECT * FROM jobs WHERE replay_of IS NOT NULL")
+    told = re.findall(r"^(\S{36}) +failed +Something went wrong.", ended.out, re.MULTILINE)
+    assert {str(job["id"]) for job in replayed} == set(told)
     assert {job.job_id for job in jobs[:2]} == {row["replay_of"] for row in replayed}
 
 
@@ -204,13 +207,16 @@ async def test_a_canary_that_does_not_end_in_time_stops_the_replay(
 ) -> None:
     await failed(worker, superuser, 2)
 
-    ended = await operate(
-        *("dlq", "replay", "--reason", "x", "--all", "--yes", "--canary", "1", "--within", "0.2")
-    )
+    canary = ("--all", "--yes", "--canary", "1", "--within", "0.2")
+    ended = await operate("dlq", "replay", "--reason", "x", *canary)
+    as_json = await operate("dlq", "replay", "--reason", "x", *canary, "--json")
 
     assert ExitCode.FAILED == ended.code
     assert "the canary has not ended in time" in ended.err
-    assert 3 == await superuser.fetchval("SELECT count(*) FROM jobs")
+    find = "SELECT id::text FROM jobs WHERE replay_of IS NOT NULL ORDER BY id"
+    first, second = [row["id"] for row in await superuser.fetch(find)]
+    assert re.search(rf"^{first} +queued", ended.out, re.MULTILINE)
+    assert [{"jobId": second, "status": "queued"}] == document(as_json)["canary"]
 
 
 async def test_named_letters_are_replayed_without_asking(

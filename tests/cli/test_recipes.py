@@ -14,6 +14,8 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
 from imagefleet.imaging.recipes import Recipe
 from tests.cli.conftest import Cli
+from tests.support.api import Serve
+from tests.support.images import damaged, quadrants, saved
 from tests.support.recipes import RECIPES
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -54,6 +56,31 @@ async def test_listed_and_shown_are_the_recipes_that_are_in_force(
     table = (await cli("recipes", "show", "default")).out
     assert re.search(r"^small.webp +inside +700x700 +80", table, re.MULTILINE)
     assert re.search(r"^square.jpeg +cover +200x200 +80 +focus attention", table, re.MULTILINE)
+
+
+async def test_the_api_says_what_is_in_force_there(
+    cli: Cli, file: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And both say whose recipes they tell, for the two may differ."""
+    async with serve(recipes=file) as running:
+        monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+        monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["reader"])
+        theirs = await cli("recipes", "list", "--server", "--json")
+        shown = await cli("recipes", "show", "--server", "default")
+        document = (await cli("recipes", "show", "--server", "default", "--json")).json()
+        none = await cli("recipes", "show", "--server", "none")
+    ours = await cli("recipes", "list", "--json")
+    monkeypatch.setenv("RECIPES_FILE", str(file))
+    of_file = await cli("recipes", "list", "--json")
+
+    assert theirs.json() == of_file.json() != ours.json()
+    assert f"in force in the API: asked was {running.url}" in theirs.err
+    assert "in force here: the recipes that are shipped" in ours.err
+    assert f"in force here: the recipes of {file}" in of_file.err
+    assert re.search(r"^small +.*small.webp.* +inside +700x700 +80", shown.out, re.MULTILINE)
+    assert ("default", 700) == (document["name"], document["variants"][2]["width"])
+    assert ExitCode.USAGE == none.code
+    assert "known are: default" in none.err
 
 
 async def test_a_recipe_that_there_is_not_is_told_beside_those_there_are(cli: Cli) -> None:
@@ -146,6 +173,26 @@ def test_every_key_and_value_is_on_the_page() -> None:
     values = {value for part in parts for value in part.get("enum", [])}
     assert len(keys) > 20
     assert {word for word in keys | values if f"`{word}`" not in page.replace('"', "")} == set()
+
+
+def marked(file: Path, mark: bytes) -> None:
+    """A file whose variants bear this WebP."""
+    (file.parent / "mark.webp").write_bytes(mark)
+    write(file, LESS.replace("edge = 700", 'edge = 700\nwatermark = { image = "mark.webp" }', 1))
+
+
+async def test_a_watermark_that_cannot_be_decoded_is_told_when_its_file_is_checked(
+    cli: Cli, file: Path
+) -> None:
+    mark = saved(quadrants(), "WEBP", lossless=True)
+    marked(file, mark)
+    assert (await cli("recipes", "check", str(file))).code == ExitCode.DONE
+    marked(file, damaged(mark))
+
+    ended = await cli("recipes", "check", str(file))
+
+    assert (ExitCode.USAGE, "") == (ended.code, ended.out)
+    assert "a watermark that cannot be read" in ended.err
 
 
 @pytest.mark.parametrize("process", ["api", "worker"])

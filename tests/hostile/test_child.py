@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.foretelling import decoding_bytes
+from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.sniff import sniff
 from imagefleet.worker.handling import SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.zygote import BESIDE_DATA

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import string
+import struct
 import tomllib
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from imagefleet.errors import Misconfigured
+from imagefleet.imaging.headers.png import SIGNATURE
 from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
 from imagefleet.imaging.recipe_tables import VariantTable
 from imagefleet.imaging.recipes import (
@@ -32,7 +35,7 @@ from imagefleet.imaging.recipes import (
     Watermark,
 )
 from imagefleet.jobs.images import ImageFormat
-from tests.support.images import BLUE, RED, animated, quadrants, saved
+from tests.support.images import BLUE, RED, animated, png_chunk, quadrants, saved
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
@@ -350,7 +353,7 @@ def test_what_a_terminal_would_obey_is_not_repeated(file: Path) -> None:
         (saved(quadrants()), "has to be PNG or WebP"),
         (saved(quadrants(), "PNG")[:-20], "ends in the middle"),
         (saved(quadrants(), "PNG") + bytes(32 * 1024), "is larger than 32 KiB"),
-        (saved(Image.new("1", (4096, 1025)), "PNG"), "has more than 4,194,304 pixels"),
+        (saved(Image.new("1", (1024, 1025)), "PNG"), "has more than 1,048,576 pixels"),
         (
             animated("WEBP", [RED, BLUE]),
             "moves: take a picture of one frame",
@@ -366,6 +369,29 @@ def test_a_watermark_is_a_small_png_or_webp_that_stands_still(
     (told,) = faults(file, A_RECIPE + 'watermark = { image = "mark" }\n')
 
     assert told.startswith(f"line 6: {AT}.watermark.image: {why}")
+
+
+def coded(packed: bytes) -> bytes:
+    """A PNG of 8x8 greys with these pixels, and the right checksum of them."""
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", packed), (b"IEND", b"")]
+    return SIGNATURE + b"".join(png_chunk(*chunk) for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    "packed", [zlib.compress(bytes(9 * 7)), b"no zlib", zlib.compress(bytes(9 * 8))[:-6]]
+)
+def test_a_watermark_whose_pixels_alone_are_damaged_is_refused(file: Path, packed: bytes) -> None:
+    """Without Pillow: no process starts with it, the API neither."""
+    mark, variant = file.parent / "mark", A_RECIPE + 'watermark = { image = "mark" }\n'
+    mark.write_bytes(coded(zlib.compress(bytes(9 * 8))))
+    assert read(file, variant).marks
+    mark.write_bytes(coded(packed))
+
+    (told,) = faults(file, variant)
+
+    assert told.startswith(f"line 6: {AT}.watermark.image: cannot be used: ")
+    assert "damaged" in told
 
 
 def test_watermarks_that_no_request_has_room_for_are_refused(file: Path) -> None:

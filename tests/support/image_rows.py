@@ -51,6 +51,8 @@ async def an_image(
         content_type="image/jpeg",
         etag='"etag"',
         sha256="0" * 64,
+        width=64,
+        height=48,
         recipe=recipe,
         recipe_hash=recipe_hash,
         reference=reference,

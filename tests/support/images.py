@@ -257,3 +257,9 @@ def with_trailing_zip(image: bytes) -> bytes:
     with zipfile.ZipFile(archive, "w") as writer:
         writer.writestr("payload.html", "<script>alert(1)</script>")
     return image + archive.getvalue()
+
+
+def damaged(webp: bytes) -> bytes:
+    """Its head is as it was, and nothing behind it."""
+    half = len(webp) // 2
+    return webp[:half] + b"\xff" * (len(webp) - half)

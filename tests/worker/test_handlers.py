@@ -14,7 +14,7 @@ from imagefleet.aws.objects import Headers, Objects
 from imagefleet.errors import Misconfigured
 from imagefleet.extensions import HANDLERS
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, Noop
-from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.lifecycle import Completed, Released
 from imagefleet.jobs.model import JobMessage, JobState, Lane, TenantId, encode_message
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.store.database import Connection
@@ -24,7 +24,7 @@ from imagefleet.worker.handling import Handler, modules_of
 from imagefleet.worker.isolation import report
 from tests.support.bench import Bench, done
 from tests.support.eventually import eventually
-from tests.support.factories import a_job, a_submission
+from tests.support.factories import a_job, a_submission, a_worker
 from tests.support.fleet import Place, an_image_submission, inside
 from tests.support.images import quadrants, saved
 from tests.support.recipes import RECIPES
@@ -150,6 +150,22 @@ async def test_an_image_that_is_not_there_or_not_the_one_submitted_fails_for_goo
         assert ("failed", code) == (row["state"], row["failure_code"])
     outputs = await place.session.objects(place.settings.outputs_bucket)
     assert () == (await outputs.page("i/")).objects
+
+
+@pytest.mark.parametrize("payload", [{}, {"crops_only": True, "source_seq": 1}])
+async def test_what_is_for_a_worker_with_more_memory_is_neither_fetched_nor_copied(
+    bench: Bench, payload: dict[str, object]
+) -> None:
+    """Every few seconds it comes again: there are no buckets here, so a request would fail."""
+    huge = {"content_type": "image/png", "source_width": 20_000, "source_height": 20_000}
+    submission = an_image_submission(uuid4(), source_key="k", source_bytes=1, **huge, **payload)
+    await a_worker(bench.worker, memory_bytes=2**33)
+    run = load_handlers(standard_retry=STANDARD)["process_image"]
+
+    outcome = await bench.attempt(await bench.claim(submission), run.run, run.kind).work()
+
+    assert isinstance(outcome, Released)
+    assert (outcome.why, outcome.after > timedelta()) == ("memory", True)
 
 
 async def test_variants_are_hashed_by_their_check_alone_and_the_ledger_tells_what_made_them(

@@ -15,8 +15,15 @@ from imagefleet.store.images.images import get_image
 from imagefleet.store.jobs.submissions import submit_jobs
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission
-from tests.support.fleet import Inside, Place, an_image_submission, inside
-from tests.support.images import quadrants, saved
+from tests.support.fleet import (
+    STARTS_WITHIN,
+    Inside,
+    Place,
+    an_image_submission,
+    inside,
+    running,
+)
+from tests.support.images import damaged, quadrants, saved
 from tests.support.otlp import collecting
 from tests.support.rows import attempts_rows, job_row
 
@@ -72,6 +79,29 @@ def card(tmp_path: Path) -> str:
     file = tmp_path / "recipes.json"
     file.write_text(json.dumps({"recipes": {"default": {"variants": [card]}}}))
     return str(file)
+
+
+@pytest.fixture
+def marked(card: str) -> str:
+    """The same with a watermark whose head alone is sound."""
+    file = Path(card)
+    recipes = json.loads(file.read_text())
+    recipes["recipes"]["default"]["variants"][0]["watermark"] = {"image": "mark"}
+    file.write_text(json.dumps(recipes))
+    (file.parent / "mark").write_bytes(damaged(saved(quadrants(), "WEBP", lossless=True)))
+    return card
+
+
+async def test_a_worker_does_not_start_with_a_watermark_that_cannot_be_decoded(
+    place: Place, marked: str
+) -> None:
+    """The API has no decoder: what only that can tell is for the worker to refuse."""
+    settings = {"RECIPES_FILE": marked}
+    async with running(place, "worker", started=False, environment=settings) as worker:
+        assert await worker.ends(within=STARTS_WITHIN) == 2
+
+    why = "imagefleet worker does not start: the recipe default cannot be used: a watermark that"
+    assert why in worker.story()
 
 
 async def test_an_image_is_made_by_the_recipe_of_the_file(

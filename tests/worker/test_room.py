@@ -1,6 +1,7 @@
 """Children begin in the order in which they came, and never have more memory than there is."""
 
 import asyncio
+import base64
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,17 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from PIL import Image
 
+from imagefleet.imaging.foretelling import foretold_bytes, least_bytes
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import Recipe, VariantSpec, Watermark
+from imagefleet.imaging.sniff import sniff
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.model import Claim, Lane
 from imagefleet.runtime import Drain, container_limit
 from imagefleet.settings import Worker
 from imagefleet.store.jobs.leases import Renewal
-from imagefleet.worker.handlers.process_image import foretold_bytes
 from imagefleet.worker.handling import (
     BESIDE_CHILDREN,
     SMALLEST_BYTES,
@@ -116,6 +121,58 @@ def test_what_does_not_say_its_size_in_its_head_is_read_on(tmp_path: Path) -> No
 
 def test_a_picture_of_many_rows_needs_their_addresses(tmp_path: Path) -> None:
     assert foretold(tmp_path, png_claiming(1, 2**26)) > foretold(tmp_path, png_claiming(2**26, 1))
+
+
+def test_what_is_known_of_a_picture_without_its_head_foretells_no_more_than_that(
+    tmp_path: Path,
+) -> None:
+    pictures = {
+        "image/jpeg": claimed(saved(quadrants()), 8_000, 8_000),
+        "image/png": deep(8_000),
+        "image/webp": webp(8_000),
+        "image/gif": saved(quadrants(), "GIF"),
+        "image/avif": saved(quadrants(), "AVIF"),
+    }
+    for mime_type, content in pictures.items():
+        facts = sniff(content)
+        size = (facts.width or 0, facts.height or 0)
+        least = least_bytes(mime_type, size, len(content), RECIPES["default"])
+        assert 0 < least <= foretold_bytes(planted(tmp_path, content), RECIPES["default"], Limits())
+
+    assert least_bytes("image/heic", (8, 8), 1, RECIPES["default"]) == 0
+    assert least_bytes("image/png", (8, None), 1, RECIPES["default"]) == 0
+
+
+def bearing(mark: Image.Image) -> Recipe:
+    image = base64.b64encode(saved(mark, "WEBP", lossless=True)).decode()
+    spec = VariantSpec("marked", 64, 64, ImageFormat.WEBP, 80, watermark=Watermark(image))
+    return Recipe("marked", (spec, replace(spec, name="again")))
+
+
+def test_a_watermark_is_foretold_by_its_own_pixels(tmp_path: Path) -> None:
+    picture = planted(tmp_path, saved(quadrants()))
+    small, large = (
+        foretold_bytes(picture, bearing(Image.new("RGB", (side, side))), Limits())
+        for side in (10, 1000)
+    )
+
+    assert large - small == 36 * (1000**2 - 10**2)
+
+
+def test_what_may_have_whole_colours_in_avif_needs_more_than_a_photo(tmp_path: Path) -> None:
+    """A JPEG never has them, and whether another is drawn only its pixels tell."""
+    spec = VariantSpec("whole", 2_000, 2_000, ImageFormat.AVIF, 63)
+    photo, drawn, lossy = (
+        foretold_bytes(planted(tmp_path, content), Recipe("avif", (each,)), Limits())
+        for content, each in (
+            (claimed(saved(quadrants()), 2_000, 2_000), spec),
+            (png_claiming(2_000, 2_000), spec),
+            (png_claiming(2_000, 2_000), replace(spec, format=ImageFormat.WEBP)),
+        )
+    )
+
+    assert drawn > photo
+    assert drawn > lossy
 
 
 async def entered(room: Room, memory_bytes: int, stack: AsyncExitStack) -> bool:

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.listing import EveryPage, route, show_pages
 from imagefleet.cli.output import (
     ExitCode,
     at,
@@ -62,6 +63,7 @@ def list_letters(
     ] = False,
     limit: Limit = 20,
     cursor: Cursor = None,
+    every_page: EveryPage = False,
     as_json: Json = False,
 ) -> None:
     """List open dead letters, the oldest first.
@@ -73,11 +75,11 @@ def list_letters(
     """
     parameters = _parameters(tenant, job_type, code, fingerprint)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
-    show_list(ask("GET", LETTERS, parameters), "letters", {
+    show_pages(route(LETTERS), parameters, "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
         "message": "message", "died (UTC)": at("diedAt"), "fault": "fingerprint",
         "dealt with": _dealt_with,
-    }, as_json=as_json, wraps=("message", "dealt with"),
+    }, every_page=every_page, as_json=as_json, wraps=("message", "dealt with"),
         drops=("fault", "type", "died (UTC)", "tenant"),
         none="no dead letters" if everything else "no open dead letters; --history shows all",
     )  # fmt: skip

@@ -6,8 +6,6 @@ name only once all its bytes are there; what is under that name already is repla
 
 import asyncio
 import os
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +14,8 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.output import Table, counting, run_async, show
+from imagefleet.cli.output import Table, print_bytes, run_async, show, takes_bytes
+from imagefleet.cli.progress import counting
 from imagefleet.cli.results import AT_ONCE
 from imagefleet.cli.verbs import STDIN, ImageId, Json, open_api
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
@@ -61,7 +60,7 @@ def download(
         imagefleet images download --into pictures --format avif --format jpeg 0199a5c2-...
         imagefleet images download --into - --variant thumb --format webp 0199a5c2-... > thumb.webp
     """
-    if into == STDIN and sys.stdout.isatty():
+    if into == STDIN and not takes_bytes():
         raise Misconfigured(_TERMINAL)
     image = run_async(_image(image_id))
     chosen = _chosen(image, names, formats)
@@ -113,8 +112,7 @@ def _print(chosen: Sequence[VariantView]) -> None:
     with TemporaryDirectory(prefix="imagefleet-") as folder:
         (file,) = run_async(_fetch_all(chosen, Path(folder), lambda: None))
         with file.open("rb") as whole:
-            shutil.copyfileobj(whole, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
+            print_bytes(whole)
 
 
 async def _fetch_all(

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import typer
 
-from imagefleet.cli.output import Fields, Part, at, filled, section, show, show_list, waiting
+from imagefleet.cli.output import Fields, Part, at, filled, section, show, show_list
+from imagefleet.cli.progress import waiting
 from imagefleet.cli.verbs import Json, WithinSeconds, ask, below, call, ends_in, group, looks
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Unavailable

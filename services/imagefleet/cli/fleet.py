@@ -3,13 +3,12 @@
 `imagefleet workers`, `ledger`, `prune`, `sweep` and `audit`.
 """
 
-import re
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Iterator
 from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.listing import EveryPage, Parameters, Since, instant, route, show_pages
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -21,15 +20,12 @@ from imagefleet.cli.output import (
     finish,
     moment,
     show,
-    show_list,
 )
-from imagefleet.cli.verbs import Cursor, Json, ask, call, group
+from imagefleet.cli.verbs import Cursor, Json, ask, group
 from imagefleet.client.api import ApiClient, Document
-from imagefleet.errors import Misconfigured
 
 AUDIT: Final = "/v1/operator/audit"
 AUDIT_PAGE: Final = 500
-SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 workers = group("Look at workers.")
 
@@ -147,9 +143,7 @@ def sweep(as_json: Json = False) -> None:
     sweeping = ask("GET", "/v1/operator/sweep")
     show(sweeping, _swept, as_json=as_json)
     if not as_json and any(gone["reprocess"] for gone in sweeping["missing"]):
-        complain(
-            "`imagefleet images reprocess IMAGE…` with a key of the tenant makes variants anew"
-        )
+        complain("`imagefleet images reprocess IMAGE` with a key of the tenant makes variants anew")
     finish(ExitCode.FAILED if sweeping["missingInAll"] else ExitCode.DONE)
 
 
@@ -184,9 +178,7 @@ def _walked(walk: Document) -> list[str]:
 
 
 def audit(
-    since: Annotated[
-        str, typer.Option(help="From then on: 90s, 15m, 1h, 2d, 1w ago, or a time with its zone.")
-    ] = "1d",
+    since: Since = "1d",
     until: Annotated[str | None, typer.Option(help="Until then, in the same forms.")] = None,
     by: Annotated[
         str | None, typer.Option(help="Only by this one: a key's name or id, user@host, a process.")
@@ -198,6 +190,7 @@ def audit(
     tenant: Annotated[str | None, typer.Option(help="Only what concerns this tenant.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many lines.")] = 1000,
     cursor: Cursor = None,
+    every_page: EveryPage = False,
     as_json: Json = False,
 ) -> None:
     """Tell who did what, to what and why; the newest first.
@@ -216,19 +209,22 @@ def audit(
         imagefleet audit --since 2d --on circuit_breaker/s3
         imagefleet audit --since 2026-03-01T00:00:00Z --by oncall --what resume --json
     """
-    now = datetime.now(UTC)
     parameters = {
-        "since": _moment(since, now),
-        "until": None if until is None else _moment(until, now),
+        "since": instant(since),
+        "until": instant(until),
         "by": by,
         "on": on,
         "what": what,
         "tenant": tenant,
         "cursor": cursor,
     }
-    show_list(call(lambda client: _read(client, parameters, limit)), "lines", {
+
+    def read(client: ApiClient, asked: Parameters) -> Awaitable[Document]:
+        return _read(client, dict(asked), limit)
+
+    show_pages(route(AUDIT) if every_page else read, parameters, "lines", {
         "at (UTC)": at("at"), "by": _who, "did": _what, "why": "reason",
-    }, as_json=as_json, wraps=("by", "did", "why"),
+    }, every_page=every_page, as_json=as_json, most=AUDIT_PAGE, wraps=("by", "did", "why"),
         none="nothing of that was done in this time; --since 1w looks further back",
     )  # fmt: skip
 
@@ -244,21 +240,6 @@ async def _read(client: ApiClient, parameters: dict[str, str | None], limit: int
         if cursor is None or len(lines) >= limit:
             return filled(lines=lines, nextCursor=cursor)
         parameters["cursor"] = str(cursor)
-
-
-def _moment(told: str, now: datetime) -> str:
-    ago = re.fullmatch(r"(\d{1,9})([smhdw])", told)
-    try:
-        if ago is not None:
-            return (now - timedelta(seconds=int(ago[1]) * SPANS[ago[2]])).isoformat()
-        then = datetime.fromisoformat(told)
-    except (ValueError, OverflowError):
-        pass
-    else:
-        if then.tzinfo is not None:
-            return then.isoformat()
-    detail = f"a time is 90s, 15m, 1h, 2d or 1w ago, or 2026-03-01T00:00:00Z, not {told!r}"
-    raise Misconfigured(detail)
 
 
 def _who(line: Document) -> str:

@@ -9,6 +9,7 @@ import httpx
 import typer
 
 from imagefleet.cli.job_types import list_job_types
+from imagefleet.cli.listing import EveryPage, route, show_pages
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -16,6 +17,7 @@ from imagefleet.cli.output import (
     at,
     filled,
     finish,
+    moment,
     print_json,
     run_async,
     say,
@@ -64,7 +66,11 @@ def _explained(verdict: Document) -> list[Part]:
         "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
         "announcedAt",
     )  # fmt: skip
-    return [verdict["sentence"], Fields({name: verdict[name] for name in names if name in verdict})]
+    return [
+        verdict["sentence"],
+        verdict["laneSentence"],
+        Fields({name: verdict[name] for name in names if name in verdict}),
+    ]
 
 
 @app.command()
@@ -109,7 +115,9 @@ def fail(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
 
 def _end(job_id: str, verb: str, reason: str, *, as_json: bool) -> None:
     ordered = ask("POST", below(PATH, job_id, verb), document={"reason": reason})
-    show(ordered, lambda order: f"ordered by job {order['jobId']}", as_json=as_json)
+    is_over = "jobType" in ordered  # it answers with the job itself
+    told = "nothing to do: it is" if is_over else "ordered by job"
+    show(ordered, lambda it: f"{told} {it['status' if is_over else 'jobId']}", as_json=as_json)
 
 
 @app.command()
@@ -169,10 +177,12 @@ def _seen(job: JobView) -> Fields:
         "status": job.status.value,
         "image": job.image_id,
         "progress": job.steps,
-        "created": job.created_at,
-        "updated": job.updated_at,
-        "finished": job.finished_at,
-        "next attempt": job.next_attempt_at,
+        "created (UTC)": moment(job.created_at),
+        "updated (UTC)": moment(job.updated_at),
+        "finished (UTC)": moment(job.finished_at),
+        "by": job.created_by,
+        "result": job.result and job.result.model_dump(by_alias=True),
+        "next attempt (UTC)": moment(job.next_attempt_at),
         "failure": f"{job.failure.code}: {job.failure.message}" if job.failure else None,
     }
     return Fields(filled(**lines))
@@ -192,6 +202,7 @@ def list_jobs(
     ] = False,
     limit: Limit = 20,
     cursor: Cursor = None,
+    every_page: EveryPage = False,
     as_json: Json = False,
 ) -> None:
     """List jobs, the newest first: by status and type, or by one of the other filters.
@@ -200,7 +211,7 @@ def list_jobs(
 
         imagefleet jobs list --status failed
         imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
-        imagefleet jobs list --correlation-id order-7
+        imagefleet jobs list --correlation-id order-7 --all
         imagefleet jobs list --every-tenant --status failed_retryable
     """
     parameters = {
@@ -213,28 +224,28 @@ def list_jobs(
     }
     if everybody or tenant is not None:
         about = target if image is None else f"image:{image}"
-        _oversee(parameters | {"tenant": tenant, "target": about}, as_json=as_json)
+        asked = parameters | {"tenant": tenant, "target": about}
+        _oversee(asked, every_page=every_page, as_json=as_json)
         return
     if target is not None:
         detail = "--target is for operators, with --tenant or --every-tenant"
         raise Misconfigured(detail)
-    page = call(lambda client: client.jobs(parameters | {"imageId": image}))
-    show_list(page, "jobs", {
+    show_pages(ApiClient.jobs, parameters | {"imageId": image}, "jobs", {
         "job": "job_id", "type": "job_type", "status": "status",
         "created (UTC)": at("created_at"), "progress": "steps",
         "failure": lambda job: job.failure.code if job.failure else None,
-    }, as_json=as_json, drops=("progress", "created (UTC)", "type"),
+    }, every_page=every_page, as_json=as_json, drops=("progress", "created (UTC)", "type"),
         none="no such jobs; `imagefleet submit` and `jobs submit` make some",
     )  # fmt: skip
 
 
-def _oversee(parameters: Mapping[str, str | None], *, as_json: bool) -> None:
+def _oversee(asked: Mapping[str, str | None], *, every_page: bool, as_json: bool) -> None:
     """The list of operators."""
-    show_list(ask("GET", PATH, parameters), "jobs", {
+    show_pages(route(PATH), asked, "jobs", {
         "job": "jobId", "tenant": "tenant", "type": "jobType", "status": "status", "lane": "lane",
         "priority": "priority", "tried": lambda job: f"{job['attempts']}/{job['maxAttempts']}",
         "created (UTC)": at("createdAt"), "due (UTC)": at("runAt"), "failure": "failureCode",
-    }, as_json=as_json, none="no such jobs", drops=(
+    }, every_page=every_page, as_json=as_json, none="no such jobs", drops=(
         "lane", "priority", "created (UTC)", "due (UTC)", "tried", "type", "tenant",
     ))  # fmt: skip
 

@@ -5,17 +5,17 @@ read in an operator's terminal: here they lose whatever steers it, and are never
 """
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Final, TextIO, TypeAlias, TypedDict, TypeVar, Unpack
+from itertools import islice
+from typing import Any, BinaryIO, Final, TextIO, TypeAlias, TypedDict, TypeVar, Unpack
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from imagefleet.cli import layout
@@ -24,7 +24,6 @@ from imagefleet.errors import FleetError, Misconfigured, RequestRejected, Unavai
 from imagefleet.telemetry.plain import json, plain
 
 Result = TypeVar("Result")
-Tell: TypeAlias = Callable[[str], None]
 
 STYLES: Final[Mapping[str, str]] = {
     "completed": "green",
@@ -117,10 +116,21 @@ def run_async(work: Coroutine[object, object, Result]) -> Result:
         raise first from errors
 
 
-def print_json(document: object, *, on_a_line: bool = False) -> None:
+def print_json(document: object, *, on_a_line: bool = False, before: str = "") -> None:
     """JSON that a terminal can show; one of many documents is on a line of its own, at once."""
-    sys.stdout.write(json(document, on_a_line=on_a_line) + "\n")
+    sys.stdout.write(before + json(document, on_a_line=on_a_line) + "\n")
     sys.stdout.flush()
+
+
+def takes_bytes() -> bool:
+    """Whether the standard output is no terminal, which bytes of anything would steer."""
+    return not sys.stdout.isatty()
+
+
+def print_bytes(file: BinaryIO) -> None:
+    """What is no text."""
+    shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 class GivesWay(TypedDict, total=False):
@@ -132,6 +142,8 @@ class GivesWay(TypedDict, total=False):
     """Columns that are left out where there is no room for all, in this order."""
     none: str
     """What is said where there is nothing, and what to do then."""
+    goes_on: bool
+    """Below a table of the same columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +196,10 @@ def show_list(
 ) -> None:
     """A page of things, its columns in order, and how to go on if there are more."""
     gives_way.setdefault("none", f"no {name}")
+    goes_on = gives_way.get("goes_on")
     show(page, lambda shape: Table(_field(shape, name), columns, gives_way), as_json=as_json)
     document = page.document if isinstance(page, Reply) else page
-    if not as_json and (cursor := document.get("nextCursor")):
+    if not as_json and goes_on is None and (cursor := document.get("nextCursor")):
         complain(f"there are more: --cursor {cursor}")
 
 
@@ -237,9 +250,12 @@ def _print_table(table: Table) -> None:
         say(none)
         return
     laid = layout.table([*table.columns], rows, _width(sys.stdout), wraps=wraps, drops=drops)
+    if table.gives_way.get("goes_on"):
+        _print(laid.lines if sys.stdout.isatty() else islice(laid.lines, 1, None))
+        return
     _print(laid.lines)
     if laid.dropped:
-        complain(f"no room for: {', '.join(laid.dropped)}; a wider terminal or --json shows all")
+        complain(f"no room for {', '.join(laid.dropped)}; --json has all")
 
 
 def _print_fields(shown: Fields) -> None:
@@ -272,27 +288,3 @@ def _print(lines: Iterable[layout.Line]) -> None:
 def _width(file: TextIO) -> int | None:
     """How many columns a terminal has; None: it is none, and there is room for everything."""
     return Console(file=file).width if file.isatty() else None
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[Tell]:
-    """Show at the terminal that something goes on; what is yielded says what by now."""
-    with _messages().status(Text(plain(what))) as status:
-        yield lambda now: status.update(Text(plain(now)))
-
-
-@contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar at the terminal; what is yielded moves it on by one."""
-    # No markup: a column reads it by default.
-    columns = (TextColumn(plain(what), markup=False), BarColumn(), MofNCompleteColumn())
-    console = _messages()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        bar = progress.add_task("", total=total)
-        yield lambda: progress.advance(bar)
-
-
-def _messages() -> Console:
-    return Console(file=sys.stderr, highlight=False)

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.listing import EveryPage, show_pages
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -14,7 +15,6 @@ from imagefleet.cli.output import (
     finish,
     moment,
     show,
-    show_list,
 )
 from imagefleet.cli.verbs import Cursor, ImageId, Json, Limit, call, ends_in, looks
 from imagefleet.client.api import ApiClient, Reply
@@ -99,6 +99,7 @@ def list_images(
     reference: Annotated[str | None, typer.Option(help="Only of this reference.")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
+    every_page: EveryPage = False,
     as_json: Json = False,
 ) -> None:
     """List images, the newest first.
@@ -106,12 +107,12 @@ def list_images(
     For example:
 
         imagefleet images list --reference holiday/1.jpg
+        imagefleet images list --all --json | jq -r '.images[].imageId'
     """
     asked = {"reference": reference, "limit": str(limit), "cursor": cursor}
-    page = call(lambda client: client.images(asked))
-    show_list(page, "images", {
+    show_pages(ApiClient.images, asked, "images", {
         "image": "image_id", "status": "status", "reference": "reference",
         "variants": lambda image: len(image.variants),
-    }, as_json=as_json, wraps=("reference",), drops=("variants",),
+    }, every_page=every_page, as_json=as_json, wraps=("reference",), drops=("variants",),
         none="no such images; `imagefleet submit FILE` makes one",
     )  # fmt: skip

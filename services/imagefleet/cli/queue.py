@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import Annotated, Final
 
 import typer
@@ -9,7 +10,6 @@ import typer
 from imagefleet.cli.output import (
     Part,
     Table,
-    Tell,
     at,
     complain,
     confirm,
@@ -17,8 +17,8 @@ from imagefleet.cli.output import (
     section,
     show,
     show_list,
-    waiting,
 )
+from imagefleet.cli.progress import Tell, keep_showing, waiting
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     POLL,
@@ -35,6 +35,7 @@ from imagefleet.cli.verbs import (
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, Unavailable
 
+QUEUES: Final = "/v1/operator/queues"
 PAUSES: Final = "/v1/operator/pauses"
 BREAKERS: Final = "/v1/operator/breakers"
 LOOKS: Final = 2
@@ -54,15 +55,28 @@ Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 
 @app.command()
-def stats(as_json: Json = False) -> None:
+def stats(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C; in a pipe, again.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch looks.")
+    ] = 2,
+    as_json: Json = False,
+) -> None:
     """Show what waits, what ran within the last hour, and what is stuck.
 
     For example:
 
         imagefleet queue stats
+        imagefleet queue stats --watch
         imagefleet queue stats --json | jq '.lanes[] | {lane, waiting}'
     """
-    show(ask("GET", "/v1/operator/queues"), _stand, as_json=as_json)
+    if watch:
+        look = methodcaller("ask", "GET", QUEUES)
+        keep_showing(look, _stand, every=every, as_json=as_json)
+        return
+    show(ask("GET", QUEUES), _stand, as_json=as_json)
 
 
 def _stand(fleet: Document) -> Iterator[Part]:

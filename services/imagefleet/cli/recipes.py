@@ -1,39 +1,51 @@
 """`imagefleet recipes`: what is made of images here, and files that say it."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from imagefleet.cli.output import Columns, Part, Table, print_json, section, show
-from imagefleet.cli.verbs import Json, group
+from imagefleet.cli.output import Columns, Part, Table, complain, print_json, section, show
+from imagefleet.cli.reaching import asked_of
+from imagefleet.cli.verbs import Json, call, group
 from imagefleet.errors import Misconfigured
 from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipe_tables import RecipesFile
 from imagefleet.imaging.recipe_variants import said_by
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.shapes.rules import RecipeView
 from imagefleet.settings import Recipes, load
 
 app = group("What is made of images: the recipes of RECIPES_FILE, or those that are shipped.")
 
+Known = TypeVar("Known")
+
+Server = Annotated[bool, typer.Option("--server", help="Those in force in the API.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML or JSON; docs/recipes.md.")]
 
 
 @app.command("list")
-def list_recipes(as_json: Json = False) -> None:
-    """List the recipes that are in force here.
+def list_recipes(server: Server = False, as_json: Json = False) -> None:
+    """List the recipes that are in force here, or with --server in the API.
 
     For example:
 
         RECIPES_FILE=recipes.toml imagefleet recipes list
+        imagefleet recipes list --server
     """
+    if server:
+        _list([_line(recipe) for recipe in _of_api()], as_json=as_json)
+        return
+    _say_whose()
     _tell(_in_force(), as_json=as_json)
 
 
 @app.command("show")
 def show_recipe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")],
+    server: Server = False,
     as_json: Json = False,
 ) -> None:
     """Show one of them, with every variant; with --json all that it says.
@@ -41,12 +53,14 @@ def show_recipe(
     For example:
 
         imagefleet recipes show default
+        imagefleet recipes show --server default
     """
-    recipes = _in_force()
-    if name not in recipes:
-        detail = f"there is no recipe {name}; known are: {', '.join(recipes)}"
-        raise Misconfigured(detail)
-    recipe = recipes[name]
+    if server:
+        view = _named(name, {recipe.name: recipe for recipe in _of_api()})
+        show(view.model_dump(by_alias=True), lambda _: _seen_of_api(view), as_json=as_json)
+        return
+    recipe = _named(name, _in_force())
+    _say_whose()
     show({**_line(recipe), **recipe.document()}, lambda _: _seen(recipe), as_json=as_json)
 
 
@@ -58,7 +72,12 @@ def check(file: File, as_json: Json = False) -> None:
 
         imagefleet recipes check recipes.toml
     """
-    _tell(recipes_in_force(file), as_json=as_json)
+    recipes = recipes_in_force(file)
+    with suppress(ModuleNotFoundError):  # without Pillow a worker is the first to look at pixels
+        from imagefleet.imaging.composing import check_marks  # noqa: PLC0415 - no other verb waits
+
+        check_marks(mark for recipe in recipes.values() for mark in recipe.marks)
+    _tell(recipes, as_json=as_json)
 
 
 @app.command()
@@ -107,16 +126,45 @@ def _in_force() -> Mapping[str, Recipe]:
     return recipes_in_force(load(Recipes).file)
 
 
+def _say_whose() -> None:
+    file = load(Recipes).file
+    complain(f"in force here: the recipes {f'of {file}' if file else 'that are shipped'}")
+
+
+def _of_api() -> list[RecipeView]:
+    recipes = call(lambda client: client.recipes()).shape.recipes
+    complain(f"in force in the API: {asked_of()}")
+    return recipes
+
+
+def _named(name: str, recipes: Mapping[str, Known]) -> Known:
+    if name not in recipes:
+        detail = f"there is no recipe {name}; known are: {', '.join(recipes)}"
+        raise Misconfigured(detail)
+    return recipes[name]
+
+
+def _seen_of_api(recipe: RecipeView) -> Iterator[Part]:
+    yield f"{recipe.name}  {recipe.hash}"
+    yield Table(recipe.variants, {
+        "variant": "name", "files": lambda variant: " ".join(variant.files), "fit": "fit",
+        "box": lambda variant: f"{variant.width}x{variant.height}", "quality": "quality",
+    })  # fmt: skip
+
+
 def _tell(recipes: Mapping[str, Recipe], *, as_json: bool) -> None:
-    lines = [_line(recipe) for recipe in recipes.values()]
+    _list([_line(recipe) for recipe in recipes.values()], as_json=as_json)
+
+
+def _list(lines: list[dict[str, Any]], *, as_json: bool) -> None:
     formats: Columns = {"formats": lambda line: ", ".join(line["formats"])}
     columns = {**_as_named("name", "hash", "variants"), **formats}
     table = Table(lines, columns, {"drops": ("formats",)})
     show({"recipes": lines}, lambda _: table, as_json=as_json)
 
 
-def _line(recipe: Recipe) -> dict[str, Any]:
-    formats = dict.fromkeys(form.value for variant in recipe.variants for form in variant.formats)
+def _line(recipe: Recipe | RecipeView) -> dict[str, Any]:
+    formats = dict.fromkeys(str(form) for variant in recipe.variants for form in variant.formats)
     count = len(recipe.variants)
     return {"name": recipe.name, "hash": recipe.hash, "variants": count, "formats": [*formats]}
 

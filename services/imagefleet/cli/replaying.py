@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from imagefleet.cli.output import Columns, Fields, Part, Table, Tell, filled, waiting
-from imagefleet.cli.verbs import ends_in, looks
+from imagefleet.cli.output import Columns, Fields, Part, Table, filled, section
+from imagefleet.cli.progress import Tell, waiting
+from imagefleet.cli.verbs import below, ends_in, looks
 from imagefleet.client.api import ApiClient, Document
 
 LETTERS: Final = "/v1/operator/dead-letters"
+JOBS: Final = "/v1/operator/jobs"
 OUTCOMES: Final = "/v1/operator/jobs:outcomes"
 MOST_ON_A_PAGE: Final = 100
 MOST_WATCHED: Final = 1000  # of one request
@@ -49,27 +51,37 @@ class Replaying:
     as_of: str | None = None
     """What failed again meanwhile is not replayed another time."""
 
+    of_canary: list[Document] = field(default_factory=list)
+    """Its jobs, where it stopped the replay."""
+
     def document(self) -> Mapping[str, object]:
         """For scripts."""
         return {
             "letters": dict(self.outcomes), "jobs": self.fates, "jobIds": self.jobs,
-            "stopped": self.stopped, **filled(replays=self.would or None),
+            "stopped": self.stopped,
+            **filled(replays=self.would or None, canary=self.of_canary or None),
         }  # fmt: skip
 
-    def counts(self) -> Fields:
+    def counts(self) -> Iterator[Part]:
         """For people."""
         counts = {"letters " + name.replace("_", " "): of for name, of in self.outcomes.items()}
         if self.jobs:
             counts |= {"jobs " + name: of for name, of in self.fates.items()}
-        return Fields(counts or {"letters": 0})
+        yield Fields(counts or {"letters": 0})
+        columns: Columns = {
+            "canary": "jobId", "status": "status", "failure": lambda job: job.get("failureMessage"),
+        }  # fmt: skip
+        yield from section(self.of_canary, columns, wraps=("failure",))
 
     def foretold(self) -> Iterator[Part]:
         """For people, after a dry run."""
         columns: Columns = {
             "letter": "letterId",
-            "": lambda letter: WOULD.get(letter["outcome"], letter["outcome"]),
+            "outcome": lambda letter: WOULD.get(letter["outcome"], letter["outcome"]),
         }
-        yield Table(self.would, columns, {"wraps": ("",), "none": "no letter would be replayed"})
+        yield Table(
+            self.would, columns, {"wraps": ("outcome",), "none": "no letter would be replayed"}
+        )
         if len(self.would) > 1:
             yield f"{self.outcomes['replayed']} of {len(self.would)} letters would be replayed"
 
@@ -88,6 +100,8 @@ class Replaying:
                 await self._watch(client, tell)
                 if self.stopped is None and self.fates["open"]:
                     self.stopped = "stopped: the canary has not ended in time"
+                if self.stopped is not None:
+                    self.of_canary = [await self._fate(client, job_id) for job_id in self.jobs]
             while more and self.stopped is None:
                 before = len(self.jobs)
                 # About a second's worth.
@@ -114,6 +128,11 @@ class Replaying:
         self.cursor = page.get("nextCursor")
         self.as_of = self.as_of or page.get("asOf")
         return self.cursor is not None and len(page["replays"]) == limit
+
+    async def _fate(self, client: ApiClient, job_id: str) -> Document:
+        job = await client.ask("GET", below(JOBS, job_id))
+        names = ("jobId", "status", "failureCode", "failureMessage")
+        return {name: job[name] for name in names if name in job}
 
     async def _watch(self, client: ApiClient, tell: Tell) -> None:
         """Look until all have ended, too many have failed, or the time is over."""

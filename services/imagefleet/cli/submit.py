@@ -7,7 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.output import counting, run_async
+from imagefleet.cli.output import run_async
+from imagefleet.cli.progress import counting
 from imagefleet.cli.results import Result, each, tell
 from imagefleet.cli.verbs import STDIN, WITHIN, Json, WithinEach, a_file, readable
 from imagefleet.client.api import ApiClient

@@ -6,7 +6,8 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli import queue
-from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show, show_list
+from imagefleet.cli.listing import EveryPage, route, show_pages
+from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     Cursor,
@@ -35,6 +36,7 @@ JobType = Annotated[str | None, typer.Option("--type", help="Only its jobs of th
 def list_tenants(
     limit: Limit = 50,
     cursor: Cursor = None,
+    every_page: EveryPage = False,
     as_json: Json = False,
 ) -> None:
     """List tenants with what they have open. `keys create` makes new ones.
@@ -43,14 +45,13 @@ def list_tenants(
 
         imagefleet tenants list
     """
-    page = ask("GET", PATH, {"limit": str(limit), "cursor": cursor})
-    show_list(page, "tenants", {
+    show_pages(route(PATH), {"limit": str(limit), "cursor": cursor}, "tenants", {
         "tenant": "tenant",
         "open": lambda tenant: _at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
         "at most": "maxOpenJobs", "weight": "weight", "paused": _paused,
         "created (UTC)": at("createdAt"),
-    }, as_json=as_json, none="no tenants; `imagefleet keys create` makes one", wraps=("paused",),
-        drops=("created (UTC)", "weight"),
+    }, every_page=every_page, as_json=as_json, wraps=("paused",), drops=("created (UTC)", "weight"),
+        none="no tenants; `imagefleet keys create` makes one",
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The scaled picture becomes the one that a variant shows: cut, sharpened, with ground and mark."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from PIL import Image, ImageChops, ImageColor, ImageFilter
@@ -39,6 +39,12 @@ def compose(
         shown = _sharpened(shown, variant.sharpen)
     shown = _on_ground(shown, fitted(size, variant), variant.background)
     return shown if variant.watermark is None else marked(shown, variant.watermark)
+
+
+def check_marks(marks: Iterable[str]) -> None:
+    """Misconfigured where one of these watermarks cannot be read; of WebP only decoding tells."""
+    for mark in marks:
+        _decoded(mark)
 
 
 def _sharpened(picture: Image.Image, strength: float) -> Image.Image:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import mmap
 import struct
 import zlib
 from collections.abc import Callable, Mapping
@@ -62,6 +63,9 @@ LOSSLESS: EncoderOptions = MappingProxyType({"lossless": True, "quality": 100, "
 # which a PNG is tried without filters, which holds its bytes twice.
 _MOST_HELD = 1 << 23
 _MOST_A_PIXEL, _ENDS = 8, 16  # bytes of a JPEG, rather more than less; pixels that it ends with
+# What the encoder of AVIF takes, at least and a pixel: it does not look whether it is given that.
+_AVIF_AT_LEAST = 2 << 20
+_AVIF_TAKES = MappingProxyType({"4:2:0": 33, "4:4:4": 46})
 # From this many pixels on, which format makes the smallest photo is asked of a small copy. A third
 # less processor time than encoding all of them, for 0.3 to 1 % more bytes (docs/images.md).
 _LARGE, _GLIMPSE = 1 << 18, 4
@@ -224,6 +228,10 @@ def save(
     if much:
         told.pop("optimize", None)
     told |= {"quality": quality} if quality else LOSSLESS
+    if image_format is ImageFormat.AVIF:
+        a_pixel = _AVIF_TAKES[str(told["subsampling"])]
+        wanted = _AVIF_AT_LEAST + a_pixel * picture.width * picture.height
+        mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()  # OSError: not there
     clean = picture.convert("RGBA") if picture.mode == "LA" else picture
     return _saved(clean, image_format, told)
 

@@ -8,6 +8,7 @@ process looks at files, and a child is given the recipe itself.
 import base64
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import product
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from imagefleet.errors import InputRejected, Misconfigured
-from imagefleet.imaging.headers.png import SIGNATURE
+from imagefleet.imaging.headers.png import SIGNATURE, check_rows
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipe_lines import Lines, Unreadable, Where, parse
 from imagefleet.imaging.recipe_tables import (
@@ -172,11 +173,14 @@ def _picture(file: Path) -> str:
         with file.open("rb") as opened:
             content = opened.read(MOST_WATERMARK_BYTES + 1)
         facts = examine(content, Limits())
-    except (OSError, InputRejected) as error:
-        why = error.strerror if isinstance(error, OSError) else error.public_message
+        pixels = (facts.width or 0) * (facts.height or 0)
+        if facts.format is ImageFormat.PNG and pixels <= MOST_MARK_PIXELS:
+            check_rows(content)
+    except (OSError, InputRejected, zlib.error) as error:
+        told = getattr(error, "strerror", None) or getattr(error, "public_message", None)
+        why = told or "its pixels are damaged"
         message = f"cannot be used: {why}"
         raise ValueError(message) from None
-    pixels = (facts.width or 0) * (facts.height or 0)
     for wrong, message in (
         (len(content) > MOST_WATERMARK_BYTES, "is larger than 32 KiB"),
         (facts.format not in {ImageFormat.PNG, ImageFormat.WEBP}, "has to be PNG or WebP"),

@@ -18,7 +18,7 @@ from imagefleet.jobs.images import ImageFormat
 
 MAX_SIDE = 16_383  # WebP's own
 MOST_VARIANTS = 48  # each is a file that is open beside the picture
-MOST_MARK_PIXELS = 2**22  # of the image of a watermark
+MOST_MARK_PIXELS = 2**20  # of the image of a watermark
 LONGEST_MARKS = 64 * 1024  # characters of all images of watermarks: they go with every rendering
 OUTPUTS = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.AVIF})
 
@@ -158,11 +158,12 @@ class Recipe:
         if not 0 < len(keys) <= MOST_VARIANTS or len(set(keys)) != len(keys):
             message = f"recipe {self.name}: no variants, or one twice, or over {MOST_VARIANTS}"
             raise ValueError(message)
-        if sum(map(len, self._marks())) > LONGEST_MARKS:
+        if sum(map(len, self.marks)) > LONGEST_MARKS:
             message = f"recipe {self.name}: watermarks of over {LONGEST_MARKS} characters"
             raise ValueError(message)
 
-    def _marks(self) -> list[str]:
+    @property
+    def marks(self) -> list[str]:
         """The images of its watermarks, each once."""
         marks = (variant.watermark for variant in self.variants)
         return list(dict.fromkeys(mark.image for mark in marks if mark))
@@ -172,7 +173,7 @@ class Recipe:
 
         Images of watermarks are in it once, and by number in the variants.
         """
-        marks = self._marks()
+        marks = self.marks
         variants = [asdict(variant) for variant in self.variants]
         for watermark in filter(None, (variant["watermark"] for variant in variants)):
             watermark["image"] = marks.index(watermark["image"])
@@ -191,6 +192,11 @@ class Recipe:
             Metadata(document["metadata"]),
             Truncated(document["truncated"]),
         )
+
+    @property
+    def makes(self) -> frozenset[ImageFormat]:
+        """What its files may come out as."""
+        return frozenset(form for variant in self.variants for form in variant.formats)
 
     @cached_property
     def hash(self) -> str:

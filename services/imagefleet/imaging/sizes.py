@@ -20,6 +20,10 @@ class Size(NamedTuple):
     width: int
     height: int
 
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
     def turned(self, orientation: int) -> "Size":
         """This size before or after a picture of that orientation is turned upright."""
         return Size(self.height, self.width) if orientation >= _SIDEWAYS else self
@@ -81,7 +85,7 @@ def levels(source: Size, variants: Iterable[VariantSpec]) -> tuple[SizeLevel, ..
     """Every size that is needed, largest first, so that each can be made from the one before."""
     ordered = sorted(
         ((scaled(source, variant), variant) for variant in variants),
-        key=lambda pair: (pair[0].width * pair[0].height, pair[0]),
+        key=lambda pair: (pair[0].pixels, pair[0]),
         reverse=True,
     )
     return tuple(

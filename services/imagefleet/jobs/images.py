@@ -237,6 +237,11 @@ class ImageSource(Original):
     recipe_hash: str | None = None
     """The version of the recipe; releases before this one know of none."""
     focal: Focal | None = None
+    width: int | None = None
+    """As its header says, and before it is turned; None where that goes on too long."""
+    height: int | None = None
+    animated: bool | None = None
+    """None: that was looked at where it came in, and is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +249,6 @@ class NewSource(ImageSource):
     """An original that is about to be accepted with its job."""
 
     tenant_id: TenantId
-    width: int | None = None
-    height: int | None = None
     reference: str | None = None
 
 

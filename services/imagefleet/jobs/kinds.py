@@ -7,7 +7,7 @@ the API can judge a submission and the store can order it without either of them
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
@@ -21,6 +21,13 @@ from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.jobs.results import (
+    DeletionResult,
+    FlaggingResult,
+    RenderResult,
+    ReprocessingResult,
+    VisibleResult,
+)
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {
@@ -63,6 +70,8 @@ class JobKind:
     """Ignores pauses and the order of its target, though never a running job."""
     pause_target_on_failure: bool = False
     """A failed job stops everything behind it on the same target until somebody looks."""
+    result_visible: type[BaseModel] | None = None
+    """What of a result its producer may read; None: nothing, it is for operators alone."""
 
     def __post_init__(self) -> None:
         """Refuse a name that could not be a label, a column's value or a part of a URL."""
@@ -89,6 +98,9 @@ class Kinds(Mapping[str, JobKind]):
                 raise Misconfigured(msg)
             by_name[kind.name] = kind
         self._by_name: Final = by_name
+        visible = {kind.name: kind.result_visible for kind in by_name.values()}
+        self.results: Final = {name: model for name, model in visible.items() if model is not None}
+        """What producers may read of results, by type."""
 
     def __getitem__(self, name: str) -> JobKind:
         return self._by_name[name]
@@ -119,6 +131,8 @@ class Draft(Intent):
     """A submission before what it asks is known: it may be asked about, and never be inserted."""
 
     kind: JobKind
+    max_attempts: int | None = None
+    """None: as many as its kind has."""
 
     @property
     def type(self) -> str:
@@ -134,19 +148,14 @@ class Draft(Intent):
         *,
         fingerprint: str = "",
         lane: Lane | None = None,
-        priority: int = 100,
-        run_at: datetime | None = None,
-        max_attempts: int | None = None,
     ) -> Submission:
         """The submission that asks this, by the rules of its kind where nothing else is said."""
         return Submission(
             **{name: getattr(self, name) for name in _KNOWN_BEFORE},
             type=self.type,
             lane=lane or self.lane,
-            max_attempts=max_attempts or self.kind.retry.max_attempts,
+            max_attempts=self.max_attempts or self.kind.retry.max_attempts,
             payload=payload,
-            priority=priority,
-            run_at=run_at,
             preempts=self.kind.preempts,
             services=self.kind.services,
             pause_target_on_failure=self.kind.pause_target_on_failure,
@@ -234,6 +243,9 @@ class ProcessImage(Payload):
     source_bytes: Annotated[int, Field(ge=1, lt=2**63)]
     source_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     source_etag: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    source_width: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    source_height: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """With these a worker knows whether it has the memory before it fetches."""
     content_type: Annotated[str, Field(min_length=1, max_length=255)]
     recipe: RecipeName = "default"
     recipe_hash: RecipeHash | None = None
@@ -244,6 +256,8 @@ class ProcessImage(Payload):
     """What is kept where the picture is cut; workers of releases before leave it out."""
     crops_only: Literal[True] | None = None
     """What is not cut may be taken over from what is shown, where that was made alike."""
+    slow: Annotated[str, Field(pattern=r"^[a-z_]{1,63}$")] | None = None
+    """Why it was put into the lane general, for who asks: a word of `imaging/lanes.py`."""
 
     @classmethod
     def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:
@@ -254,6 +268,8 @@ class ProcessImage(Payload):
             source_bytes=source.bytes,
             source_sha256=source.sha256,
             source_etag=source.etag,
+            source_width=source.width,
+            source_height=source.height,
             content_type=source.content_type,
             recipe=source.recipe,
             recipe_hash=source.recipe_hash,
@@ -327,6 +343,7 @@ BUILT_IN: Final = Kinds(
             payload=ProcessImage,
             target=_target_of_image,
             services=("s3",),
+            result_visible=RenderResult,
         ),
         JobKind(
             name="delete_image",
@@ -335,20 +352,29 @@ BUILT_IN: Final = Kinds(
             target=_target_of_image,
             services=("s3",),
             preempts=True,
+            result_visible=DeletionResult,
         ),
-        JobKind(name="cancel_job", payload=CancelJob, lane=Lane.FAST, preempts=True),
+        JobKind(
+            name="cancel_job",
+            payload=CancelJob,
+            lane=Lane.FAST,
+            preempts=True,
+            result_visible=VisibleResult,
+        ),
         JobKind(
             name="cancel_jobs",
             payload=CancelJobs,
             lane=Lane.FAST,
             timeout=timedelta(hours=1),  # a million jobs at 300 a second
             preempts=True,
+            result_visible=FlaggingResult,
         ),
-        JobKind(name="noop", payload=Noop, lane=Lane.FAST),
+        JobKind(name="noop", payload=Noop, lane=Lane.FAST, result_visible=VisibleResult),
         JobKind(
             name="reprocess_images",
             payload=ReprocessImages,
             timeout=timedelta(hours=1),  # a million images at 300 a second
+            result_visible=ReprocessingResult,
         ),
     )
 )

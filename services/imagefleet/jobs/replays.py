@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from imagefleet.jobs.images import image_of_target
+from imagefleet.jobs.images import Focal, image_of_target
 from imagefleet.jobs.kinds import BUILT_IN, JobKind, choose_lane
 from imagefleet.jobs.model import JsonObject, Lane, Submission, new_job_id
 
@@ -40,6 +40,8 @@ class ReplayOutcome(StrEnum):
     """An open job has the same dedup key: ask again when that one has ended."""
     IMAGE_DELETED = "image_deleted"
     """What it is about was deleted since, and the original with it."""
+    ORIGINAL_GONE = "original_gone"
+    """Its original is not kept any more."""
     NOT_REPLAYABLE = "not_replayable"
     """No job: a message that nobody could read, or whose job nobody knows."""
 
@@ -81,6 +83,17 @@ def _lane(failed: Submission, kind: JobKind | None) -> Lane:
 def image_of(submission: Submission) -> UUID | None:
     """The image that a replay cannot do without; None for what deletes it, or is about none."""
     return None if submission.preempts else image_of_target(submission.target)
+
+
+def aimed(replay: Submission, source_seq: int | None, focal: Focal | None) -> Submission:
+    """Cut around the point that its image has by now: one that was asked for later stands.
+
+    It is one of the newest source; a replay of an older one keeps its own.
+    """
+    if replay.type != _PINNED or replay.payload["source_seq"] != source_seq:
+        return replay
+    payload = {**replay.payload, "focal": focal and [*focal]}
+    return replace(replay, payload=payload)
 
 
 def _payload(failed: Submission, target_seq: object) -> JsonObject:

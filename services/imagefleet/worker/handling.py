@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from imagefleet.aws.objects import Objects, Stored
@@ -29,8 +29,8 @@ from imagefleet.runtime import Drain, container_limit, unless
 from imagefleet.settings import Worker
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.workers import find_most_memory
+from imagefleet.store.images.originals import find_original
 from imagefleet.store.images.recipes import StoredRecipes
-from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
@@ -267,8 +267,8 @@ class JobContext:
         none does. Postponed, too, where the worker ends before this attempt's first child.
         """
         drain, room = self._equipment.drain, self._equipment.room
-        if foretold_bytes is not None and foretold_bytes > room.memory_bytes:
-            await self._pass_on(foretold_bytes, room.memory_bytes)
+        if foretold_bytes and foretold_bytes > (most := await self.pass_on(foretold_bytes)):
+            raise needs_more(foretold_bytes, most)
         in_quarantine = self.claim.lane is Lane.QUARANTINE
         memory_bytes = room.allowance(foretold_bytes, in_quarantine=in_quarantine)
         async with AsyncExitStack() as stack:
@@ -279,12 +279,19 @@ class JobContext:
             self._computes.set()
             yield memory_bytes
 
-    async def _pass_on(self, foretold_bytes: int, own_bytes: int) -> NoReturn:
+    async def pass_on(self, foretold_bytes: int) -> int:
+        """Postponed where another worker has so much memory for a child, and this one has not.
+
+        Else what one has at most.
+        """
+        own = self._equipment.room.memory_bytes
+        if foretold_bytes <= own:
+            return own
         async with self.database("find_most_memory") as connection:
             most = await find_most_memory(connection, self.claim.lane, self.claim.type)
         if foretold_bytes <= most:
             raise Postponed("memory", ELSEWHERE_IN)
-        raise needs_more(foretold_bytes, max(own_bytes, most))
+        return max(own, most)
 
     async def _enter(self, stack: AsyncExitStack, memory_bytes: int) -> bool:
         await stack.enter_async_context(self._equipment.room.place(memory_bytes))
@@ -334,8 +341,8 @@ class JobContext:
     async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:
         """Copy the newest original of an image to a file, and tell what it is.
 
-        Only of an image that is the job's own tenant's: of others, and of deleted ones, NotFound,
-        which fails the job. InputRejected when it is larger.
+        Only of an image that is the job's own tenant's: of others, of deleted ones, and where it
+        is not kept any more, NotFound, which fails the job. InputRejected when it is larger.
         """
         async with self.database("find_original") as connection:
             original = await find_original(connection, image_id, self.claim.tenant_id)

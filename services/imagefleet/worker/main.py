@@ -79,7 +79,7 @@ async def main(settings: WorkerSettings, drain: Drain) -> None:
     # Also of types that it does not run: it ends cancelled jobs of any.
     metrics = WorkerMetrics(job_types={*load_kinds(), *handlers})
     async with AsyncExitStack() as stack:
-        renderer = Renderer(preload=modules_of(handlers))
+        renderer = Renderer(preload=modules_of(handlers), recipes=recipes.values())
         async with asyncio.TaskGroup() as group:  # the codecs are loaded by another process
             group.create_task(stack.enter_async_context(renderer))
             outside = await reach_out(settings, metrics, stack)

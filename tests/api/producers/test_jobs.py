@@ -211,6 +211,7 @@ async def test_the_public_sees_outcomes_and_nothing_else(
         "jobType",
         "status",
         "createdAt",
+        "createdBy",
         "updatedAt",
         "nextAttemptAt",
         "links",

@@ -14,12 +14,14 @@ from imagefleet.jobs.images import Caveat, Focal, image_target
 from imagefleet.jobs.kinds import BUILT_IN, Draft, ProcessImage, ReprocessImages
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId, new_job_id
+from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import get_image, submit_image
 from imagefleet.store.images.recipes import find_shown
 from imagefleet.store.images.reprocessing import move_focal, reprocess_image, submit_page
 from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.replays import replay_letters, replay_redriven
 from tests.conftest import OpenConnection
 from tests.store.images.deletions import an_upload, deleted
 from tests.support.database import Database, driver_of
@@ -375,6 +377,72 @@ async def test_a_move_beside_a_deletion_publishes_nothing_over_the_tombstone(
         assert await published(worker, image_id, running) is ResultReason.SUPERSEDED
         assert await api.fetchval("SELECT revision FROM images") == 1
         assert (await get_image(api, image_id, TENANT)).variants == []
+
+
+# A replay of what failed.
+
+
+async def failed(worker: Connection, job_id: JobId) -> JobId:
+    await settle_job(worker, await hold_job(worker, job_id), CORRUPT)
+    return job_id
+
+
+async def replayed(operator: Connection, job_id: JobId) -> None:
+    (answer,) = await replay_letters(operator, [job_id], ReplayOrder(by="ada"), BUILT_IN)
+    assert answer.outcome is ReplayOutcome.REPLAYED
+
+
+async def redriven(worker: Connection, job_id: JobId) -> None:
+    assert await replay_redriven(worker, job_id, BUILT_IN) is not None
+
+
+@pytest.mark.parametrize("later", [THERE, None])
+@pytest.mark.parametrize("by", [replayed, redriven])
+async def test_the_replay_of_a_move_that_failed_leaves_a_later_one_alone(
+    later: Focal | None,
+    by: Callable[[Connection, JobId], Awaitable[None]],
+    api: Connection,
+    operator: Connection,
+    worker: Connection,
+) -> None:
+    image_id = await an_image(api, Focal(0.5, 0.5))
+    await rendered(worker, image_id)
+    job_id = await failed(worker, (await moved(api, image_id, HERE)).job_id)
+    await moved(api, image_id, later)
+    await rendered(worker, image_id)
+
+    await by(operator if by is replayed else worker, job_id)
+    assert await rendered(worker, image_id) is not ResultReason.SUPERSEDED
+
+    assert await shown(api, image_id) == (later and at(later))
+    assert await wanted(api, image_id) == later
+
+
+async def test_the_replay_of_the_last_move_moves(
+    api: Connection, operator: Connection, worker: Connection
+) -> None:
+    image_id = await an_image(api)
+    await rendered(worker, image_id)
+    job_id = await failed(worker, (await moved(api, image_id, HERE)).job_id)
+
+    await replayed(operator, job_id)
+    await rendered(worker, image_id)
+
+    assert await shown(api, image_id) == at(HERE)
+
+
+async def test_the_replay_of_an_older_source_keeps_the_point_of_that(
+    api: Connection, operator: Connection, worker: Connection
+) -> None:
+    image_id = await an_image(api, HERE)
+    (first,) = await api.fetch("SELECT id FROM jobs")
+    job_id = await failed(worker, JobId(first["id"]))
+    await an_image(api, THERE, image_id)
+
+    await replayed(operator, job_id)
+
+    points = await api.fetch("SELECT payload->'focal' AS focal FROM jobs ORDER BY target_seq")
+    assert [row["focal"] for row in points] == [[*HERE], [*THERE], [*HERE]]
 
 
 # What is found to keep.

@@ -136,8 +136,11 @@ async def test_a_follow_up_renders_what_is_there_on_behalf_of_who_asked(
         "source_bytes": 7,
         "source_sha256": "0" * 64,
         "source_etag": '"etag"',
+        "source_width": 64,
+        "source_height": 48,
         "content_type": "image/jpeg",
         "recipe": "avif",
+        "slow": "of_a_set",
         "source_seq": 2,
     } == job["payload"]
     assert ("process_image", "general", LOW_PRIORITY, 7, ["s3"]) == tuple(

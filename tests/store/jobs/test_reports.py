@@ -38,6 +38,8 @@ def test_the_public_sees_these_fields_and_no_other() -> None:
         "image_id",
         "progress",
         "failure",
+        "result",
+        "created_by",
         "next_attempt_at",
         "created_at",
         "updated_at",

@@ -27,12 +27,14 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, TenantId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
+from imagefleet.settings.live import ORIGINALS
 from imagefleet.store.database import Connection, Isolation, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
@@ -200,6 +202,17 @@ class Tools:
     def versions(self) -> Mapping[str, str]:
         """The hash of each of the recipes, by name."""
         return {name: recipe.hash for name, recipe in self.recipes.items()}
+
+    @property
+    def originals_kept_for(self) -> timedelta | None:
+        """How long originals are kept; None: for as long as their images."""
+        days = self.live.now.count(ORIGINALS, self.settings.originals_kept_days)
+        return timedelta(days=days) or None
+
+    @property
+    def makes(self) -> Mapping[str, frozenset[ImageFormat]]:
+        """Which formats each of these versions makes, by hash."""
+        return {recipe.hash: recipe.makes for recipe in self.recipes.values()}
 
     @property
     def kinds(self) -> Kinds:

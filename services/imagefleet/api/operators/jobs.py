@@ -13,7 +13,7 @@ from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
-from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
+from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import (
     Attempts,
     ExplanationView,
@@ -29,6 +29,7 @@ from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.fleet.pauses import list_pauses
 from imagefleet.store.fleet.statistics import room_for_job
+from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
@@ -122,20 +123,34 @@ async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
 @router.post(
     "/v1/operator/jobs/{job_id}/cancel",
     name="cancel_any_job",
-    **described("Cancel any tenant's job", OrderedJob, 404, status=202, takes=json_body(Because)),
+    **described(
+        "Cancel any tenant's job",
+        OrderedJob,
+        404,
+        status=202,
+        unchanged=WholeJob,
+        takes=json_body(Because),
+    ),
 )
 async def cancel(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
-    """Submit a job that ends this one as `cancelled`; it leaves no dead letter."""
+    """Submit a job that ends this one as `cancelled`, without a dead letter; 200 if it is over."""
     return await _end(request, tools, key, job_id, CancelCode.CANCELLED)
 
 
 @router.post(
     "/v1/operator/jobs/{job_id}/fail",
     name="fail_job",
-    **described("Fail a job", OrderedJob, 404, status=202, takes=json_body(Because)),
+    **described(
+        "Fail a job",
+        OrderedJob,
+        404,
+        status=202,
+        unchanged=WholeJob,
+        takes=json_body(Because),
+    ),
 )
 async def fail(request: Request, job_id: JobId, key: Operator, tools: ToolsHere) -> Response:
-    """Submit a job that ends this one as `failed_by_operator`, with a dead letter."""
+    """Submit a job that fails this one, with a dead letter; 200 and this one if it is over."""
     return await _end(request, tools, key, job_id, CancelCode.FAILED_BY_OPERATOR)
 
 
@@ -155,6 +170,9 @@ async def _end(
             on_behalf_of=TenantId(victim.tenant),
             dedup_key=f"operator:{code}:{job_id}",
         ).whole(payload, fingerprint=fingerprint("POST /v1/operator/jobs/{id}", payload))
+        if victim.status in TERMINAL and not await is_standing(acting.connection, submission):
+            acting.found_nothing()
+            return answer(victim)
         submitted = await submit_job(acting.connection, submission)
         await acting.record(
             Act(

@@ -133,7 +133,7 @@ class Watcher:
 async def read_job(tools: Tools, job_id: JobId, tenant_id: TenantId) -> JobView:
     """The job as it is now; NotFound where it is another tenant's."""
     async with tools.pool.use("get_job", "jobs") as connection:
-        return await get_job(connection, job_id, tenant_id)
+        return await get_job(connection, job_id, tenant_id, tools.known_kinds.results)
 
 
 class Streams:

@@ -8,8 +8,8 @@ from imagefleet.api.http.auth import AnyKey
 from imagefleet.api.http.documents import NamesInForce, fill_in
 from imagefleet.api.http.openapi import Piece, described
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
+from imagefleet.api.producers.composing import RESERVED
 from imagefleet.api.producers.schemas import JOB_TYPE_FORMAT
-from imagefleet.api.producers.submitting import RESERVED
 from imagefleet.jobs.kinds import RECIPE_FORMAT
 from imagefleet.jobs.shapes.rules import JobTypeList, JobTypeView
 
@@ -28,6 +28,7 @@ async def list_job_types(_key: AnyKey, tools: ToolsHere) -> Response:
             max_attempts=kind.retry.max_attempts,
             timeout=tools.live.now.timeout(kind, kind.lane),
             payload=_schema(kind.payload, in_force),
+            result=kind.result_visible and _schema(kind.result_visible, in_force),
         )
         for kind in tools.kinds.values()
     ]

@@ -20,6 +20,7 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.accepting import Accepting
+from imagefleet.api.producers.composing import OF_OPERATORS, compose
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
@@ -31,10 +32,8 @@ from imagefleet.api.producers.schemas import (
 )
 from imagefleet.api.producers.submitting import (
     HEADER,
-    OF_OPERATORS,
     Admission,
     Admitted,
-    compose,
     draft,
     fingerprint,
     idempotency_header,
@@ -53,6 +52,7 @@ from imagefleet.jobs.model import (
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem
 from imagefleet.store.fleet.keys import ApiKey
+from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.jobs.submissions import find_standing, submit_job
 
@@ -194,11 +194,12 @@ async def show_job(
         AcceptedJob,
         404,
         status=202,
+        unchanged=JobView,
         takes=json_body(Cancellation, required=False) | idempotency_header(),
     ),
 )
 async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: ToolsHere) -> Response:
-    """Submit a job that cancels this one; the answer is about the new job. It may come too late."""
+    """Submit a job that cancels this one, and answer with that; 200 and this one if it is over."""
     asked = await read_json_if_any(request, Cancellation, most_bytes=MOST_JSON_BYTES)
     idempotency_key = key_of(request, asked.idempotency_key)
     payload = CancelJob(job_id=job_id, reason=asked.reason).model_dump(mode="json")
@@ -208,9 +209,11 @@ async def cancel_job(request: Request, job_id: JobId, key: Submitter, tools: Too
     )
     admission: Admission = request.app.state.admission
     async with tools.pool.use("submit_job", "jobs") as connection:
-        wanted = await get_job(connection, job_id, key.tenant_id)
+        wanted = await get_job(connection, job_id, key.tenant_id, tools.known_kinds.results)
         if wanted.job_type in OF_OPERATORS:
             raise RequestRejected("forbidden", _OF_OPERATORS)
+        if wanted.over and not await is_standing(connection, submission):
+            return answer(wanted)
         if await admission.admit_cancel(connection, key, submission, job_id) is Admitted.STANDS:
             submitted = await find_standing(connection, submission)
         else:

@@ -1,11 +1,16 @@
 """Jobs, as their producers may see them and as operators do; nothing is hidden from the latter."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Self
+from types import MappingProxyType
+from typing import Final, Self, TypeAlias
 from uuid import UUID
+
+from pydantic import BaseModel
 
 from imagefleet.jobs.images import image_of_target
 from imagefleet.jobs.model import TERMINAL, JobId, JobState
+from imagefleet.jobs.results import read_result
 from imagefleet.jobs.shapes.shape import JobLinks, Row, Seconds, Shape
 
 
@@ -23,6 +28,18 @@ class Progress(Shape):
     total: int | None = None
 
 
+Results: TypeAlias = Mapping[str, type[BaseModel]]
+"""By type, what producers may read of a result."""
+
+SECRET: Final[Results] = MappingProxyType({})
+
+
+class JobResult(Shape, extra="allow"):
+    """What a completed job came to: why it is over, and what its type tells beside that."""
+
+    reason: str
+
+
 class JobView(Shape):
     """A job, as its producer may see it."""
 
@@ -32,15 +49,20 @@ class JobView(Shape):
     image_id: UUID | None = None
     progress: Progress | None = None
     failure: Failure | None = None
+    result: JobResult | None = None
+    """Not in lists; nor of types that keep it for operators."""
     created_at: datetime
+    created_by: str | None = None
+    """The name of the key; absent where it is no key of the tenant."""
     updated_at: datetime
     finished_at: datetime | None = None
     next_attempt_at: datetime | None = None
     links: JobLinks
 
     @classmethod
-    def of(cls, row: Row) -> Self:
-        """Outcomes, never the machinery that leads to them."""
+    def of(cls, row: Row, results: Results = SECRET) -> Self:
+        """Outcomes, never the machinery that leads to them; of results what their type shows."""
+        model = results.get(row["type"]) if row["state"] == JobState.COMPLETED else None
         job_id, image_id = row["job_id"], image_of_target(row["target"])
         done, total = row["progress_done"], row["progress_total"]
         code = row["failure_code"]
@@ -51,7 +73,9 @@ class JobView(Shape):
             image_id=image_id,
             progress=Progress(done=done, total=total) if done > 0 or total is not None else None,
             failure=Failure(code=code, message=row["failure_message"] or "") if code else None,
+            result=model and read_result(model, row["result"], row["result_reason"]),
             created_at=row["created_at"],
+            created_by=row["created_by"],
             updated_at=row["updated_at"],
             finished_at=row["finished_at"],
             next_attempt_at=row["next_attempt_at"],
@@ -204,6 +228,7 @@ class ExplanationView(Shape):
     why: str | None = None
     status: JobState
     lane: str
+    lane_sentence: str
     job_type: str
     target: str | None = None
     claim_no: int

@@ -162,6 +162,8 @@ class JobTypeView(Shape):
     """Of one attempt."""
     payload: dict[str, object]
     """Its JSON Schema."""
+    result: dict[str, object] | None = None
+    """That of what is shown beside the `reason`; absent where a result is for operators alone."""
 
 
 class JobTypeList(Shape):

@@ -26,19 +26,6 @@ from imagefleet.store.jobs.submissions import (
 
 MOST_CANCELLED: Final = 100  # by the request; the job itself ends what is left
 
-FIND_DELETED: Final = """
-SELECT image_tombstones.image_id
-  FROM image_tombstones
- WHERE image_tombstones.image_id = ANY ($1::uuid[])
-"""
-
-
-async def find_deleted(connection: Connection, image_ids: Sequence[UUID]) -> frozenset[UUID]:
-    """Those of these images that were deleted; for whoever holds the locks of their targets."""
-    rows = await connection.fetch(FIND_DELETED, list(image_ids))
-    return frozenset(row["image_id"] for row in rows)
-
-
 OWNS_IMAGE: Final = """
 SELECT EXISTS (SELECT FROM images WHERE images.id = $1 AND images.tenant_id = $2)
 """

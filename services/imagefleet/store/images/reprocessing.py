@@ -5,25 +5,30 @@ nothing is submitted here for an image that was deleted before; and the original
 one, whatever is being uploaded meanwhile. A handler that is given no original asks for that one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.imaging.lanes import rendering, why_slow
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.images import Focal, Original, image_target
+from imagefleet.jobs.images import Focal, ImageFormat, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import IMAGE_DELETED, RECIPE_HASH, get_image
+from imagefleet.store.images.originals import ORIGINAL_GONE
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submission, insert_submissions
 
+Makes: TypeAlias = Mapping[str, Collection[ImageFormat]]
+"""Which formats the versions in force make, by hash."""
+NOTHING_KNOWN: Final[Makes] = {}
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
 MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
 
@@ -38,7 +43,9 @@ SELECT targets.target
 FIND_CANDIDATES: Final = f"""
 SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
        tombstone.image_id IS NOT NULL AS deleted, images.focal_x, images.focal_y,
-       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type
+       newest.gone_at IS NOT NULL AS gone,
+       newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type,
+       newest.width, newest.height
   FROM unnest($2::uuid[]) AS wanted (id)
   JOIN images ON images.id = wanted.id AND images.tenant_id = $1
   LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
@@ -46,7 +53,7 @@ SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
          ON shown.image_id = images.id AND shown.revision = images.revision
   CROSS JOIN LATERAL (
       SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
-             sources.content_type
+             sources.content_type, sources.width, sources.height, sources.gone_at
         FROM image_sources AS sources
        WHERE sources.image_id = images.id
        ORDER BY sources.source_seq DESC
@@ -76,6 +83,7 @@ async def reprocess_image(
     *,
     recipe: str | None,
     versions: Mapping[str, str],
+    makes: Makes = NOTHING_KNOWN,
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted]:
     """Accept the job that renders an image's newest original once more, which is known here.
@@ -85,8 +93,16 @@ async def reprocess_image(
     """
     async with connection.transaction():
         candidate = await find_candidate(connection, draft, image_id)
-        submission = draft.whole(candidate.payload(recipe, versions), fingerprint=fingerprint)
+        payload = candidate.payload(recipe, versions)
+        submission = _rendering(draft, candidate, payload, makes, fingerprint)
         return submission, await insert_submission(connection, submission)
+
+
+def _rendering(
+    draft: Draft, source: Candidate, payload: dict[str, Any], makes: Makes, fingerprint: str
+) -> Submission:
+    slow = why_slow(source, makes.get(payload.get("recipe_hash", "")))
+    return rendering(draft, payload, slow, fingerprint=fingerprint)
 
 
 async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -> Candidate:
@@ -94,9 +110,14 @@ async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -
     candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
     if not candidates:
         raise NotFound("image")
-    if candidates[0].deleted and not await is_standing(connection, draft):
-        raise RequestRejected("image_deleted", IMAGE_DELETED)
-    return candidates[0]
+    found = candidates[0]
+    # What stands by a dedup key may be gone a moment later, and this would be its successor.
+    own = replace(draft, dedup_key=None)
+    if (found.deleted or found.gone) and not await is_standing(connection, own):
+        if found.deleted:
+            raise RequestRejected("image_deleted", IMAGE_DELETED)
+        raise RequestRejected("original_gone", ORIGINAL_GONE)
+    return found
 
 
 # `images` has the point that was asked for last, as soon as its job is accepted: what is rendered
@@ -113,6 +134,7 @@ async def move_focal(
     image_id: UUID,
     focal: Focal | None,
     *,
+    makes: Makes = NOTHING_KNOWN,
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted] | ImageView:
     """Accept the job that cuts the image anew; the image as it is, where nothing would change.
@@ -129,30 +151,36 @@ async def move_focal(
             return shown
         # In the version of its recipe that made what is shown, whichever is in force.
         payload = replace(candidate, focal=focal).payload(None, {})
-        submission = draft.whole(payload | {"crops_only": True}, fingerprint=fingerprint)
+        payload |= {"crops_only": True}
+        submission = _rendering(draft, candidate, payload, makes, fingerprint)
         answer = await insert_submission(connection, submission)
         if answer.created:
             await connection.execute(MOVE_FOCAL, image_id, *(focal or (None, None)))
         return submission, answer
 
 
-FIND_ORIGINAL: Final = """
-SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.sha256
-  FROM image_sources AS sources
- WHERE sources.image_id = $1 AND sources.tenant_id = $2
-   AND NOT EXISTS (SELECT FROM image_tombstones
-                    WHERE image_tombstones.image_id = sources.image_id)
- ORDER BY sources.source_seq DESC
- LIMIT 1
+FIND_PRESENT: Final = """
+SELECT wanted.id AS image_id, tombstone.image_id IS NOT NULL AS deleted,
+       (SELECT max(source_seq) FROM image_sources WHERE image_id = wanted.id) AS source_seq,
+       images.focal_x, images.focal_y
+  FROM unnest($1::uuid[]) AS wanted (id)
+  LEFT JOIN images ON images.id = wanted.id
+  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = wanted.id
 """
 
 
-async def find_original(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Original:
-    """The newest original of an image; NotFound of another tenant's, and of a deleted one."""
-    row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
-    if row is None:
-        raise NotFound("image")
-    return Original(**dict(row))
+async def find_present(
+    connection: Connection, image_ids: Sequence[UUID]
+) -> dict[UUID, tuple[bool, int | None, Focal | None]]:
+    """Of each: whether it was deleted, its newest source, and its point, which is of that.
+
+    For whoever holds the locks of their targets.
+    """
+    rows = await connection.fetch(FIND_PRESENT, list(image_ids))
+    return {
+        image_id: (deleted, source_seq, Focal.of(x, y))
+        for image_id, deleted, source_seq, x, y in rows
+    }
 
 
 _WALK: Final = newest_first("images")
@@ -255,7 +283,7 @@ async def _submit_in_transaction(
     submissions = [
         follow_up(claim, candidate, wanted, created_by=created_by)
         for candidate in candidates
-        if not candidate.deleted and is_wanted(candidate, wanted)
+        if not (candidate.deleted or candidate.gone) and is_wanted(candidate, wanted)
     ]
     answers = await insert_submissions(connection, submissions) if submissions else []
     unknown = len(page) - len(candidates)
@@ -263,7 +291,7 @@ async def _submit_in_transaction(
         page,
         walk.seen + len(page),
         submitted=walk.submitted + len(submissions),
-        skipped=walk.skipped + sum(candidate.deleted for candidate in candidates) + unknown,
+        skipped=walk.skipped + sum(each.deleted or each.gone for each in candidates) + unknown,
     )
     # Last, and in the same transaction: targets are locked before jobs, and without the claim
     # nothing of the page is submitted either.

@@ -8,7 +8,7 @@ from typing import Final
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import JobId, JobState, TenantId
-from imagefleet.jobs.shapes.jobs import JobView
+from imagefleet.jobs.shapes.jobs import SECRET, JobView, Results
 from imagefleet.store.database import Connection
 
 _PUBLIC_COLUMNS: Final = """
@@ -21,22 +21,29 @@ _PUBLIC_COLUMNS: Final = """
        CASE WHEN jobs.state = 'failed_retryable'
                  OR (jobs.state = 'queued' AND jobs.run_at > jobs.created_at)
             THEN jobs.run_at END AS next_attempt_at,
-       jobs.created_at, jobs.updated_at, jobs.finished_at
+       jobs.created_at, jobs.updated_at, jobs.finished_at,
+       (SELECT api_keys.name FROM api_keys
+         WHERE api_keys.tenant_id = jobs.tenant_id
+           AND api_keys.id = CASE
+               WHEN jobs.created_by ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+               THEN jobs.created_by::uuid END) AS created_by
 """
 
 GET_JOB: Final = f"""
-SELECT {_PUBLIC_COLUMNS}
+SELECT {_PUBLIC_COLUMNS}, jobs.result
   FROM jobs
  WHERE jobs.id = $1 AND jobs.tenant_id = $2
 """  # noqa: S608 - composed at import from the constant above
 
 
-async def get_job(connection: Connection, job_id: JobId, tenant_id: TenantId) -> JobView:
+async def get_job(
+    connection: Connection, job_id: JobId, tenant_id: TenantId, results: Results = SECRET
+) -> JobView:
     """One job as its tenant may see it; another tenant's is not found."""
     row = await connection.fetchrow(GET_JOB, job_id, tenant_id)
     if row is None:
         raise NotFound("job")
-    return JobView.of(row)
+    return JobView.of(row, results)
 
 
 def newest_first(rows: str) -> str:

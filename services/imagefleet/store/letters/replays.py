@@ -14,11 +14,12 @@ from uuid import UUID
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.kinds import JobKind
 from imagefleet.jobs.model import JobId, Ring, Submission
-from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, compose_replay, image_of
+from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, aimed, compose_replay, image_of
 from imagefleet.jobs.shapes.jobs import OutcomesView
 from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
-from imagefleet.store.images.deleting import find_deleted
+from imagefleet.store.images.originals import find_gone
+from imagefleet.store.images.reprocessing import find_present
 from imagefleet.store.jobs.endings import lock_targets
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import Answer, insert_submissions
@@ -190,7 +191,7 @@ async def _submit(
     judged: dict[UUID, Submission | Replayed] = {
         letter.id: _judge(letter, order, kinds) for letter in letters
     }
-    await _refuse_deleted(connection, letters, judged)
+    await _as_images_are(connection, letters, judged)
     wanted = {id_: replay for id_, replay in judged.items() if isinstance(replay, Submission)}
     submitted = await insert_submissions(connection, list(wanted.values())) if wanted else []
     rows = await connection.fetch(FIND_REPLAYS, [replay.replay_of for replay in wanted.values()])
@@ -200,26 +201,37 @@ async def _submit(
     return [answer for answer in judged.values() if isinstance(answer, Replayed)]
 
 
-async def _refuse_deleted(
+async def _as_images_are(
     connection: Connection,
     letters: Sequence[WholeLetter],
     judged: dict[UUID, Submission | Replayed],
 ) -> None:
-    """Nothing is rendered of an image that was deleted; its deletion itself is replayed."""
+    """Of an image that was deleted nothing is rendered, though its deletion itself is replayed.
+
+    Nor of one of which the original is not kept any more. What was moved since stays moved.
+    """
     images = {
-        id_: image_id
+        id_: (image_id, replay)
         for id_, replay in judged.items()
         if isinstance(replay, Submission) and (image_id := image_of(replay)) is not None
     }
     if not images:
         return
     about = [letter for letter in letters if letter.id in images]
-    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it.
+    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it; so
+    # are originals forgotten.
     await lock_targets(connection, [letter.job_id for letter in about if letter.job_id is not None])
-    gone = await find_deleted(connection, list(images.values()))
+    present = await find_present(connection, [image_id for image_id, _ in images.values()])
+    keys = [str(replay.payload.get("source_key")) for _, replay in images.values()]
+    lost = await find_gone(connection, keys)
     for letter in about:
-        if images[letter.id] in gone:
+        image_id, replay = images[letter.id]
+        deleted, source_seq, focal = present[image_id]
+        judged[letter.id] = aimed(replay, source_seq, focal)
+        if deleted:
             judged[letter.id] = _refused(letter, ReplayOutcome.IMAGE_DELETED)
+        elif replay.payload.get("source_key") in lost:
+            judged[letter.id] = _refused(letter, ReplayOutcome.ORIGINAL_GONE)
 
 
 def _judge(

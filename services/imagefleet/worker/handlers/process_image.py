@@ -15,9 +15,8 @@ from typing import Final, TypeVar
 
 from imagefleet.aws.objects import Headers, Stored
 from imagefleet.errors import InputRejected, NotFound
-from imagefleet.imaging.limits import Limits, decoding_bytes
+from imagefleet.imaging.foretelling import foretold_bytes, least_bytes
 from imagefleet.imaging.recipes import Fit, Recipe, VariantSpec
-from imagefleet.imaging.sniff import HEAD_BYTES, sniff
 from imagefleet.jobs.images import (
     IMMUTABLE,
     Focal,
@@ -46,6 +45,9 @@ async def run(job: JobContext) -> Completed:
 
     payload: ProcessImage = job.payload
     recipe = await job.recipe(payload.recipe, payload.recipe_hash)
+    size = (payload.source_width, payload.source_height)
+    least = least_bytes(payload.content_type, size, payload.source_bytes, recipe)
+    await job.pass_on(least)  # before anything is fetched or copied
     encoder = encoder_fingerprint(recipe)
     kept = await take_over(job, payload, recipe, encoder)
     parts = [] if kept is None else [kept]
@@ -67,9 +69,8 @@ async def run(job: JobContext) -> Completed:
         placeholder=parts[0].placeholder,
         variants=tuple(variant for part in parts for variant in part.variants),
     )
-    return Completed(
-        result={"imageId": str(payload.image_id), "revision": revision}, publication=publication
-    )
+    counts = {"revision": revision, "variants": len(publication.variants)}
+    return Completed(result={"imageId": str(payload.image_id), **counts}, publication=publication)
 
 
 async def make(job: JobContext, payload: ProcessImage, recipe: Recipe) -> Made:
@@ -86,21 +87,6 @@ async def make(job: JobContext, payload: ProcessImage, recipe: Recipe) -> Made:
         with rendered:
             variants = await save(job, payload, rendered)
     return Made(source=rendered.source, placeholder=rendered.placeholder, variants=tuple(variants))
-
-
-def foretold_bytes(source: Path, recipe: Recipe, limits: Limits) -> int:
-    """What making its variants takes in memory; by its head, without decoding."""
-    with source.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-        try:
-            facts = sniff(head)
-            if facts.width is None:
-                facts = sniff(head + file.read())
-        except InputRejected:
-            return 0  # the child says so too, and does not need much for that
-    if facts.width is None:  # nor has a file any that ends with its head
-        return 0
-    return decoding_bytes(facts, source.stat().st_size, limits, recipe.variants)
 
 
 async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:

@@ -3,9 +3,8 @@
 The other side of the border: from the first byte of a picture on, whatever is here may be somebody
 else's code. `render_variants` is the task that renders; other job types bring theirs.
 
-The report is a frame: a mark, a length, and JSON. One frame and nothing else is a report; whatever
-else comes out of the pipe is noise. It is written only when the task is over, so that a child that
-dies has said nothing.
+The report is a frame (a mark, a length, JSON); whatever else comes out of the pipe is noise. It is
+written only when the task is over, so that a child that dies has said nothing.
 """
 
 import errno
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, NoReturn, TypeAlias, cast
 
-from imagefleet.errors import InputRejected
+from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import Focal, ImageFormat
@@ -44,8 +43,7 @@ class Request:
     """One task, as the worker asks the zygote for it; the files travel beside it, in this order."""
 
     number: int
-    task: str
-    """module:function"""
+    task: str  # module:function
     argument: JsonObject
     files: tuple[str, ...]
     confinement: Mapping[str, int]
@@ -64,9 +62,8 @@ def frame(report: JsonObject) -> bytes:
 
 def rejected(code: str, public_message: str, detail: str | None) -> bytes:
     """The report of an input that can never work."""
-    return frame(
-        {"kind": "rejected", "code": code, "public_message": public_message, "detail": detail}
-    )
+    refusal = {"kind": "rejected", "code": code, "public_message": public_message, "detail": detail}
+    return frame(refusal)
 
 
 # Made beforehand: the process that needs it has no memory left to make it with.
@@ -77,8 +74,11 @@ TOO_MUCH_OUTPUT: Final = rejected(
 )
 
 
-def probe(_argument: JsonObject, _files: Files) -> JsonObject:
-    """A task that does nothing: whether a child can be confined at all is known before any job."""
+def probe(argument: JsonObject, _files: Files) -> JsonObject:
+    """Whether a child can be confined and these watermarks be read: known before any job."""
+    from imagefleet.imaging.composing import check_marks  # noqa: PLC0415 - see render_variants
+
+    check_marks(cast("list[str]", argument["marks"]))
     return {}
 
 
@@ -124,7 +124,8 @@ def _report_of(request: Request, files: Files, parent: int) -> bytes:
         # SIGXFSZ is ignored by Python, so that a file at its limit answers with this instead.
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             return TOO_MUCH_OUTPUT
-        return frame({"kind": "failed", "error": traceback.format_exc()[-LONGEST_ERROR:]})
+        told = error.detail if isinstance(error, Misconfigured) else None
+        return frame({"kind": "failed", "error": (told or traceback.format_exc())[-LONGEST_ERROR:]})
 
 
 def _keep_only(files: Files) -> None:
@@ -140,8 +141,7 @@ def _keep_only(files: Files) -> None:
 
 def _read(file: int, most_bytes: int) -> bytes:
     """From its beginning, wherever the worker left off reading; one copy, of the size it has."""
-    size = min(os.fstat(file).st_size, most_bytes)
-    return os.pread(file, size, 0)
+    return os.pread(file, min(os.fstat(file).st_size, most_bytes), 0)
 
 
 def _write(file: int, content: bytes) -> None:

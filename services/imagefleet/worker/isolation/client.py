@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -63,20 +63,29 @@ _RENDER: Final = "imagefleet.worker.isolation.child:render_variants"
 class Renderer:
     """Owns the zygote. Any number of calls may run at once; how many is for the slots to say."""
 
-    def __init__(self, *, preload: Sequence[str] = ()) -> None:
+    def __init__(self, *, preload: Sequence[str] = (), recipes: Iterable[Recipe] = ()) -> None:
+        self._recipes = recipes
         self._preload = (_RENDER.partition(":")[0], *preload)
         self._nursery: Nursery | None = None
         self._starting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Start it, and try it: where decoding cannot be isolated, nothing is decoded."""
+        """Start it, and try it: where decoding cannot be isolated, nothing is decoded.
+
+        Nor with recipes whose watermarks cannot: every job would fail for what is not its fault.
+        """
         hide_this_process()
+        about, given = "", [(each.name, each.marks) for each in self._recipes if each.marks]
         try:
-            await self.run_isolated(_PROBE, {}, {}, Allowance(deadline_seconds=30))
+            for name, marks in [("", []), *given]:
+                about = f"the recipe {name} cannot be used: " if name else ""
+                await self.run_isolated(
+                    _PROBE, {"marks": marks}, {}, Allowance(deadline_seconds=30)
+                )
         except BaseException as error:
             await self._close()
             if isinstance(error, ChildCrashed | ChildFailed):
-                raise Misconfigured(error.detail or str(error)) from error
+                raise Misconfigured(about + (error.detail or str(error))) from error
             raise
         return self
 

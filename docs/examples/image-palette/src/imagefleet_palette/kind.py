@@ -12,6 +12,7 @@ from pydantic import Field
 
 from imagefleet.jobs.kinds import JobKind, Payload
 from imagefleet.jobs.policies import RetryPolicy
+from imagefleet.jobs.results import VisibleResult
 
 
 class ImagePalette(Payload):
@@ -19,6 +20,20 @@ class ImagePalette(Payload):
 
     image_id: UUID
     colors: Annotated[int, Field(ge=1, le=16)] = 5
+
+
+class Color(VisibleResult):
+    """One of the colours, as #rrggbb, and its share of the picture."""
+
+    color: str
+    share: float
+
+
+class Palette(VisibleResult):
+    """What whoever submitted the job may read of its result; the rest stays with the operators."""
+
+    image_id: UUID
+    colors: list[Color]
 
 
 def one_at_a_time(payload: ImagePalette) -> str:
@@ -33,4 +48,5 @@ IMAGE_PALETTE: Final = JobKind(
     timeout=timedelta(minutes=2),
     target=one_at_a_time,
     services=("s3",),
+    result_visible=Palette,
 )
