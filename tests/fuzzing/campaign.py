@@ -65,6 +65,7 @@ async def fuzz(
             *("run", document, "--no-color", "--no-shrink", "--continue-on-failure"),
             *("--seed", str(seed), "--max-examples", str(examples), "--phases", ",".join(phases)),
             *("--exclude-checks", ",".join(excluded)),
+            *("--generation-with-security-parameters", str(without_a_key)),
             env={**_environment(), "PYTHONPATH": str(ROOT), "FUZZING": json.dumps(told)},
             cwd=folder,
             stdin=asyncio.subprocess.DEVNULL,
