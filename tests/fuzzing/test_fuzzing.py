@@ -58,7 +58,12 @@ async def test_what_operators_may_send_and_what_not(lived_in: Running) -> None:
 async def test_an_answer_that_is_not_declared_and_one_of_another_tenant_are_told(
     lived_in: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def of_anybody(connection: Connection, job_id: JobId, _: TenantId, *more: Any) -> JobView:
+    async def of_anybody(
+        connection: Connection,
+        job_id: JobId,
+        _: TenantId,
+        *more: Any,  # noqa: ANN401 - handed on
+    ) -> JobView:
         tenant = await connection.fetchval("SELECT tenant_id FROM jobs WHERE id = $1", job_id)
         return await get_job(connection, job_id, tenant, *more)
 
