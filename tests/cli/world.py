@@ -56,7 +56,7 @@ VERBS: Final = (
     ("acme", "jobs list --status failed"),
     ("acme", "jobs list --correlation-id nobody"),
     ("operator", "jobs list --every-tenant"),
-    ("operator", "jobs show --all {failed}"),
+    ("operator", "jobs show --full {failed}"),
     ("operator", "jobs explain {waiting}"),
     ("operator", "jobs attempts {failed}"),
     ("operator", "jobs attempts {waiting}"),
