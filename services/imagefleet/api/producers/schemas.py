@@ -11,6 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from imagefleet.api.http.intake import IMAGE_TYPES
 from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import RecipeName, Share
@@ -161,7 +162,9 @@ class ImageEdit(Terms):
 class NewUpload(Incoming):
     """A file that will be posted to S3 directly."""
 
-    content_type: Annotated[str, Field(min_length=1, max_length=100)]
+    content_type: Annotated[
+        str, Field(min_length=1, max_length=100, json_schema_extra={"enum": [*IMAGE_TYPES]})
+    ]
     max_bytes: Annotated[int, Field(ge=1, lt=2**63)] | None = None
 
 

@@ -1,6 +1,6 @@
 """A tenant's own targets: what waits at one, in its order, and holding it back.
 
-The role of the API writes no pause: two functions of migration 0026 do, for a tenant's own targets
+The role of the API writes no pause: two functions of migration 0027 do, for a tenant's own targets
 alone, and they leave alone what operators have paused.
 """
 
