@@ -71,6 +71,8 @@ def _seen(image: ImageView) -> Iterator[Part]:
     size = f", {source.format} of {source.width}x{source.height}" if source else ""
     revision = f", revision {image.revision}" if image.revision is not None else ""
     yield f"{image.image_id}  {image.status}{revision}{size}"
+    if image.failure is not None:
+        yield f"its last job failed: {image.failure.code}: {image.failure.message}"
     if image.variants:
         columns: Columns = {
             "variant": "name",
