@@ -5,16 +5,17 @@ many as phones have. Each is made once by the worker's renderer, with as much me
 would give it. The peak is what the kernel counts towards the child's limit, looked at every few
 milliseconds. Ends with 1 where one was not made, or took more than was foretold.
 
-Then a crowd: sixteen JPEG and PNG of 64 megapixels at once, into a worker that has what a container
-of 1 GiB leaves for children. All have to be made, and all processes together never have more than
-the container.
+Then a crowd: sixteen JPEG and PNG of 64 megapixels at once, into a renderer that has what a
+container of 1 GiB leaves for children, and over HTTP into a whole worker in a control group of that
+size (contained.py). All have to be made, and none ever has more than its container.
 
-    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd",
-                                 # ARGS="--crowd --megapixels 12 --container 640"
+    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd worker",
+                                 # ARGS="--crowd renderer --megapixels 12 --container 640"
 """
 
 import argparse
 import asyncio
+import base64
 import logging
 import os
 import struct
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +39,13 @@ from PIL import Image
 from imagefleet.errors import FleetError
 from imagefleet.imaging.foretelling import foretold_bytes
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec, Watermark
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.handling import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.client import Renderer
+from tests.bench.contained import CHILDREN, NoGroupError, crowd_of
+from tests.bench.ground import durable_ground
+from tests.bench.peers import Peers
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
 from tests.support.recipes import RECIPES
@@ -53,7 +60,6 @@ SIZES: Final[Mapping[int, tuple[int, int]]] = {
 MIB: Final = 2**20
 CONTAINER: Final = 1024  # MiB
 CROWD: Final = 16
-CHILDREN: Final = 4
 RECIPE: Final = RECIPES["default"]
 LIMITS: Final = Limits()
 LOOK_EVERY: Final = 0.004  # seconds
@@ -145,6 +151,44 @@ PICTURES: Final[Mapping[str, Maker]] = {
 }
 
 
+# By others, as Pillow writes none: bits a sample, whether colours are whole, whether it has alpha.
+DEEP: Final[Mapping[str, tuple[int, bool, bool]]] = {
+    "avif, 10 bits": (10, False, False),
+    "avif, 10 bits, 4:4:4, alpha": (10, True, True),
+    "avif, 12 bits": (12, False, False),
+    "avif, 12 bits, 4:4:4, alpha": (12, True, True),
+}
+
+
+def drawn(size: Size) -> bytes:
+    """Boxes with sharp edges, and nothing behind them: whole colours, and alpha."""
+    picture = Image.new("RGBA", size)
+    for number in range(2_000):
+        x, y = number * 7_919 % size[0], number * 104_729 % size[1]
+        colour = (number * 37 % 256, number * 101 % 256, number * 11 % 256, 255)
+        picture.paste(colour, (x, y, x + 10 + number % 90, y + 10 + number % 70))
+    return saved(picture, "PNG", compress_level=1)
+
+
+def whole(image_format: ImageFormat, mark: Image.Image | None = None) -> Recipe:
+    """One variant of the source's own size."""
+    image = mark and base64.b64encode(saved(mark, "WEBP", lossless=True)).decode()
+    watermark = Watermark(image, scale=1.0) if image else None
+    spec = VariantSpec("whole", MAX_SIDE, MAX_SIDE, image_format, 63, watermark=watermark)
+    return Recipe("whole", (spec,))
+
+
+# Where encoding takes most, of the smallest size only: these are no sizes for pages.
+LARGE_OUTPUTS: Final[Mapping[str, tuple[Maker, Recipe]]] = {
+    "photo as avif": (PICTURES["jpeg 4:2:0"], whole(ImageFormat.AVIF)),
+    "drawn as avif": (drawn, whole(ImageFormat.AVIF)),
+    "drawn as webp": (drawn, whole(ImageFormat.WEBP)),
+    "drawn as png": (drawn, whole(ImageFormat.PNG)),
+    "drawn, marked, as webp": (drawn, whole(ImageFormat.WEBP, Image.new("RGBA", (1024, 1024)))),
+}
+MAKERS: Final = {**PICTURES, **{name: maker for name, (maker, _) in LARGE_OUTPUTS.items()}}
+
+
 class Peak:
     """The most that the children of a zygote had: one of them, and all with everybody else."""
 
@@ -188,23 +232,30 @@ def _status(pid: int) -> dict[str, int]:
 
 async def plant(path: Path, kind: str, size: Size) -> None:
     """Draw it elsewhere: what that takes would be counted as ours."""
+    if kind in DEEP:
+        asked: dict[str, object] = dict(zip(("bits", "whole", "alpha"), DEEP[kind], strict=True))
+        asked |= {"path": str(path), "width": size[0], "height": size[1]}
+        await Peers().ask("deep_avif", asked)
+        return
     code = (
-        "import sys; from pathlib import Path; from tests.bench.memory import PICTURES; "
+        "import sys; from pathlib import Path; from tests.bench.memory import MAKERS; "
         "Path(sys.argv[1]).write_bytes("
-        "PICTURES[sys.argv[2]]((int(sys.argv[3]), int(sys.argv[4]))))"
+        "MAKERS[sys.argv[2]]((int(sys.argv[3]), int(sys.argv[4]))))"
     )
     arguments = ("-c", code, str(path), kind, *map(str, size))
     drawing = await asyncio.create_subprocess_exec(sys.executable, *arguments)
     assert await drawing.wait() == 0
 
 
-async def make(renderer: Renderer, path: Path, memory_bytes: int) -> tuple[float, str]:
+async def make(
+    renderer: Renderer, path: Path, memory_bytes: int, recipe: Recipe = RECIPE
+) -> tuple[float, str]:
     """The seconds, and how it ended."""
     begun = time.monotonic()
     try:
         rendered = await renderer.render(
             path,
-            RECIPE,
+            recipe,
             LIMITS,
             deadline_seconds=300,
             memory_bytes=memory_bytes,
@@ -222,18 +273,21 @@ async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     print("sizes in MiB")
     print(f"{'picture':<26}{'MP':>4}{'file':>7}{'foretold':>10}{'allowed':>9}{'taken':>7}{'s':>7}")
     async with Renderer() as renderer:
-        for name, (megapixels, size) in product(PICTURES, sizes.items()):
+        for name, (megapixels, size) in product((*MAKERS, *DEEP), sizes.items()):
             largest = LIMITS.max_jpeg_pixels if "jpeg" in name else LIMITS.max_pixels
+            recipe = RECIPE
+            if name in LARGE_OUTPUTS:
+                largest, recipe = prod(SIZES[12]), LARGE_OUTPUTS[name][1]
             if wanted not in name or size[0] * size[1] > largest:
                 continue
             path = folder / "source"
             await plant(path, name, size)
-            foretold = foretold_bytes(path, RECIPE, LIMITS)
+            foretold = foretold_bytes(path, recipe, LIMITS)
             allowed = room.allowance(foretold)
             assert renderer.zygote_pid is not None
             peak = Peak(renderer.zygote_pid)
             with peak.watched():
-                seconds, ending = await make(renderer, path, allowed)
+                seconds, ending = await make(renderer, path, allowed, recipe)
             fits = ending == "made" and peak.of_one <= max(foretold, SMALLEST_BYTES)
             well = well and fits
             print(
@@ -245,13 +299,30 @@ async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     return well
 
 
-async def crowd(size: Size, container: int, folder: Path) -> bool:
-    """Many large ones at once into a small container; whether all were made, and within it."""
-    room = Room(CHILDREN, container - BESIDE_CHILDREN)
+async def planted(size: Size, folder: Path) -> list[Path]:
+    """Four of them, of JPEG and PNG."""
     kinds = ("jpeg 4:2:0", "jpeg progressive 4:2:0", "png rgb", "png rgba")
     paths = [folder / f"{number}" for number in range(len(kinds))]
     for path, kind in zip(paths, kinds, strict=True):
         await plant(path, kind, size)
+    return paths
+
+
+async def whole_worker(paths: list[Path], container: int, folder: Path) -> bool:
+    """The same of a real one; true, and told, where no group can be made for it."""
+    async with durable_ground(Peers(), folder) as ground:
+        try:
+            crowd = await crowd_of(ground, paths, CROWD // len(paths), container)
+        except NoGroupError as error:
+            print(f"a whole worker is not measured, as it cannot have a control group: {error}")
+            return True
+    print(crowd, flush=True)
+    return crowd.well
+
+
+async def crowd(paths: list[Path], size: Size, container: int) -> bool:
+    """Many large ones at once into a small container; whether all were made, and within it."""
+    room = Room(CHILDREN, container - BESIDE_CHILDREN)
     at_work = most_at_work = 0
 
     async def one(renderer: Renderer, path: Path) -> str:
@@ -286,7 +357,11 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
         well = await each({mega: SIZES[mega] for mega in chosen}, options.only, folder)
     if not options.only:
         size = SIZES[max(options.megapixels)] if options.crowd and options.megapixels else SIZES[64]
-        well = await crowd(size, options.container * MIB, folder) and well
+        paths, container = await planted(size, folder), options.container * MIB
+        if options.crowd != "worker":
+            well = await crowd(paths, size, container) and well
+        if options.crowd != "renderer":
+            well = await whole_worker(paths, container, folder) and well
     return well
 
 
@@ -294,7 +369,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megapixels", type=int, action="append", choices=list(SIZES))
     parser.add_argument("--only", default="", help="pictures with this in their names")
-    parser.add_argument("--crowd", action="store_true", help="many at once, and nothing else")
+    parser.add_argument("--crowd", choices=("renderer", "worker"), help="and nothing else")
     parser.add_argument("--container", type=int, default=CONTAINER, help="MiB, of the crowd")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

@@ -56,9 +56,9 @@ def download(
 
     For example:
 
-        imagefleet images download 0199a5c2-...
-        imagefleet images download --into pictures --format avif --format jpeg 0199a5c2-...
-        imagefleet images download --into - --variant thumb --format webp 0199a5c2-... > thumb.webp
+        imagefleet images download 0199a5c2-7d41
+        imagefleet images download --into pictures --format avif 0199a5c2-7d41
+        imagefleet images download --into - --variant thumb 0199a5c2-7d41 > a.webp
     """
     if into == STDIN and not takes_bytes():
         raise Misconfigured(_TERMINAL)

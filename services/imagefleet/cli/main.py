@@ -1,8 +1,11 @@
 """The commands, and what becomes of an error: one sentence and an exit code."""
 
+import inspect
+import re
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
-from typing import Final
+from textwrap import dedent
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,6 +16,7 @@ from imagefleet.cli.reaching import choose
 from imagefleet.cli.recipes import app as recipes
 from imagefleet.cli.submit import submit
 from imagefleet.cli.up import up
+from imagefleet.cli.verbs import StateDirIfAny
 from imagefleet.errors import FleetError, Misconfigured
 
 HERE: Final = "On this machine"
@@ -40,7 +44,23 @@ app = typer.Typer(
 )
 
 
-app.callback()(choose)
+def _tell_version(asked: bool) -> None:  # noqa: FBT001 - Typer calls it
+    if asked:
+        say(installed_version("imagefleet"))
+        raise typer.Exit
+
+
+@app.callback()
+def before_any_verb(
+    state_dir: StateDirIfAny = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """What all verbs are told."""
+    choose(state_dir)
+
 
 app.command(rich_help_panel=HERE)(up)
 app.add_typer(recipes, name="recipes", rich_help_panel=HERE)
@@ -65,8 +85,13 @@ app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 
 @app.command(rich_help_panel=HERE)
 def version() -> None:
-    """Print the version."""
-    say(installed_version("imagefleet"))
+    """Print the version, as --version does.
+
+    For example:
+
+        imagefleet version
+    """
+    _tell_version(asked=True)
 
 
 def _started_elsewhere(context: typer.Context) -> None:
@@ -80,10 +105,24 @@ for _name, _does in STARTED_ELSEWHERE.items():
     app.command(_name, help=_does, rich_help_panel=PROCESSES)(_started_elsewhere)
 
 
+_EXAMPLES: Final = re.compile(r"(?<=For example:\n\n)(?: {4}.*\n?)+")
+
+
+def _fence_examples(command: Any) -> None:  # noqa: ANN401 - Typer's own kind of command
+    """Each on a line of its own: Typer takes the indent that says so from most of them."""
+    command.help = _EXAMPLES.sub(
+        lambda found: f"```sh\n{dedent(found[0])}\n```", inspect.cleandoc(command.help or "")
+    )
+    for inner in getattr(command, "commands", {}).values():
+        _fence_examples(inner)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one verb; the exit code."""
     try:
-        app(list(arguments), prog_name="imagefleet")
+        command = typer.main.get_command(app)
+        _fence_examples(command)
+        command(list(arguments), prog_name="imagefleet")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except FleetError as error:

@@ -1,11 +1,9 @@
 """What is published of images: `imagefleet images show` and `list`."""
 
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
-from imagefleet.cli.listing import EveryPage, show_pages
+from imagefleet.cli.listing import show_pages
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -16,7 +14,20 @@ from imagefleet.cli.output import (
     moment,
     show,
 )
-from imagefleet.cli.verbs import Cursor, ImageId, Json, Limit, call, ends_in, looks
+from imagefleet.cli.verbs import (
+    WITHIN,
+    All,
+    Cursor,
+    ImageId,
+    Json,
+    Limit,
+    OfReference,
+    Wait,
+    Within,
+    call,
+    ends_in,
+    looks,
+)
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.images import ImageView
@@ -27,9 +38,8 @@ FAILED: Final = "failed"
 
 def show_image(
     image_id: ImageId,
-    wait: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Answer when it is made, or after this long.")
-    ] = 0,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Show one image and where its variants are published.
@@ -38,10 +48,10 @@ def show_image(
 
     For example:
 
-        imagefleet images show --wait 20 0199a5c2-...
-        imagefleet images show --json 0199a5c2-... | jq -r '.variants[].url'
+        imagefleet images show --wait 0199a5c2-7d41
+        imagefleet images show --json 0199a5c2-7d41 | jq -r '.variants[].url'
     """
-    answer = call(lambda client: _made(client, image_id, wait))
+    answer = call(lambda client: _made(client, image_id, within if wait else 0))
     show(answer, _seen, as_json=as_json)
     finish(ExitCode.FAILED if answer.shape.status == FAILED else ExitCode.DONE)
 
@@ -61,6 +71,8 @@ def _seen(image: ImageView) -> Iterator[Part]:
     size = f", {source.format} of {source.width}x{source.height}" if source else ""
     revision = f", revision {image.revision}" if image.revision is not None else ""
     yield f"{image.image_id}  {image.status}{revision}{size}"
+    if image.failure is not None:
+        yield f"its last job failed: {image.failure.code}: {image.failure.message}"
     if image.variants:
         columns: Columns = {
             "variant": "name",
@@ -96,10 +108,10 @@ def _receipt(gone: Deletion) -> Fields:
 
 
 def list_images(
-    reference: Annotated[str | None, typer.Option(help="Only of this reference.")] = None,
+    reference: OfReference = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-    every_page: EveryPage = False,
+    every_page: All = False,
     as_json: Json = False,
 ) -> None:
     """List images, the newest first.

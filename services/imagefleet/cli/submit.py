@@ -1,8 +1,11 @@
 """`imagefleet submit`: images, waited for if wished."""
 
 import os
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Final
 
 import typer
@@ -10,11 +13,40 @@ import typer
 from imagefleet.cli.output import run_async
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import Result, each, tell
-from imagefleet.cli.verbs import STDIN, WITHIN, Json, WithinEach, a_file, readable
+from imagefleet.cli.verbs import STDIN, WITHIN, Json, Recipe, Wait, Within
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured
 
-_ONE_STDIN: Final = "- is the standard input: name it once, and without --reference"
+MOST_READ: Final = 2**30  # bytes that are kept on this machine; of an image the API takes less
+PIECE: Final = 2**18
+_ONE_STDIN: Final = "- is the standard input: name it once, and without --keep-path"
+
+
+def a_file(named: str) -> Path:
+    """A file that can be read; Typer's own check knows no `-`."""
+    file = Path(named)
+    if file != STDIN and not (file.is_file() and os.access(file, os.R_OK)):
+        why = "cannot be read" if file.exists() else "does not exist"
+        detail = f"file {named!r} {why}"
+        raise typer.BadParameter(detail)
+    return file
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[Path]:
+    """A file that can be sent again; of `-` what the standard input has."""
+    if file != STDIN:
+        yield file
+        return
+    with NamedTemporaryFile(prefix="imagefleet-") as kept:
+        while piece := sys.stdin.buffer.read(PIECE):
+            kept.write(piece)
+            if kept.tell() > MOST_READ:
+                detail = f"the standard input has more than {MOST_READ:,} bytes"
+                raise Misconfigured(detail)
+        kept.flush()
+        yield Path(kept.name)
+
 
 Files = Annotated[
     list[Path],
@@ -24,16 +56,12 @@ Files = Annotated[
 
 def submit(
     files: Files,
-    recipe: Annotated[
-        str | None, typer.Option(help="Which variants are made; the API's default if not given.")
-    ] = None,
-    reference: Annotated[
-        bool, typer.Option("--reference", help="Keep each file's path as the image's reference.")
+    recipe: Recipe = None,
+    keep_path: Annotated[
+        bool, typer.Option("--keep-path", help="Each file's path becomes its image's reference.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until every image is made, or failed.")
-    ] = False,
-    within: WithinEach = WITHIN,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Upload images.
@@ -48,7 +76,7 @@ def submit(
         imagefleet submit --wait - < photo.jpg
         imagefleet submit --json photo.jpg | jq -r '.[].imageId'
     """
-    if files.count(STDIN) > (not reference):
+    if files.count(STDIN) > (not keep_path):
         raise Misconfigured(_ONE_STDIN)
     nothing = dict.fromkeys(("jobId", "imageId", "status", "error"))
     results = [Result(str(file), {"file": str(file), **nothing}) for file in files]
@@ -58,7 +86,7 @@ def submit(
         # A name need not be UTF-8; a reference has to be.
         name = os.fsencode(file).decode(errors="replace")
         accepted = await client.submit(
-            contents[file], name=file.name, recipe=recipe, reference=name if reference else None
+            contents[file], name=file.name, recipe=recipe, reference=name if keep_path else None
         )
         result.accepted(accepted)
         result.document["imageId"] = str(accepted.image_id)

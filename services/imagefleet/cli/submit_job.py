@@ -10,14 +10,12 @@ import typer
 
 from imagefleet.cli.output import ExitCode, complain, filled, finish, show
 from imagefleet.cli.results import why
-from imagefleet.cli.verbs import WITHIN, Json, call
+from imagefleet.cli.verbs import WITHIN, Correlation, Json, Parent, Wait, Within, call
 from imagefleet.client.api import Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.jobs.shapes.shape import AcceptedJob
-
-Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.")]
 
 MOST_BYTES: Final = 2**20  # of a payload; the API takes less, and says so
 
@@ -40,13 +38,15 @@ def submit_job(
     dedup_key: Annotated[
         str | None, typer.Option(help="One open job of the type may have it.")
     ] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="What belongs together.")] = None,
-    parent: Annotated[str | None, typer.Option(metavar="JOB", help="A job of yours.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=100)] = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How often it is tried at most.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and request is the same job, another day too.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
+    wait: Wait = False,
     within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
@@ -57,7 +57,7 @@ def submit_job(
     For example:
 
         imagefleet jobs submit noop --payload '{"milliseconds": 10}' --wait
-        imagefleet jobs submit noop --priority 10 --run-at 2030-01-01T06:00 --dedup-key nightly
+        imagefleet jobs submit noop --run-at 2030-01-01T06:00 --dedup-key nightly
         imagefleet jobs submit noop --payload - < payload.json
     """
     more = filled(

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-StateDir = Annotated[
-    Path, typer.Option(help="Everything is kept here, and gone on with next time.")
-]
+from imagefleet.cli.verbs import Json, StateDir
+
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")]
 EdgePort = Annotated[
@@ -23,7 +22,6 @@ Demo = Annotated[int, typer.Option(min=0, max=1000, help="Upload so many samples
 ExitAfter = Annotated[
     bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
 ]
-DemoAsJson = Annotated[bool, typer.Option("--json", help="Print the result of the demo as JSON.")]
 
 
 def up(
@@ -36,7 +34,7 @@ def up(
     ready_file: ReadyFile = None,
     demo: Demo = 0,
     exit_after: ExitAfter = False,
-    as_json: DemoAsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Run everything on this machine, in this terminal: no Docker, no account.
 
