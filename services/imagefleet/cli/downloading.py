@@ -14,10 +14,11 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli.naming import ImageId
 from imagefleet.cli.output import Table, print_bytes, run_async, show, takes_bytes
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import AT_ONCE
-from imagefleet.cli.verbs import STDIN, ImageId, Json, open_api
+from imagefleet.cli.verbs import STDIN, Json, open_api
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.jobs.shapes.pictures import VariantView

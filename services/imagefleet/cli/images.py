@@ -6,12 +6,12 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.downloading import download
+from imagefleet.cli.naming import ImageId, ImageIds
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async
 from imagefleet.cli.published import list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
 from imagefleet.cli.verbs import (
     WITHIN,
-    ImageId,
     Json,
     WithinEach,
     Yes,
@@ -39,9 +39,7 @@ WithinImage = Annotated[
 
 @app.command()
 def reprocess(
-    images: Annotated[
-        list[str] | None, typer.Argument(metavar="IMAGE", help="Ids of images.")
-    ] = None,
+    images: ImageIds = [],  # noqa: B006 - Typer reads it, nobody writes it
     recipe: Annotated[
         str | None, typer.Option(help="Which variants are made; each image's own if not given.")
     ] = None,
@@ -77,7 +75,7 @@ def reprocess(
     if len(named) + bool(images) != 1:
         raise Misconfigured(_ONE_SET)
     nothing = dict.fromkeys(("jobId", "status", "error"))
-    results = [Result(image, {"imageId": image, **nothing}) for image in images or ()]
+    results = [Result(image, {"imageId": image, **nothing}) for image in images]
 
     async def again(client: ApiClient, result: Result) -> None:
         result.accepted(await client.reprocess(result.name, recipe=recipe))
@@ -166,7 +164,7 @@ def focal(
 
 @app.command()
 def delete(
-    image_ids: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="The images' ids.")],
+    image_ids: ImageIds,
     yes: Yes = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until nothing is shown any more.")

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.listing import EveryPage, show_pages
+from imagefleet.cli.naming import ImageId
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -16,7 +17,7 @@ from imagefleet.cli.output import (
     moment,
     show,
 )
-from imagefleet.cli.verbs import Cursor, ImageId, Json, Limit, call, ends_in, looks
+from imagefleet.cli.verbs import Cursor, Json, Limit, call, ends_in, looks
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.images import ImageView

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import orjson
 import typer
 
+from imagefleet.cli.naming import JOBS, whole
 from imagefleet.cli.output import ExitCode, complain, filled, finish, show
 from imagefleet.cli.results import why
 from imagefleet.cli.verbs import WITHIN, Json, call
@@ -65,7 +66,7 @@ def submit_job(
         runAt=None if run_at is None else _later(run_at),
         dedupKey=dedup_key,
         correlationId=correlation_id,
-        parentJobId=parent,
+        parentJobId=parent and whole(parent, JOBS),
         maxAttempts=max_attempts,
     )
     content = _payload(payload)

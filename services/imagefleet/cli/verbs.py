@@ -25,8 +25,6 @@ Limit = Annotated[int, typer.Option(min=1, max=100, help="At most so many.")]
 Cursor = Annotated[str | None, typer.Option(help="Go on behind the last list.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; `imagefleet audit` tells it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's id.")]
 OfType = Annotated[str | None, typer.Option("--type", help="Only of this type.")]
 OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
 

@@ -37,7 +37,12 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.images import find_current, list_images, submit_image
+from imagefleet.store.images.images import (
+    find_current,
+    find_named_images,
+    list_images,
+    submit_image,
+)
 from imagefleet.store.images.pruning import (
     Superseded,
     list_superseded,
@@ -312,6 +317,12 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "forget unused uploads": Case(forget_unused_uploads, "maintenance", 4 * PAGE, 600),
         "what is swept, for operators": Case(sweep_report, "operator", 200, 200),
         "how the edge stands": Case(sample_invalidations, "maintenance", 3 * PAGE, 100),
+        "images whose ids begin alike": Case(
+            lambda c: find_named_images(c, TENANT, id_of(5000), id_of(20_000), limit=PAGE),
+            "api",
+            3 * PAGE,
+            600,
+        ),
         "images by a rare reference": Case(images("rare"), "api", 10, 60),
         "images by an old reference, deep": Case(images("old", before=5000), "api", 3 * PAGE, 600),
     }

@@ -15,6 +15,7 @@ from imagefleet.api.http.intake import Intake, image_body, media_type
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.producers.ranges import IdPrefix, range_alone
 from imagefleet.api.producers.schemas import (
     FOCAL,
     NO_CONTROLS,
@@ -41,6 +42,7 @@ from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
 from imagefleet.store.images.images import (
     IMAGE_DELETED,
+    find_named_images,
     get_image,
     list_images,
     submit_image,
@@ -143,20 +145,26 @@ async def replace_image(
 
 @router.get("/v1/images", **described("List images", ImagePage))
 async def find_images(
+    request: Request,
     key: Reader,
     tools: ToolsHere,
     reference: ReferenceQuery = None,
+    id_prefix: IdPrefix = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
-    """Newest first; with `reference`, those that bear it."""
+    """Newest first; with `reference`, those that bear it, or with `idPrefix` what is so named."""
+    base_url = tools.settings.public_base_url
     async with tools.pool.use("list_images", "images") as connection:
-        images = await list_images(
-            connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
-        )
+        if id_prefix is not None:
+            ids = range_alone(request, id_prefix)
+            images = await find_named_images(connection, key.tenant_id, *ids, limit=limit)
+        else:
+            images = await list_images(
+                connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
+            )
     page = images[:limit]
     more = page[-1].image_id if len(images) > limit else None
-    base_url = tools.settings.public_base_url
     return answer(ImagePage(images=[image.at(base_url) for image in page], next_cursor=more))
 
 

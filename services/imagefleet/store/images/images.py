@@ -288,6 +288,22 @@ async def list_images(
     return [ImageView.of(row) for row in rows]
 
 
+FIND_NAMED_IMAGES: Final = f"""
+{_IMAGE}
+ WHERE images.tenant_id = $1 AND images.id >= $2 AND images.id < $3
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $4
+"""
+
+
+async def find_named_images(
+    connection: Connection, tenant_id: TenantId, first: UUID, before: UUID, *, limit: int
+) -> list[ImageView]:
+    """Those of a tenant's images whose ids lie there, the newest first."""
+    rows = await connection.fetch(FIND_NAMED_IMAGES, tenant_id, first, before, limit)
+    return [ImageView.of(row) for row in rows]
+
+
 # Where stable addresses lead; each is asked, as a join could become a hash of every image there is.
 FIND_CURRENT: Final = """
 SELECT wanted.image_id, wanted.name, wanted.format,
